@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.copy_messages import KnownTaskManager, ReplicatePartition
-from sluice.protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS
+from sluice.protocol.limits import (
+    FEATURE_BOUNDED_RELEASES,
+    FEATURE_CHECKED_OUTPUTS,
+    FEATURE_COPIES,
+    FEATURE_LOST_OUTPUTS,
+)
 from sluice.protocol.messages import ReleaseApplication
 from sluice.shuffle.names import ShuffleKey
 
@@ -19,10 +24,15 @@ if TYPE_CHECKING:
 
 KEY = ShuffleKey("app", 1)
 
+OF_DRIVERS = (
+    FEATURE_COPIES | FEATURE_LOST_OUTPUTS | FEATURE_BOUNDED_RELEASES | FEATURE_CHECKED_OUTPUTS
+)
+"""What Spark's driver understands."""
+
 
 async def driver(cluster: MiniCluster, index: int, application_id: str = "app") -> Client:
     """Connect as a driver that understands copies, and name all other TaskManagers."""
-    client = await cluster.driver(index, application_id, FEATURE_COPIES | FEATURE_LOST_OUTPUTS)
+    client = await cluster.driver(index, application_id, OF_DRIVERS)
     for number, other in enumerate(cluster.environments):
         if number != index:
             client.send(KnownTaskManager(other.taskmanager_id, *other.address))

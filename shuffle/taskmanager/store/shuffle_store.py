@@ -240,9 +240,7 @@ class ShuffleStore:
             self.remote.forget(application_id)
         refused = self._journal.refuse(lambda each: each.shuffle.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
-        secured = self._index.pop_released(
-            lambda each: each.shuffle.application_id == application_id
-        )
+        secured = self._index.pop_released(lambda each: each[0].application_id == application_id)
         if not keys and not refused and not secured:
             return 0
         entries = [self._index.pop(key) for key in keys]

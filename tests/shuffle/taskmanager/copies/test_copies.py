@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.wire_clients import Client, producer, write_map_output, write_region
 from sluice.protocol.copy_messages import KnownTaskManager, OutputsHeld, ReplicatePartition
+from sluice.protocol.driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import (
     EVERY_SUBPARTITION,
@@ -17,6 +18,7 @@ from sluice.protocol.messages import (
     AbortPartition,
     FinishPartition,
     OpenPartition,
+    OutputsLost,
     PartitionAborted,
     PartitionOpened,
     PartitionResumed,
@@ -334,6 +336,27 @@ async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp
         await write(cluster[0], 7, SMALL)
         assert holders(cluster, 7) == [0]
         assert "PARTITION_RELEASED" in cluster[0].copies.maker.last_refusal
+        end_application(links)
+
+
+async def test_a_release_names_what_is_late_and_leaves_what_is_written_again(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        for link in links:
+            link.send(ReleaseAttempts(1, 8))
+            assert await link.expect(ShuffleReleased) == ShuffleReleased(1, 87)
+        await write(cluster[0], 8, SMALL)
+        assert (holders(cluster, 7), holders(cluster, 8)) == ([], [0, 1])
+        late = await producer(cluster[0].address)
+        with pytest.raises(RemoteError, match="was released"):
+            await write_map_output(late, 1, 6, SMALL)
+        await late.close()
+        links[0].send(CheckOutputs(5, 1, [6, 7, 8]))
+        assert await links[0].expect(OutputsLost) == OutputsLost(1, [6, 7])
+        assert await links[0].expect(OutputsChecked) == OutputsChecked(5)
+        links[0].send(CheckOutputs(6, 1, [8]))
+        assert await links[0].expect(OutputsChecked) == OutputsChecked(6)
         end_application(links)
 
 

@@ -9,10 +9,12 @@ from sluice.shuffle.taskmanager.store.rows import (
     CommitRow,
     LoseRow,
     ReleaseApplicationRow,
+    ReleaseAttemptsRow,
     ReleaseShuffleRow,
     pack_commit,
     pack_lose,
     pack_release_application,
+    pack_release_attempts,
     pack_release_shuffle,
     unpack,
 )
@@ -44,6 +46,7 @@ def test_a_broadcast_region_survives_packing():
 
 def test_releases_survive_packing():
     assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
+    assert unpack(pack_release_attempts(KEY, 1 << 40)) == ReleaseAttemptsRow(KEY, 1 << 40)
     assert unpack(pack_release_application("x")) == ReleaseApplicationRow("x")
     assert unpack(pack_lose(b"8 bytes.")) == LoseRow(b"8 bytes.")
     assert pack_lose(b"8 bytes.").startswith(LOSE_ROW)

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.util.ArrayDeque;
+import java.util.List;
 import java.util.Queue;
 import java.util.function.BooleanSupplier;
 
@@ -23,6 +24,7 @@ public final class DriverClient implements AutoCloseable {
 
     private final Queue<Message.MoveNoted> toNote = new ArrayDeque<>();
     private long sentNonce;
+    private long checks;
     private Message answer;
 
     /**
@@ -72,17 +74,52 @@ public final class DriverClient implements AutoCloseable {
                 "a pong");
     }
 
-    /** Releases a shuffle's data; returns the number of bytes freed. */
+    /** Returns whether a release can say which map attempts it is about. */
+    public boolean hasBoundedReleases() {
+        return connection.has(Frames.FEATURE_BOUNDED_RELEASES);
+    }
+
+    /** Releases a shuffle's data, whatever they are; returns the number of bytes freed. */
     public long releaseShuffle(int shuffleId) throws IOException {
+        return release(shuffleId, new Message.ReleaseShuffle(shuffleId));
+    }
+
+    /**
+     * Releases the data of a shuffle's map attempts below {@code end}, which can then not be
+     * written any more; returns the number of bytes freed.
+     */
+    public long releaseAttempts(int shuffleId, long end) throws IOException {
+        return release(shuffleId, new Message.ReleaseAttempts(shuffleId, end));
+    }
+
+    private long release(int shuffleId, Message question) throws IOException {
         Message.ShuffleReleased released =
                 (Message.ShuffleReleased)
                         ask(
-                                new Message.ReleaseShuffle(shuffleId),
+                                question,
                                 () ->
                                         answer instanceof Message.ShuffleReleased of
                                                 && of.shuffleId() == shuffleId,
                                 "the release of a shuffle");
         return released.freedBytes();
+    }
+
+    /** Returns whether the TaskManager tells which map outputs it does not have. */
+    public boolean hasChecks() {
+        return connection.has(Frames.FEATURE_CHECKED_OUTPUTS)
+                && connection.has(Frames.FEATURE_LOST_OUTPUTS);
+    }
+
+    /** Lets the TaskManager tell, as lost, which of these map outputs it does not have. */
+    public void check(int shuffleId, List<Long> mapAttemptIds) throws IOException {
+        for (int from = 0; from < mapAttemptIds.size(); from += Frames.MAX_LOST_ATTEMPTS) {
+            int to = Math.min(from + Frames.MAX_LOST_ATTEMPTS, mapAttemptIds.size());
+            long check = ++checks & 0xFFFF_FFFFL;
+            ask(
+                    new Message.CheckOutputs(check, shuffleId, mapAttemptIds.subList(from, to)),
+                    () -> answer instanceof Message.OutputsChecked of && of.check() == check,
+                    "a check of map outputs");
+        }
     }
 
     /** Releases all data of the application; returns the number of bytes freed. */

@@ -4,10 +4,12 @@ import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import org.apache.spark.ShuffleDependency;
+import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.scheduler.SparkListenerJobStart;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
@@ -124,6 +126,16 @@ public final class Compat {
         } catch (ReflectiveOperationException e) {
             throw new IllegalStateException("the stages of a job cannot be read", e);
         }
+    }
+
+    /**
+     * Returns the id of the task that Spark starts next; the largest number if its scheduler is not
+     * Spark's own. A map attempt is named by the id of its task.
+     */
+    static long nextTaskId(SparkContext context) {
+        return context.taskScheduler() instanceof TaskSchedulerImpl scheduler
+                ? scheduler.nextTaskId().get()
+                : Long.MAX_VALUE;
     }
 
     /** Returns whether a shuffle can have checksums of its rows, as from 4.1 on. */

@@ -9,12 +9,11 @@ import io.sluice.client.Message;
 import io.sluice.client.OutputEvents;
 import io.sluice.client.PlaceDirectory;
 import java.io.IOException;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
+import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -38,14 +37,27 @@ public final class DriverLink {
     /** TaskManagers that were named on this connection, by id. */
     private final Map<String, Message.KnownTaskManager> named = new HashMap<>();
 
+    /** Whether the TaskManager was away and has not been asked yet what it still has. */
+    private boolean returned;
+
     private DriverClient client;
     private volatile boolean connected;
     private volatile Message.HelloAck taskManager;
     private volatile String lastFailure = "";
     private volatile boolean closed;
 
-    /** Shuffles that are still to be released there; guarded by itself. */
-    private final Set<Integer> dueReleases = new LinkedHashSet<>();
+    /** When the connection was lost. */
+    private volatile long lostNanos;
+
+    /** Releases that are still to be sent, by shuffle; guarded by itself. */
+    private final Map<Integer, DueRelease> dueReleases = new LinkedHashMap<>();
+
+    /**
+     * A release of what the map attempts below {@code end} have written.
+     *
+     * @param late whether the shuffle may have been written again since the release was decided
+     */
+    private record DueRelease(long end, boolean late) {}
 
     /**
      * @param listener tells this link when the TaskManager says something
@@ -110,6 +122,35 @@ public final class DriverLink {
                 });
     }
 
+    /** Pings, and asks for all map outputs that the TaskManager should have. */
+    synchronized boolean verify() {
+        return attempt(
+                "check of map outputs",
+                driver -> {
+                    driver.ping();
+                    check(driver);
+                });
+    }
+
+    /** What is not there is told as lost. */
+    private void check(DriverClient driver) throws IOException {
+        if (driver.hasChecks()) {
+            Map<Integer, List<Long>> expected =
+                    links.events().expected(taskManager.taskManagerId());
+            for (Map.Entry<Integer, List<Long>> ofShuffle : expected.entrySet()) {
+                driver.check(ofShuffle.getKey(), ofShuffle.getValue());
+            }
+        }
+        returned = false;
+    }
+
+    /** Returns whether there has been no connection for a while, after there was one. */
+    boolean isAwayFor(long millis) {
+        return !connected
+                && taskManager != null
+                && System.nanoTime() - lostNanos >= TimeUnit.MILLISECONDS.toNanos(millis);
+    }
+
     /** Takes what the TaskManager has said of its own accord. */
     synchronized void receive() {
         if (client == null) {
@@ -147,13 +188,17 @@ public final class DriverLink {
         }
     }
 
-    /** Adds a release, to be sent now or, if the TaskManager is away, when it is back. */
-    void addRelease(int shuffleId) {
+    /**
+     * Adds a release, to be sent now or, if the TaskManager is away, when it is back.
+     *
+     * @param end the first map attempt that the release is not about, because it has not begun
+     */
+    void addRelease(int shuffleId, long end) {
         synchronized (dueReleases) {
             if (dueReleases.size() >= MAX_DUE_RELEASES) {
-                dueReleases.remove(dueReleases.iterator().next());
+                dueReleases.remove(dueReleases.keySet().iterator().next());
             }
-            dueReleases.add(shuffleId);
+            dueReleases.put(shuffleId, new DueRelease(end, !connected));
         }
     }
 
@@ -163,15 +208,29 @@ public final class DriverLink {
     }
 
     private void releaseDue(DriverClient driver) throws IOException {
-        List<Integer> due;
+        Map<Integer, DueRelease> due;
         synchronized (dueReleases) {
-            due = new ArrayList<>(dueReleases);
+            due = new LinkedHashMap<>(dueReleases);
         }
-        for (int shuffleId : due) {
-            long freed = driver.releaseShuffle(shuffleId);
-            LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+        for (Map.Entry<Integer, DueRelease> each : due.entrySet()) {
+            int shuffleId = each.getKey();
+            DueRelease release = each.getValue();
+            if (driver.hasBoundedReleases() && release.end() != Long.MAX_VALUE) {
+                long freed = driver.releaseAttempts(shuffleId, release.end());
+                LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+            } else if (!release.late() || !links.events().isRegistered(shuffleId)) {
+                long freed = driver.releaseShuffle(shuffleId);
+                LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
+            } else {
+                // An older TaskManager would release what was written meanwhile, too.
+                LOG.info(
+                        "Shuffle {} is not released at {}, because it may be in use again: its old"
+                                + " data stay until the application's end",
+                        shuffleId,
+                        endpoint);
+            }
             synchronized (dueReleases) {
-                dueReleases.remove(shuffleId);
+                dueReleases.remove(shuffleId, release);
             }
         }
     }
@@ -193,12 +252,15 @@ public final class DriverLink {
             try {
                 if (client == null) {
                     client = new DriverClient(endpoint, options, new Heard());
-                    taskManager = client.taskManager();
+                    greeted(client.taskManager());
                     named.clear();
                     listener.listen(client, this);
                 }
                 nameOthers(client);
                 exchange.run(client);
+                if (returned) {
+                    check(client);
+                }
                 if (!connected) {
                     connected = true;
                     links.connected(this);
@@ -215,6 +277,20 @@ public final class DriverLink {
         return false;
     }
 
+    private void greeted(Message.HelloAck now) {
+        Message.HelloAck before = taskManager;
+        taskManager = now;
+        returned = before != null;
+        if (before != null && !isTo(before.taskManagerId())) {
+            LOG.warn(
+                    "At {} is the TaskManager {} in place of {}",
+                    endpoint,
+                    now.taskManagerId(),
+                    before.taskManagerId());
+            links.replaced(before.taskManagerId());
+        }
+    }
+
     private void failed(String what, Exception e) {
         if (closed) {
             LOG.debug("{} ended because the link to {} is closed", what, endpoint, e);
@@ -223,8 +299,12 @@ public final class DriverLink {
         String why = e instanceof IOException ? e.getMessage() : e.toString();
         if (connected) {
             LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, why);
+            lostNanos = System.nanoTime();
             connected = false;
             links.disconnected(this);
+        }
+        synchronized (dueReleases) {
+            dueReleases.replaceAll((id, due) -> new DueRelease(due.end(), true));
         }
         lastFailure =
                 e instanceof ClientException.ConnectFailed connectFailed

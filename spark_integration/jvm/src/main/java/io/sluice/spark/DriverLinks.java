@@ -4,16 +4,22 @@ import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.PlaceDirectory;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Comparator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -24,6 +30,9 @@ final class DriverLinks implements OutputRegistry.Links {
     private static final long FIRST_PAUSE_MILLIS = 200;
     private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
+    /** Tasks fail together when something is lost; one look is enough for all of them. */
+    private static final long SAME_LOOK_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
+
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
     private final DriverListener listener;
@@ -31,6 +40,10 @@ final class DriverLinks implements OutputRegistry.Links {
     private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
     private ClientOptions options;
     private volatile TaskManagerEvents events;
+
+    private final Object looking = new Object();
+    private boolean looked;
+    private long lookedNanos;
 
     /** Endpoints that came before the options, without which no link can greet. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
@@ -118,6 +131,53 @@ final class DriverLinks implements OutputRegistry.Links {
                     submit(() -> threads.execute(other::nameOthers));
                 }
             }
+        }
+    }
+
+    /** Called by a link that has found another TaskManager than before. */
+    void replaced(String taskManagerId) {
+        if (connected(taskManagerId) == null) {
+            events.replaced(taskManagerId);
+        }
+    }
+
+    /**
+     * Asks all TaskManagers at once what they still have, within a deadline; what is not there has
+     * been told when it returns. Called before Spark hears of one loss, because there may be
+     * others, and it gives up after a few. Those who call shortly after a look share it.
+     *
+     * @return the TaskManagers that have been away for {@code awayMillis}
+     */
+    Set<String> look(long deadlineMillis, long awayMillis) {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
+        synchronized (looking) {
+            if (!looked || System.nanoTime() - lookedNanos > SAME_LOOK_NANOS) {
+                List<Future<Boolean>> answers = new ArrayList<>();
+                // Those that answer come first: the others may take all of the time.
+                links.values().stream()
+                        .sorted(Comparator.comparing(link -> !link.isConnected()))
+                        .forEach(link -> submit(() -> answers.add(threads.submit(link::verify))));
+                answers.forEach(answer -> await(answer, deadline));
+                looked = true;
+                lookedNanos = System.nanoTime();
+            }
+        }
+        return links.values().stream()
+                .filter(link -> link.isAwayFor(awayMillis))
+                .map(link -> link.taskManager().taskManagerId())
+                .filter(id -> connected(id) == null)
+                .collect(Collectors.toSet());
+    }
+
+    private static void await(Future<Boolean> answer, long deadlineNanos) {
+        try {
+            Boolean unused =
+                    answer.get(
+                            Math.max(0, deadlineNanos - System.nanoTime()), TimeUnit.NANOSECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.debug("a TaskManager has not answered the check of its map outputs", e);
         }
     }
 

@@ -11,17 +11,16 @@ import io.sluice.client.Tls;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import org.apache.spark.MapOutputTrackerMaster;
+import java.util.function.LongSupplier;
 import org.apache.spark.SparkEnv;
-import org.apache.spark.storage.BlockManagerId;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import scala.Option;
 
 /**
  * The driver's side of the plugin. One connection to every known TaskManager keeps the application
@@ -43,6 +42,7 @@ public final class DriverRuntime {
     private final boolean localMaster;
     private final Reachability reachability;
     private final StageCanceller canceller;
+    private final LongSupplier nextTaskId;
     private final DriverLinks links;
     private final OutputRegistry outputs;
     private final ScheduledThreadPoolExecutor threads;
@@ -63,6 +63,7 @@ public final class DriverRuntime {
      * @param localMaster whether tasks run in this process, and reach exactly the TaskManagers that
      *     the driver reaches
      * @param reachability the executors' reports of the TaskManagers they reach
+     * @param nextTaskId the id of the task that Spark starts next, above all so far
      */
     DriverRuntime(
             SluiceSettings settings,
@@ -70,7 +71,8 @@ public final class DriverRuntime {
             String ownHost,
             boolean localMaster,
             Reachability reachability,
-            StageCanceller canceller) {
+            StageCanceller canceller,
+            LongSupplier nextTaskId) {
         this.settings = settings;
         this.credential = credential;
         this.tls = settings.ssl().load();
@@ -78,6 +80,7 @@ public final class DriverRuntime {
         this.localMaster = localMaster;
         this.reachability = reachability;
         this.canceller = canceller;
+        this.nextTaskId = nextTaskId;
         this.threads =
                 new ScheduledThreadPoolExecutor(
                         THREADS,
@@ -371,9 +374,10 @@ public final class DriverRuntime {
     void releaseShuffle(int shuffleId, boolean blocking) {
         shuffles.released(shuffleId);
         outputs.released(shuffleId);
+        long end = nextTaskId.getAsLong();
         List<Future<Boolean>> answers = new ArrayList<>();
         for (DriverLink link : links.values()) {
-            link.addRelease(shuffleId);
+            link.addRelease(shuffleId, end);
             if (link.isConnected()) {
                 answers.add(threads.submit(link::release));
             }
@@ -381,6 +385,21 @@ public final class DriverRuntime {
         if (blocking) {
             answers.forEach(this::await);
         }
+    }
+
+    /**
+     * Called before Spark hears that map outputs can be read nowhere: what else is lost is found
+     * out now, so that all of it costs one failure.
+     */
+    void leave(DriverMessages.Leave lost) {
+        // The task waits for the answer as long as for a connect. A TaskManager that was away for
+        // half of the time that a reader waits for one went away with the one that is left.
+        Set<String> away =
+                links.look(
+                        settings.io().connectTimeoutMillis() / 2,
+                        settings.reader().returnTimeoutMillis() / 2);
+        outputs.leave(lost.taskManagerId(), lost.shuffleId(), lost.attempts());
+        outputs.vacate(away);
     }
 
     /** Releases all data of the application, once. */
@@ -411,29 +430,6 @@ public final class DriverRuntime {
         } catch (ExecutionException | TimeoutException e) {
             LOG.warn("A TaskManager did not answer the driver", e);
             return false;
-        }
-    }
-
-    /** Unregisters one map output if it is still the registered one; returns whether it was. */
-    static boolean forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
-        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
-        Option<BlockManagerId> location = tracker.getMapOutputLocation(shuffleId, mapId);
-        if (location.isEmpty()) {
-            return false;
-        }
-        tracker.unregisterMapOutput(shuffleId, mapIndex, location.get());
-        return true;
-    }
-
-    /**
-     * Unregisters all outputs of a shuffle whose data is about to be removed while Spark still
-     * knows the shuffle. A later use then finds at once that all map tasks must run again, instead
-     * of losing one output after the other.
-     */
-    static void forgetMapOutputs(int shuffleId) {
-        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
-        if (tracker.containsShuffle(shuffleId)) {
-            tracker.unregisterAllMapAndMergeOutput(shuffleId);
         }
     }
 

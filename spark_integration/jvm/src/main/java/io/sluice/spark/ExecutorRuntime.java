@@ -342,15 +342,14 @@ public final class ExecutorRuntime implements AutoCloseable {
 
     /**
      * Tells the driver that a task fails because map outputs can be read nowhere, before Spark
-     * forgets all that the TaskManager has that its tracker had named.
+     * forgets all that the TaskManager has that its tracker had named. When the driver has
+     * answered, Spark's tracker does not name what other TaskManagers have lost, either.
      */
     public void leave(String taskManagerId, int shuffleId, long[] attempts) {
-        if (settings.copies().replicas().count() > 1) {
-            try {
-                places.leave(taskManagerId, shuffleId, attempts);
-            } catch (ClientException.Interrupted e) {
-                LOG.debug("the task is ended meanwhile", e);
-            }
+        try {
+            places.leave(taskManagerId, shuffleId, attempts);
+        } catch (ClientException.Interrupted e) {
+            LOG.debug("the task is ended meanwhile", e);
         }
     }
 

@@ -48,6 +48,9 @@ final class OutputRegistry implements TaskManagerEvents {
     private final Places places;
     private final Set<String> gone = ConcurrentHashMap.newKeySet();
 
+    /** TaskManagers in whose place are others. */
+    private final Set<String> replaced = ConcurrentHashMap.newKeySet();
+
     /** TaskManagers to which outputs have moved; there are few. */
     private final Map<String, PlaceDirectory.Place> named = new ConcurrentHashMap<>();
 
@@ -114,6 +117,7 @@ final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void connected(Message.HelloAck taskManager) {
         gone.remove(taskManager.taskManagerId());
+        replaced.remove(taskManager.taskManagerId());
         if (replicas.count() > 1
                 && (taskManager.features() & Frames.FEATURE_COPIES) == 0
                 && !warned.getAndSet(true)) {
@@ -124,6 +128,56 @@ final class OutputRegistry implements TaskManagerEvents {
                     replicas.count(),
                     taskManager.taskManagerId());
         }
+    }
+
+    @Override
+    public void replaced(String taskManagerId) {
+        replaced.add(taskManagerId);
+        vacate(Set.of(taskManagerId));
+    }
+
+    @Override
+    public Map<Integer, List<Long>> expected(String taskManagerId) {
+        return tracker.outputsOf(taskManagerId);
+    }
+
+    @Override
+    public boolean isRegistered(int shuffleId) {
+        return tracker.mapTasks(shuffleId) >= 0;
+    }
+
+    /**
+     * Lets Spark forget all that TaskManagers had which do not return, except what can be read
+     * elsewhere: it then runs these map tasks again together, instead of failing once for each
+     * TaskManager.
+     */
+    void vacate(Set<String> taskManagerIds) {
+        Set<String> all = new LinkedHashSet<>(replaced);
+        all.addAll(taskManagerIds);
+        for (String taskManagerId : all) {
+            tracker.outputsOf(taskManagerId)
+                    .forEach((shuffleId, attempts) -> vacate(taskManagerId, shuffleId, attempts));
+        }
+    }
+
+    private void vacate(String taskManagerId, int shuffleId, List<Long> attempts) {
+        relocate(shuffleId, attempts);
+        List<Long> nowhere =
+                attempts.stream()
+                        .filter(
+                                attempt ->
+                                        tracker.taskManagerOf(shuffleId, attempt)
+                                                .filter(taskManagerId::equals)
+                                                .isPresent())
+                        .toList();
+        int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
+        LOG.warn(
+                "TaskManager {}, which had {} map outputs of shuffle {}, does not return: {} of"
+                        + " them run again",
+                taskManagerId,
+                attempts.size(),
+                shuffleId,
+                forgotten);
     }
 
     @Override
@@ -210,9 +264,13 @@ final class OutputRegistry implements TaskManagerEvents {
         // Spark runs exactly these map tasks again.
         int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
         count(updated);
+        if (forgotten + updated == 0) {
+            LOG.debug("TaskManager {} has lost what is not read there", taskManagerId);
+            return;
+        }
         LOG.warn(
-                "TaskManager {} has lost {} map outputs of shuffle {} with a storage directory: {}"
-                        + " of them run again, {} are read at other TaskManagers",
+                "TaskManager {} has lost {} map outputs of shuffle {}: {} of them run again, {} are"
+                        + " read at other TaskManagers",
                 taskManagerId,
                 outputs.mapAttemptIds().size(),
                 shuffleId,

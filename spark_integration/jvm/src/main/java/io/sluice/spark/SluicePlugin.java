@@ -134,7 +134,8 @@ public final class SluicePlugin implements SparkPlugin {
                             pluginContext.hostname(),
                             localMaster,
                             reachability,
-                            (stageId, reason) -> context.cancelStage(stageId, reason));
+                            (stageId, reason) -> context.cancelStage(stageId, reason),
+                            () -> Compat.nextTaskId(context));
             changes.forEach(conf::set);
             SluiceMetrics.INSTANCE.reset();
             context.addSparkListener(
@@ -216,14 +217,12 @@ public final class SluicePlugin implements SparkPlugin {
                             .message();
                 }
                 case DriverMessages.LEAVE -> {
-                    DriverMessages.Leave leave = DriverMessages.Leave.read(parts);
-                    runtime.outputs()
-                            .leave(leave.taskManagerId(), leave.shuffleId(), leave.attempts());
+                    runtime.leave(DriverMessages.Leave.read(parts));
                     yield null;
                 }
                 case DriverMessages.LOST_OUTPUT ->
                         Boolean.toString(
-                                DriverRuntime.forgetMapOutput(
+                                SparkTracker.forgetMapOutput(
                                         Integer.parseInt(parts[1]),
                                         Long.parseLong(parts[2]),
                                         Integer.parseInt(parts[3])));

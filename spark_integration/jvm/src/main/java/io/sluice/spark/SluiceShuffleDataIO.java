@@ -102,7 +102,7 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
             if (runtime != null) {
                 // Spark's cleaner has unregistered the shuffle already; the end of a query has not,
                 // and the query may run again.
-                DriverRuntime.forgetMapOutputs(shuffleId);
+                SparkTracker.forgetMapOutputs(shuffleId);
                 runtime.releaseShuffle(shuffleId, blocking);
             }
             // Reaches the executors, which have the files of fallback shuffles and Spark's

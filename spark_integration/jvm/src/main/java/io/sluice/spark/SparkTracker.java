@@ -161,4 +161,27 @@ final class SparkTracker implements Tracker {
             master.incrementEpoch();
         }
     }
+
+    /** Unregisters one map output if it is still the registered one; returns whether it was. */
+    static boolean forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
+        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
+        Option<BlockManagerId> location = tracker.getMapOutputLocation(shuffleId, mapId);
+        if (location.isEmpty()) {
+            return false;
+        }
+        tracker.unregisterMapOutput(shuffleId, mapIndex, location.get());
+        return true;
+    }
+
+    /**
+     * Unregisters all outputs of a shuffle whose data is about to be removed while Spark still
+     * knows the shuffle. A later use then finds at once that all map tasks must run again, instead
+     * of losing one output after the other.
+     */
+    static void forgetMapOutputs(int shuffleId) {
+        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
+        if (tracker.containsShuffle(shuffleId)) {
+            tracker.unregisterAllMapAndMergeOutput(shuffleId);
+        }
+    }
 }

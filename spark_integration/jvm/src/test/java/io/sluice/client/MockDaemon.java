@@ -127,6 +127,9 @@ final class MockDaemon implements AutoCloseable {
 
     final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
 
+    /** Map outputs that it does not have when it is asked for them. */
+    volatile Set<Long> lacks = Set.of();
+
     /** What drivers have told. */
     final BlockingQueue<Message> told = new LinkedBlockingQueue<>();
 

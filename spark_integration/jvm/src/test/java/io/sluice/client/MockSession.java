@@ -147,6 +147,20 @@ final class MockSession {
         } else if (message instanceof Message.KnownTaskManager
                 || message instanceof Message.MoveNoted) {
             daemon.told.add(message);
+        } else if (message instanceof Message.CheckOutputs check) {
+            daemon.told.add(message);
+            List<Long> lost =
+                    check.mapAttemptIds().stream().filter(daemon.lacks::contains).toList();
+            if (!lost.isEmpty()) {
+                send(new Message.OutputsLost(check.shuffleId(), lost));
+            }
+            send(new Message.OutputsChecked(check.check()));
+        } else if (message instanceof Message.ReleaseShuffle release) {
+            daemon.told.add(message);
+            send(new Message.ShuffleReleased(release.shuffleId(), 0));
+        } else if (message instanceof Message.ReleaseAttempts release) {
+            daemon.told.add(message);
+            send(new Message.ShuffleReleased(release.shuffleId(), 0));
         } else if (message instanceof Message.AddCredit add) {
             credits.merge(add.channel(), add.credit(), Long::sum);
         }

@@ -2,6 +2,7 @@ package io.sluice.client;
 
 import java.io.IOException;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 
 /** A mock daemon for the tests of the driver's links, which are outside of this package. */
@@ -26,6 +27,25 @@ public final class NewsDaemon implements AutoCloseable {
     /** Returns the TaskManagers and moves that drivers have told, as they come. */
     public BlockingQueue<Message> told() {
         return daemon.told;
+    }
+
+    /** Lets it release map attempts, and tell what it does not have, as since some release. */
+    public NewsDaemon ofThisRelease() {
+        daemon.features |=
+                Frames.FEATURE_BOUNDED_RELEASES
+                        | Frames.FEATURE_CHECKED_OUTPUTS
+                        | Frames.FEATURE_LOST_OUTPUTS;
+        return this;
+    }
+
+    /** Lets it miss map outputs. */
+    public void loses(Long... mapAttemptIds) {
+        daemon.lacks = Set.of(mapAttemptIds);
+    }
+
+    /** Lets it be another TaskManager for those who connect from now on. */
+    public void becomes(String id) {
+        daemon.id = id;
     }
 
     /** Ends all connections; new ones are accepted. */

@@ -16,11 +16,15 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -36,6 +40,8 @@ class DriverLinksTest {
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(1);
     private final DriverLinks links = new DriverLinks(threads, 1, 1);
     private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+    private final Map<String, Map<Integer, List<Long>>> expected = new ConcurrentHashMap<>();
+    private final Set<Integer> registered = ConcurrentHashMap.newKeySet();
     private final TaskManagerEvents events =
             new TaskManagerEvents() {
                 @Override
@@ -46,6 +52,21 @@ class DriverLinksTest {
                 @Override
                 public void gone(String taskManagerId) {
                     heard.add("gone " + taskManagerId);
+                }
+
+                @Override
+                public void replaced(String taskManagerId) {
+                    heard.add("replaced " + taskManagerId);
+                }
+
+                @Override
+                public Map<Integer, List<Long>> expected(String taskManagerId) {
+                    return expected.getOrDefault(taskManagerId, Map.of());
+                }
+
+                @Override
+                public boolean isRegistered(int shuffleId) {
+                    return registered.contains(shuffleId);
                 }
 
                 @Override
@@ -197,6 +218,117 @@ class DriverLinksTest {
             for (int time = 0; time < 3; time++) {
                 assertGreeted(listener);
             }
+        }
+    }
+
+    /** Returns links that wait for the tests: nothing is pinged, and nothing gone, by itself. */
+    private DriverLinks quietLinks() {
+        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        quiet.start(PATIENT, events);
+        return quiet;
+    }
+
+    @Test
+    void anotherTaskManagerAtTheAddressReplacesTheOneBefore() throws Exception {
+        DriverLinks quiet = quietLinks();
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", false)) {
+            quiet.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            daemon.resetConnections();
+            assertEquals("connected tm-a", next(heard));
+            daemon.becomes("tm-b");
+            daemon.resetConnections();
+            assertEquals("replaced tm-a", next(heard));
+            assertEquals("connected tm-b", next(heard));
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void aTaskManagerThatReturnsIsAskedWhatItStillHas() throws Exception {
+        expected.put("tm-a", Map.of(3, List.of(1L, 2L)));
+        DriverLinks quiet = quietLinks();
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", false).ofThisRelease()) {
+            quiet.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            assertTrue(daemon.told().isEmpty());
+            daemon.loses(2L);
+            daemon.resetConnections();
+            assertEquals("lost tm-a", next(heard));
+            assertEquals(new Message.CheckOutputs(1, 3, List.of(1L, 2L)), next(daemon.told()));
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void oneLookFindsAllThatIsLost() throws Exception {
+        DriverLinks quiet = quietLinks();
+        List<Long> many = LongStream.range(0, 600).boxed().toList();
+        try (NewsDaemon empty = new NewsDaemon("tm-empty", false).ofThisRelease();
+                NewsDaemon whole = new NewsDaemon("tm-whole", false).ofThisRelease();
+                NewsDaemon old = new NewsDaemon("tm-old", false)) {
+            NewsDaemon away = new NewsDaemon("tm-away", false);
+            for (NewsDaemon each : List.of(empty, whole, old, away)) {
+                quiet.add(each.endpoint());
+                assertTrue(next(heard).startsWith("connected "));
+            }
+            for (String id : List.of("tm-empty", "tm-whole", "tm-old", "tm-away")) {
+                expected.put(id, Map.of(3, many));
+            }
+            empty.loses(599L);
+            away.close();
+            assertEquals(Set.of("tm-away"), quiet.look(DEADLINE_MILLIS, 0));
+            assertEquals("lost tm-empty", next(heard));
+            assertEquals(3, empty.told().size(), "messages of 256 map outputs");
+            assertEquals(3, whole.told().size());
+            assertTrue(old.told().isEmpty(), "it would not understand");
+            assertTrue(heard.isEmpty());
+            assertEquals(Set.of(), quiet.look(DEADLINE_MILLIS, DEADLINE_MILLIS));
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void aReleaseThatWaitedNamesWhatItIsAbout() throws Exception {
+        DriverLinks quiet = quietLinks();
+        registered.add(3);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", false).ofThisRelease()) {
+            quiet.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            DriverLink link = quiet.values().iterator().next();
+            daemon.resetConnections();
+            link.addRelease(3, 17);
+            assertTrue(link.release());
+            assertEquals(new Message.ReleaseAttempts(3, 17), next(daemon.told()));
+            assertTrue(link.release());
+            assertTrue(daemon.told().isEmpty());
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void anOlderTaskManagerReleasesNothingThatMayHaveBeenWrittenAgain() throws Exception {
+        DriverLinks quiet = quietLinks();
+        registered.add(3);
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", false);
+                DriverListener listener = new DriverListener(threads)) {
+            // Before the connection: a release that waits. Spark may use shuffle 3 again, not 4.
+            DriverLink before = new DriverLink(daemon.endpoint(), PATIENT, listener, quiet);
+            before.addRelease(3, 17);
+            before.addRelease(4, 17);
+            assertTrue(before.release());
+            assertEquals(new Message.ReleaseShuffle(4), next(daemon.told()));
+            before.addRelease(3, 18);
+            assertTrue(before.release());
+            assertEquals(new Message.ReleaseShuffle(3), next(daemon.told()));
+            assertTrue(daemon.told().isEmpty());
+            before.close();
+        } finally {
+            quiet.close();
         }
     }
 }

@@ -303,4 +303,29 @@ class OutputRegistryTest {
         DriverMessages.PlacesAnswer answer = new DriverMessages.PlacesAnswer(true, found);
         assertEquals(answer, DriverMessages.PlacesAnswer.read(answer.message()));
     }
+
+    @Test
+    void whatAReplacedTaskManagerHadRunsAgainUnlessItIsElsewhere() {
+        written(A, 1, 2, 3);
+        written(B, 4);
+        held(B, 2L);
+        links.connected.remove(A);
+        links.known.remove(A);
+        registry.replaced(A);
+        assertEquals(Map.of(2L, B, 4L, B), tracker.places);
+        // Its task had ended before, and Spark heard of it only now.
+        written(A, 5);
+        registry.vacate(Set.of());
+        assertEquals(Map.of(2L, B, 4L, B), tracker.places);
+    }
+
+    @Test
+    void severalTaskManagersThatDoNotReturnAreForgottenTogether() {
+        written(A, 1, 2);
+        written(B, 3);
+        written(C, 4);
+        links.connected.clear();
+        registry.vacate(Set.of(A, B));
+        assertEquals(Map.of(4L, C), tracker.places);
+    }
 }
