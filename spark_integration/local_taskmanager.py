@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..protocol.identity import SECRET_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
+from ..transport import private_file
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ STOP_TIMEOUT_SECONDS: Final = 40.0
 """More than the daemon's own drain_timeout_seconds."""
 _LOG_LINES: Final = 10_000
 _TAIL_LINES: Final = 20
-_FILE_MODE: Final = 0o600
 
 
 class LocalTaskManager:
@@ -126,8 +126,8 @@ class LocalTaskManager:
         secret = secrets.token_bytes(SECRET_BYTES)
         token = SubmitToken.make(secret, "local run", 0, secrets.token_bytes(TOKEN_ID_BYTES))
         path = self._directory / "secret"
-        _write_private(path, secret_to_text(secret))
-        _write_private(self.token_file, token.to_text())
+        private_file.write_new(path, secret_to_text(secret) + "\n")
+        private_file.write_new(self.token_file, token.to_text() + "\n")
         return path
 
     def _collect(self) -> None:
@@ -164,9 +164,3 @@ class LocalTaskManager:
             limit=f"{START_TIMEOUT_SECONDS:.0f} s",
             remedy="Correct what its log says, or give running ones with --endpoints",
         )
-
-
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write(text + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
@@ -26,12 +25,12 @@ from ...protocol.identity import (
     parse_token,
     secret_to_text,
 )
+from ...transport import private_file
 from ...transport.access import read_secret
 from .http_client import SECRET_FILES_VARIABLE, first_secret_file
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_FILE_MODE: Final = 0o600
 
 
 @click.group(short_help="Make the secret of a cluster.")
@@ -52,7 +51,7 @@ def create_secret(file: Path | None) -> None:
         click.echo(text)
         return
     try:
-        _write_new(file, text + "\n")
+        private_file.write_new(file, text + "\n")
     except FileExistsError:
         raise click.ClickException(
             f"{file} exists and is left as it is: a cluster keeps its secret. Name another file"
@@ -87,8 +86,16 @@ def token() -> None:
     type=click.Choice(list(SCOPES)),
     help="Make an access token for HTTP ports instead: status reads, admin drains too.",
 )
-def create_token(secret_file: Path | None, subject: str, expires: str, access: str | None) -> None:
-    """Print a new submit token, or with --access an access token.
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the token to FILE, for its owner alone; one that exists is replaced.",
+)
+def create_token(
+    secret_file: Path | None, subject: str, expires: str, access: str | None, out: Path | None
+) -> None:
+    """Print a new submit token, or with --access an access token; or write it with --out.
 
     An application that a TaskManager knows goes on after the token has expired; one that reaches a
     TaskManager for the first time does not. Give it to Spark by spark.sluice.auth.tokenFile, to a
@@ -112,7 +119,14 @@ def create_token(secret_file: Path | None, subject: str, expires: str, access: s
         )
     except SluiceError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(text)
+    if out is None:
+        click.echo(text)
+        return
+    try:
+        private_file.replace(out, text + "\n")
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror}") from None
+    click.echo(f"The token is in {out}")
 
 
 @token.command("show")
@@ -132,17 +146,6 @@ def show_token(file: TextIO) -> None:
     click.echo(f"subject  {_printable(shown.subject) or '-'}")
     click.echo(f"secret   {shown.secret_id.hex()}")
     _show_expiry(shown.expires_at_seconds)
-
-
-def _write_new(file: Path, text: str) -> None:
-    """Write a file that does not exist yet; on a full disk nothing is left of it."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-    try:
-        with open(descriptor, "w", encoding="ascii") as output:
-            output.write(text)
-    except OSError:
-        file.unlink()
-        raise
 
 
 def _printable(text: str) -> str:

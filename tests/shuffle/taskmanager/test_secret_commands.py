@@ -352,3 +352,37 @@ class TestShow:
     def test_a_file_that_cannot_be_read_is_one_line(self, tmp_path):
         for path in (tmp_path / "missing", tmp_path):
             assert str(path) in refused(run("token", "show", path), exit_code=2)
+
+
+def test_a_token_file_is_never_open_to_others(tmp_path, secret_file, monkeypatch):
+    """Also not where a file of another mode stands, and not under a umask that opens files."""
+    before = os.umask(0)
+    try:
+        out = written(tmp_path / "token", "earlier", 0o644)
+        modes = []
+        write = os.fsync
+
+        def fsync(descriptor):
+            modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+            write(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with out.open() as earlier:
+            result = run("token", "create", "--secret-file", secret_file, "--out", out)
+            assert earlier.read() == "earlier\n"  # whoever has it open reads no token
+    finally:
+        os.umask(before)
+    assert result.exit_code == 0, result.output
+    assert result.output == f"The token is in {out}\n"
+    assert modes == [0o600]
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert parse_token(out.read_text()).expires_at_seconds > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "token"]
+
+
+@pytest.mark.parametrize("name", ["none/token", "."])
+def test_a_token_that_cannot_be_written_is_one_line(tmp_path, secret_file, name):
+    out = tmp_path / name
+    result = run("token", "create", "--secret-file", secret_file, "--out", out)
+    assert refused(result).startswith(f"Error: {out} cannot be written: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]

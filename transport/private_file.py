@@ -1,0 +1,48 @@
+"""Writes files that only their owner may read: secrets, tokens and keys.
+
+Such a file is never open to others, not even while it is written.
+"""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+_FILE_MODE: Final = 0o600
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that does not exist yet; on a full disk nothing is left of it.
+
+    Raises:
+        FileExistsError: The file exists.
+        OSError: It cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        with open(descriptor, "w", encoding="ascii") as output:
+            output.write(text)
+            output.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink()
+        raise
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file, in place of one that may exist with any mode; readers see either, whole.
+
+    Raises:
+        OSError: It cannot be written; an earlier file is unchanged.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(None, "Is a directory", str(path))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    write_new(temporary, text)
+    try:
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
