@@ -1,9 +1,12 @@
 package io.sluice.spark;
 
 import java.lang.reflect.Method;
+import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.Function;
 import org.apache.spark.SparkContext;
+import org.apache.spark.internal.config.ConfigBuilder;
 
 /**
  * Reads settings of the session or the job of the calling thread, which may differ from those of
@@ -17,7 +20,45 @@ final class CallerSettings {
      */
     private static volatile Object sqlConfModule;
 
+    /** Settings that a session or a job may have for itself. */
+    private static final Set<String> OF_CALLERS =
+            Set.of(SluiceSettings.ENABLED, SluiceSettings.FALLBACK_BELOW);
+
     private CallerSettings() {}
+
+    /**
+     * Declares the settings of callers to Spark SQL, so that a session that has not set them
+     * answers with their defaults. They are not set instead: Spark SQL copies the settings of a
+     * session over those of the thread that runs a query.
+     */
+    static synchronized void declare(List<SluiceSettings.Entry> entries) {
+        for (SluiceSettings.Entry entry : entries) {
+            if (OF_CALLERS.contains(entry.key())) {
+                declare(entry);
+            }
+        }
+    }
+
+    private static void declare(SluiceSettings.Entry entry) {
+        Object module = sqlConfModule();
+        if (module == NO_SQL) {
+            return;
+        }
+        try {
+            Class<?> type = module.getClass();
+            if (type.getMethod("getConfigEntry", String.class).invoke(module, entry.key())
+                    != null) {
+                return; // by an earlier application of this JVM
+            }
+            ConfigBuilder builder =
+                    (ConfigBuilder)
+                            type.getMethod("buildConf", String.class).invoke(module, entry.key());
+            builder.doc(entry.meaning()).stringConf().createWithDefault(entry.defaultValue());
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException(
+                    "Spark's SQLConf takes no declaration of " + entry.key(), e);
+        }
+    }
 
     /**
      * Returns a lookup by key. It reads a local property of the thread, into which Spark SQL copies

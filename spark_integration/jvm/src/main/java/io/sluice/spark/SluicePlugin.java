@@ -144,6 +144,8 @@ public final class SluicePlugin implements SparkPlugin {
                     .addToQueue(executorOutputs(context, runtime), ExecutorOutputs.QUEUE);
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
+            CallerSettings.declare(SluiceSettings.ENTRIES);
+            Activation.announce(conf, settings);
             return Credentials.forExecutors(credential);
         }
 

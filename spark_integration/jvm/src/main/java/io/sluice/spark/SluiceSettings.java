@@ -116,6 +116,7 @@ public record SluiceSettings(
 
     public static final String PREFIX = "spark.sluice.";
     public static final String ENABLED = "spark.sluice.enabled";
+    public static final String ACTIVE = "spark.sluice.active";
     public static final String ENDPOINTS = "spark.sluice.endpoints";
     public static final String FALLBACK_POLICY = "spark.sluice.fallback.policy";
     public static final String FALLBACK_BELOW = "spark.sluice.fallback.belowSize";
@@ -166,6 +167,13 @@ public record SluiceSettings(
                                         "true or false",
                                         "whether shuffles go through Sluice; a session or a job may"
                                                 + " say otherwise for itself"),
+                                new Entry(
+                                        ACTIVE,
+                                        "",
+                                        "true or false, set by the plugin",
+                                        "whether the application's shuffles go through Sluice"
+                                                + " unless a session or a job says otherwise; a"
+                                                + " value of yours is replaced"),
                                 new Entry(
                                         ENDPOINTS,
                                         "127.0.0.1:7337",

@@ -1,0 +1,44 @@
+package io.sluice.spark;
+
+import org.apache.spark.SparkConf;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Says at the start of an application whether its shuffles go through Sluice: in the log, at a
+ * level that PySpark shows, and in the setting {@value SluiceSettings#ACTIVE}.
+ */
+final class Activation {
+    private static final Logger LOG = LoggerFactory.getLogger(Activation.class);
+
+    private Activation() {}
+
+    /** Sets {@value SluiceSettings#ACTIVE}, replacing one that was copied, and logs one line. */
+    static void announce(SparkConf conf, SluiceSettings settings) {
+        boolean active = settings.routing().enabled();
+        conf.set(SluiceSettings.ACTIVE, Boolean.toString(active));
+        LOG.warn(line(version(), settings.routing()));
+    }
+
+    /** Returns the line of the log. */
+    static String line(String version, SluiceSettings.Routing routing) {
+        String sluice = version.isEmpty() ? "Sluice" : "Sluice " + version;
+        return routing.enabled()
+                ? sluice
+                        + " is active: shuffles go through the TaskManagers at "
+                        + routing.endpoints()
+                        + (routing.fallbackToSpark()
+                                ? ", or are Spark's own while none is reachable"
+                                : "")
+                : sluice
+                        + " is not active, because "
+                        + SluiceSettings.ENABLED
+                        + " is false: shuffles are Spark's own unless a session or a job sets it to"
+                        + " true";
+    }
+
+    private static String version() {
+        String version = Activation.class.getPackage().getImplementationVersion();
+        return version == null ? "" : version;
+    }
+}
