@@ -18,7 +18,7 @@ from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
 from sluice.protocol import framing
 from sluice.shuffle.taskmanager.watch.status import data_path
-from sluice.spark_integration.conf import TOKEN_FILE
+from sluice.spark_integration.endpoint_check import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from . import spark_home
-from .conf import ENDPOINTS, TOKEN, TOKEN_FILE, submit_conf
 from .conf import spark_conf as make_spark_conf
+from .conf import submit_conf
+from .driver import connect_server
+from .endpoint_check import DEFAULT_ENDPOINTS, ENDPOINTS, TOKEN, TOKEN_FILE, require_reachable
 from .errors import SparkIntegrationError
 from .local_taskmanager import LocalTaskManager
 from .submit_command import SubmitCommand
@@ -66,7 +68,8 @@ def spark_conf(
     with _expected_failures():
         settings = make_spark_conf(endpoints, spark_version, jar)
         configuration = spark_home.conf_directory(os.environ)
-        merged = submit_conf(settings, command.settings(configuration), spark_version)
+        user = command.settings(configuration)
+        merged = submit_conf(settings, user, spark_version)
     words = [*_conf_words(merged), *command.without(merged)]
     for name, value in zip(words[::2], words[1::2], strict=True):
         click.echo(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")
@@ -74,6 +77,17 @@ def spark_conf(
         click.echo(
             "sluice: a value has a character that the shell would read in its own way: write "
             'eval "spark-submit $(sluice spark-conf ...) JOB.py"',
+            err=True,
+        )
+    if endpoints is None:
+        of_user = user.get(ENDPOINTS)
+        click.echo(
+            f"sluice: without --endpoints, {ENDPOINTS} is "
+            + (
+                f"{of_user}, as your settings say"
+                if of_user
+                else f"{DEFAULT_ENDPOINTS}, the default"
+            ),
             err=True,
         )
 
@@ -84,14 +98,15 @@ def spark_conf(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @_endpoints_option
+@click.option("--check/--no-check", default=True, help="Connect to the endpoints first.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
-def submit(endpoints: str | None, arguments: tuple[str, ...]) -> None:
+def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> None:
     """Run spark-submit with Sluice: sluice submit [--endpoints LIST] -- [OPTIONS] JOB.py [ARGS].
 
     The words after -- go to spark-submit of the installed PySpark; your jars and plugins are kept
     beside Sluice's. The job runs in this Python unless PYSPARK_PYTHON or spark.pyspark.python names
-    another. Without --endpoints a TaskManager is started for this run and stopped after it. The
-    exit code is spark-submit's.
+    another. Without --endpoints a TaskManager is started for this run and stopped after it. With
+    them nothing is started unless a TaskManager answers there. The exit code is spark-submit's.
     """
     command = SubmitCommand.parse(arguments)
     with _expected_failures(), contextlib.ExitStack() as stack:
@@ -102,6 +117,16 @@ def submit(endpoints: str | None, arguments: tuple[str, ...]) -> None:
             endpoints = command.conf().get(ENDPOINTS)
         settings = submit_conf(make_spark_conf(endpoints), user)
         spark_home.require_java(os.environ, configuration)
+        server = connect_server(user)
+        if server is not None:
+            raise SparkIntegrationError(
+                "The job is a client of a Spark Connect server, which has a shuffle of its own",
+                value=server,
+                remedy="Run spark-submit without Sluice, and start the server with: "
+                "start-connect-server.sh $(sluice spark-conf)",
+            )
+        if endpoints is not None and check:
+            require_reachable(user | settings)
         if endpoints is None:
             taskmanager = stack.enter_context(LocalTaskManager(authenticated=True))
             settings[ENDPOINTS] = taskmanager.endpoint

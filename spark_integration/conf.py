@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from . import driver
+from . import driver, endpoint_check
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PLUGIN: Final = "io.sluice.spark.SluicePlugin"
+JAR_NAME: Final = "sluice-spark.jar"
 SHUFFLE_MANAGER: Final = "io.sluice.spark.SluiceShuffleManager"
 DATA_IO: Final = "io.sluice.spark.SluiceShuffleDataIO"
 
@@ -22,12 +23,12 @@ NEWEST_SPARK: Final = (4, 3)
 PLUGIN_SETS_THE_REST: Final = (4, 0)
 """From this version on plugins are loaded before the shuffle manager and `spark.jars` before it."""
 
-ENDPOINTS: Final = "spark.sluice.endpoints"
-TOKEN_FILE: Final = "spark.sluice.auth.tokenFile"  # noqa: S105 - the name of a setting
-TOKEN: Final = "spark.sluice.auth.token"  # noqa: S105 - the name of a setting
+ENDPOINTS: Final = endpoint_check.ENDPOINTS
+SHUFFLE_TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
 PLUGINS: Final = "spark.plugins"
 DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
-"""Plugins that Spark loads before those of `spark.plugins`."""
+"""Plugins that Spark loads before those of `spark.plugins`, a plugin of both lists once. PySpark
+replaces `spark.plugins` when it starts a server of Spark Connect, and never this list."""
 JARS: Final = "spark.jars"
 CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 DEFAULT_CLASS_PATHS: Final = (
@@ -76,7 +77,7 @@ def jar_path() -> Path:
     Raises:
         SparkIntegrationError: The jar is not there (a checkout in which it was not built).
     """
-    jar = Path(__file__).resolve().parent / "jars" / "sluice-spark.jar"
+    jar = Path(__file__).resolve().parent / "jars" / JAR_NAME
     if not jar.is_file():
         raise SparkIntegrationError(
             "The Spark plugin's jar is missing",
@@ -106,7 +107,7 @@ def spark_conf(
     version = supported_version(spark_version)
     path = str(jar) if jar is not None else str(jar_path())
     _require_listable(path, version)
-    conf = {PLUGINS: PLUGIN}
+    conf = {DEFAULT_PLUGINS: PLUGIN}
     if version >= PLUGIN_SETS_THE_REST:
         conf[JARS] = path
     else:
@@ -127,8 +128,10 @@ def configure(
     jar: str | Path | None = None,
     *,
     restart: bool = False,
+    enabled: bool = True,
+    check: bool = True,
 ) -> Builder:
-    """Turn Sluice on for a session that is about to be built; returns the same builder.
+    """Turn Sluice on, or off, for a session that is about to be built; returns the same builder.
 
     Jars and plugins that the user has set stay: in the builder, on the command line of
     ``spark-submit`` and in ``spark-defaults.conf``. Call it after the builder's other settings.
@@ -140,37 +143,126 @@ def configure(
         spark_version: Version of the Spark that will run the application.
         jar: Path of the jar as the application's hosts see it.
         restart: Stop the SparkContext that is running, if there is one.
+        enabled: False returns to plain Spark: it removes from this process what an earlier call, or
+            the command line, has set for Sluice.
+        check: Connect to the endpoints before PySpark starts Spark.
 
     Raises:
         SparkIntegrationError: As :func:`spark_conf`; also a SparkContext that runs without Sluice,
-            a setting of the user's that excludes Sluice, or no usable Java.
+            a setting of the user's that excludes Sluice, a session of a remote Spark Connect
+            server, no usable Java, or no TaskManager that the application could use.
     """
+    if not enabled:
+        return _configure_plain(builder, _jar_name(jar), restart=restart)
     conf = spark_conf(endpoints, spark_version, jar)
+    user = driver.user_settings() | driver.builder_settings(builder)
+    _require_own_server(user)
     running = driver.running_settings()
-    if running is not None and restart:
-        driver.stop()
-    elif running is not None and not _has(conf, running):
+    if running is not None and not restart and not _has(conf, running):
         raise SparkIntegrationError(
             "A SparkContext is running, and its settings for shuffles can no longer be changed",
             value=running.get("spark.app.name"),
             remedy="Call configure() before the first session is built, or with restart=True, "
             "which stops it",
         )
-    if running is None or restart:
-        path = str(jar) if jar is not None else str(jar_path())
-        class_path = _local_path(path)
-        if driver.is_jvm_running():
-            if class_path is not None:
-                driver.add_jar(class_path, PLUGIN)
-        elif type(builder).__module__.startswith("pyspark."):
-            driver.require_java()
-        if JARS in conf and class_path is not None and driver.has_jars_option():
-            # The option decides alone which of spark.jars the driver's class path has.
-            conf[_class_paths(supported_version(spark_version))[0]] = class_path
-    user = driver.user_settings() | driver.builder_settings(builder)
-    for key, value in added(conf, user).items():
+    starts = running is None or restart
+    if starts:
+        conf |= _driver_class_path(conf, str(jar or jar_path()), spark_version, builder)
+    settings = added(conf, user)
+    if starts and check and driver.is_pyspark(builder):
+        endpoint_check.require_reachable(user | settings)
+    if restart:
+        driver.stop()
+    for key, value in settings.items():
         builder.config(key, value)
     return builder
+
+
+def _driver_class_path(
+    conf: Mapping[str, str], jar: str, spark_version: str | None, builder: object
+) -> dict[str, str]:
+    """Bring the jar to the driver of this process where `spark.jars` does not."""
+    class_path = _local_path(jar)
+    if driver.is_jvm_running():
+        if class_path is not None:
+            driver.add_jar(class_path, PLUGIN)
+    elif driver.is_pyspark(builder):
+        driver.require_java()
+    if JARS in conf and class_path is not None and driver.has_jars_option():
+        # The option decides alone which of spark.jars the driver's class path has.
+        return {_class_paths(supported_version(spark_version))[0]: class_path}
+    return {}
+
+
+def _require_own_server(user: Mapping[str, str]) -> None:
+    """Check that the session's Spark is started by this process, and so with its settings.
+
+    Raises:
+        SparkIntegrationError: It is the server of Spark Connect that runs already.
+    """
+    server = driver.connect_server(user)
+    if server is not None:
+        raise SparkIntegrationError(
+            "The session is one of a Spark Connect server that runs by itself, and a client cannot "
+            "choose the shuffle of its server",
+            value=server,
+            remedy="Start the server with: start-connect-server.sh $(sluice spark-conf), and its "
+            "clients without configure()",
+        )
+
+
+def _configure_plain(builder: Builder, jar_name: str, *, restart: bool) -> Builder:
+    """Remove Sluice from the settings of this process.
+
+    Raises:
+        SparkIntegrationError: A SparkContext runs with Sluice.
+    """
+    running = driver.running_settings()
+    if running is not None and _has({}, running):
+        if not restart:
+            raise SparkIntegrationError(
+                "A SparkContext is running with Sluice, and its settings for shuffles can no "
+                "longer be changed",
+                value=running.get("spark.app.name"),
+                remedy="Call configure() with enabled=False and restart=True, which stops it, or "
+                "restart the kernel",
+            )
+        driver.stop()
+    settings = driver.user_settings() | driver.builder_settings(builder)
+    plain = without_sluice(settings, jar_name)
+    for key in (
+        *plain,
+        ENDPOINTS,
+        *([SHUFFLE_TRACKING] if "spark.shuffle.manager" in plain else ()),
+    ):
+        driver.forget(builder, key)
+    for key in plain.keys() & _LISTS.keys():
+        if plain[key]:
+            builder.config(key, plain[key])
+    # What still names Sluice is in a file, or on a command line that PySpark has yet to run.
+    settings = driver.user_settings() | driver.builder_settings(builder)
+    for key, value in without_sluice(settings, jar_name).items():
+        builder.config(key, value)
+    return builder
+
+
+def without_sluice(settings: Mapping[str, str], jar_name: str) -> dict[str, str]:
+    """Return the settings that name Sluice, with the values that they have without it.
+
+    Args:
+        settings: Settings of the user.
+        jar_name: File name of the plugin's jar.
+    """
+    result: dict[str, str] = {}
+    for key, separator in _LISTS.items():
+        entries = _entries(settings.get(key, ""), separator)
+        others = [each for each in entries if each != PLUGIN and _file_name(each) != jar_name]
+        if others != entries:
+            result[key] = separator.join(others)
+    for key, (own, default) in _ONLY_SLUICE.items():
+        if settings.get(key) == own:
+            result[key] = default
+    return result
 
 
 def submit_conf(
@@ -185,8 +277,6 @@ def submit_conf(
         SparkIntegrationError: A setting of the user's excludes Sluice.
     """
     conf = dict(conf)
-    if PLUGIN not in _entries(user.get(PLUGINS, ""), ","):
-        conf[DEFAULT_PLUGINS] = conf.pop(PLUGINS)
     path = _local_path(conf[JARS]) if JARS in conf else None
     if path is not None:
         conf |= dict.fromkeys(_class_paths(supported_version(spark_version)), path)
@@ -269,6 +359,10 @@ def _class_paths(version: tuple[int, int]) -> tuple[str, str]:
 def _file_name(entry: str) -> str:
     """Return a jar's file name; what is no path is returned whole."""
     return entry if entry.endswith("*") else entry.rpartition("/")[2]
+
+
+def _jar_name(jar: str | Path | None) -> str:
+    return JAR_NAME if jar is None else _file_name(str(jar))
 
 
 def _local_path(jar: str) -> str | None:

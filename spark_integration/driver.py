@@ -8,12 +8,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import spark_home
 from .errors import SparkIntegrationError
 from .submit_command import SubmitCommand
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REUSE: Final = "spark.local.connect.reuse"
+_LOCAL_CONNECT: Final = "SPARK_LOCAL_REMOTE"
+"""The variable that PySpark sets while a server of Spark Connect runs in its process."""
 _LOADERS_THAT_GROW: Final = ("MutableURLClassLoader", "ChildFirstURLClassLoader")
 """Class loaders that spark-submit makes for a driver."""
 
@@ -25,13 +31,49 @@ def running_settings() -> dict[str, str] | None:
     return None if running is None else dict(running.getConf().getAll())
 
 
+def is_pyspark(builder: object) -> bool:
+    """Tell whether a session builder is PySpark's, which starts Spark in this process."""
+    return type(builder).__module__.startswith("pyspark.")
+
+
+def connect_server(settings: Mapping[str, str]) -> str | None:
+    """Return the Spark Connect server that a session with these settings finds, or None.
+
+    PySpark starts the server of ``remote("local[2]")`` in this process, with the builder's
+    settings, unless it is to share one that runs already.
+    """
+    url = settings.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
+    if url.startswith("sc://"):
+        return url
+    shared = settings.get(_REUSE) or os.environ.get("SPARK_LOCAL_CONNECT_REUSE", "")
+    if url.startswith("local") and shared.lower() in ("1", "true"):
+        return f"{url} with {_REUSE}"
+    return None
+
+
+def forget(builder: object, key: str) -> None:
+    """Remove a setting from a builder of PySpark and from the JVM of this process.
+
+    PySpark gives the JVM the settings of the first session, and every later session has them too.
+    """
+    getattr(builder, "_options", {}).pop(key, None)
+    if is_jvm_running():
+        _jvm().java.lang.System.clearProperty(key)
+
+
 def stop() -> None:
     """Stop the SparkContext that runs in this process, and its sessions."""
     from pyspark.sql import SparkSession
 
     context = _context_class()
     running = None if context is None else context._active_spark_context
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if _LOCAL_CONNECT in os.environ:
+        # PySpark's session of the server hides behind that of its client, and ends with it.
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        session: Any = ConnectSession.getActiveSession() or ConnectSession._get_default_session()
+    else:
+        session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if session is not None:
         session.stop()
     if running is not None:

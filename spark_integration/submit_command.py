@@ -22,7 +22,13 @@ _SWITCHES: Final = frozenset(
 )
 """Options without a value; every other option has one."""
 
-_OWN_OPTIONS: Final = {"--jars": "spark.jars", "--driver-class-path": "spark.driver.extraClassPath"}
+_OWN_OPTIONS: Final = {
+    "--jars": "spark.jars",
+    "--driver-class-path": "spark.driver.extraClassPath",
+    "--master": "spark.master",
+    "--remote": "spark.remote",
+    "--deploy-mode": "spark.submit.deployMode",
+}
 _CONF: Final = ("--conf", "-c")
 _WITH_EQUALS_SIGN: Final = re.compile(r"(--[^=]+)=(.+)", re.DOTALL)
 

@@ -22,7 +22,7 @@ from benchmarks.processes import ManagedProcess, ProcessFailed
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.shuffle.taskmanager.http_client import fetch_json
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
-from sluice.spark_integration.conf import TOKEN_FILE
+from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from sluice.transport.access import read_secret
 
 if TYPE_CHECKING:

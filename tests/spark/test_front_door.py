@@ -101,7 +101,7 @@ def test_configure_refuses_a_running_context_and_restarts_it_on_request(jar: Pat
     assert found["refused"].startswith("A SparkContext is running, and its settings")
     assert "restart=True" in found["refused"]
     assert found["own jar"]
-    assert PLUGIN in found["conf"]["spark.plugins"]
+    assert PLUGIN in found["conf"]["spark.plugins.defaultList"]
     if "spark.driver.extraClassPath" not in found["conf"]:  # which Spark 3.5 has for Sluice
         jars = found["conf"]["spark.jars"].split(",")
         assert [entry.rpartition("/")[2] for entry in jars] == ["own.jar", "sluice-spark.jar"]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from sluice.protocol.identity import parse_token
 from sluice.spark_integration import SparkIntegrationError, cli, local_taskmanager
-from sluice.spark_integration.conf import TOKEN, TOKEN_FILE
+from sluice.spark_integration.endpoint_check import TOKEN, TOKEN_FILE
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -76,6 +76,20 @@ def test_spark_conf_prints_what_the_shell_takes_as_it_is() -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     assert f"spark.sluice.endpoints={endpoints}" in result.stdout.split()
+
+
+def test_spark_conf_says_which_endpoints_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    arguments = ["--spark-version", "4.3.0", "--jar", "/s.jar"]
+    assert CliRunner().invoke(cli.spark_conf, arguments).stderr == (
+        "sluice: without --endpoints, spark.sluice.endpoints is 127.0.0.1:7337, the default\n"
+    )
+    (tmp_path / "spark-defaults.conf").write_text("spark.sluice.endpoints tm7:1\n")
+    assert CliRunner().invoke(cli.spark_conf, arguments).stderr == (
+        "sluice: without --endpoints, spark.sluice.endpoints is tm7:1, as your settings say\n"
+    )
 
 
 def test_spark_conf_adds_to_the_users_options_and_defaults(
@@ -141,11 +155,11 @@ def test_spark_conf_says_what_is_wrong_in_one_line() -> None:
 
 def test_submit_passes_arguments_and_exit_code(fake_spark: Path, tmp_path: Path) -> None:
     write_script(fake_spark, f'printf "%s\\n" "$@" > {tmp_path}/arguments; exit 7')
-    arguments = ["--endpoints", "tm:1", "--", "--master", "local[2]", "job.py", "--flag", "a b"]
-    result = CliRunner().invoke(cli.submit, arguments)
+    typed = ["--master", "local[2]", "job.py", "--flag", "a b"]
+    result = CliRunner().invoke(cli.submit, ["--no-check", "--endpoints", "tm:1", "--", *typed])
     assert result.exit_code == 7
     words = (tmp_path / "arguments").read_text().splitlines()
-    assert words[-5:] == ["--master", "local[2]", "job.py", "--flag", "a b"]
+    assert words[-5:] == typed
     assert "spark.sluice.endpoints=tm:1" in words
 
 
@@ -167,7 +181,7 @@ def submitted(fake_spark: Path, tmp_path: Path, *arguments: str) -> tuple[list[s
         fake_spark,
         f'printf "%s\\n" "$@" > {tmp_path}/arguments; env | grep ^PYSPARK_ | sort > {tmp_path}/env',
     )
-    result = CliRunner().invoke(cli.submit, ["--endpoints", "tm:1", "--", *arguments])
+    result = CliRunner().invoke(cli.submit, ["--no-check", "--endpoints", "tm:1", "--", *arguments])
     assert result.exit_code == 0 or (tmp_path / "arguments").exists(), result.output
     return (
         (tmp_path / "arguments").read_text().splitlines(),
@@ -240,7 +254,7 @@ def test_a_python_that_the_user_has_named_stays(
 
 def test_submit_takes_the_endpoints_of_the_users_settings(fake_spark: Path, tmp_path: Path) -> None:
     write_script(fake_spark, f'printf "%s\\n" "$@" > {tmp_path}/arguments')
-    words = ["--", "--conf", "spark.sluice.endpoints=tm9:1", "job.py"]
+    words = ["--no-check", "--", "--conf", "spark.sluice.endpoints=tm9:1", "job.py"]
     assert CliRunner().invoke(cli.submit, words).exit_code == 0
     given = (tmp_path / "arguments").read_text().splitlines()
     assert [word for word in given if "endpoints" in word] == ["spark.sluice.endpoints=tm9:1"]
@@ -326,7 +340,7 @@ submit()
 
 def test_submit_forwards_signals(fake_spark: Path) -> None:
     write_script(fake_spark, f"exec {sys.executable} -c {shlex.quote(WAIT_FOR_TERM)}")
-    command = [sys.executable, "-c", SUBMIT, "--endpoints", "tm:1", "--", "job.py"]
+    command = [sys.executable, "-c", SUBMIT, "--no-check", "--endpoints", "tm:1", "--", "job.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -42,7 +42,10 @@ class PySparkBuilder:
 def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No settings of the user's; returns where spark-defaults.conf can be written."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    for variable in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
+    for variable in (
+        *("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"),
+        *("SPARK_REMOTE", "SPARK_LOCAL_CONNECT_REUSE"),
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(driver, "_context_class", lambda: None)
     return tmp_path / "spark-defaults.conf"
@@ -51,14 +54,14 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "4.2.1", "4.3.0", "4.3.0.dev1"])
 def test_spark_4_needs_two_settings(version: str) -> None:
     assert spark_conf(spark_version=version, jar="/opt/s.jar") == {
-        "spark.plugins": "io.sluice.spark.SluicePlugin",
+        "spark.plugins.defaultList": "io.sluice.spark.SluicePlugin",
         "spark.jars": "/opt/s.jar",
     }
 
 
 def test_spark_3_5_needs_all_settings() -> None:
     assert spark_conf(spark_version="3.5.9", jar="/opt/s.jar") == {
-        "spark.plugins": "io.sluice.spark.SluicePlugin",
+        "spark.plugins.defaultList": "io.sluice.spark.SluicePlugin",
         "spark.driver.extraClassPath": "/opt/s.jar",
         "spark.executor.extraClassPath": "/opt/s.jar",
         "spark.shuffle.manager": "io.sluice.spark.SluiceShuffleManager",
@@ -128,12 +131,13 @@ def test_an_installed_spark_that_is_too_old_names_the_remedy(
         spark_conf(jar="/opt/s.jar")
 
 
-def test_configure_adds_to_the_builders_jars_and_plugins() -> None:
+def test_configure_keeps_the_builders_jars_and_plugins() -> None:
     builder = PySparkBuilder(spark_jars="/own.jar", spark_plugins="own.Plugin", spark_x=True)
     configure(builder, "tm:1", "4.3.0", "/opt/s.jar")
     expected = {
         "spark.jars": "/own.jar,/opt/s.jar",
-        "spark.plugins": f"own.Plugin,{PLUGIN}",
+        "spark.plugins": "own.Plugin",
+        "spark.plugins.defaultList": PLUGIN,
         "spark.x": True,
         "spark.sluice.endpoints": "tm:1",
     }
@@ -143,10 +147,69 @@ def test_configure_adds_to_the_builders_jars_and_plugins() -> None:
 
 
 def test_configure_adds_to_spark_defaults(nothing_set: Path) -> None:
-    nothing_set.write_text(f"spark.jars /own.jar\nspark.plugins {PLUGIN}, own.Plugin\n")
+    nothing_set.write_text("spark.jars /own.jar\nspark.plugins.defaultList own.Plugin\n")
     builder = configure(Builder(), "tm:1", "4.3.0", "/opt/s.jar")
     assert builder.settings["spark.jars"] == "/own.jar,/opt/s.jar"
-    assert builder.settings["spark.plugins"] == f"own.Plugin,{PLUGIN}"
+    assert builder.settings["spark.plugins.defaultList"] == f"own.Plugin,{PLUGIN}"
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.3.0"])
+def test_configure_survives_the_plugins_of_spark_connect(version: str) -> None:
+    """PySpark replaces ``spark.plugins`` when it starts the server of a session."""
+    builder = PySparkBuilder(spark_plugins=PLUGIN, spark_remote="local[2]")
+    configure(builder, "tm:1", version, "/opt/s.jar")
+    assert builder._options["spark.plugins.defaultList"] == PLUGIN
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ({"spark_remote": "sc://host:15002"}, {}),
+        ({}, {"SPARK_REMOTE": "sc://host:15002"}),
+        ({"spark_remote": "local[2]", "spark_local_connect_reuse": True}, {}),
+        ({"spark_remote": "local[2]"}, {"SPARK_LOCAL_CONNECT_REUSE": "1"}),
+    ],
+)
+def test_configure_refuses_a_connect_server_of_another_process(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SparkIntegrationError, match=r"Start the server with: start-connect-server"):
+        configure(PySparkBuilder(**options), "tm:1", "4.3.0", "/opt/s.jar")
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.3.0"])
+def test_configure_undoes_what_it_has_set(version: str) -> None:
+    own = {"spark_jars": "/own.jar", "spark_driver_extraClassPath": "/own", "spark_x": "1"}
+    builder = PySparkBuilder(**own)
+    before = dict(builder._options)
+    configure(builder, "tm:1", version, "/opt/s.jar")
+    assert builder._options != before
+    assert configure(builder, enabled=False, jar="/opt/s.jar") is builder
+    assert builder._options == before
+
+
+def test_plain_spark_overrides_settings_of_files(nothing_set: Path) -> None:
+    nothing_set.write_text(
+        f"spark.jars /own.jar,/opt/sluice-spark.jar\nspark.plugins own.Plugin,{PLUGIN}\n"
+        "spark.shuffle.manager io.sluice.spark.SluiceShuffleManager\n"
+    )
+    assert configure(Builder(), enabled=False).settings == {
+        "spark.jars": "/own.jar",
+        "spark.plugins": "own.Plugin",
+        "spark.shuffle.manager": "sort",
+    }
+
+
+def test_plain_spark_refuses_a_context_that_runs_with_sluice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "running_settings", lambda: {"spark.plugins.defaultList": PLUGIN})
+    with pytest.raises(SparkIntegrationError, match=r"restart=True.* or restart the kernel"):
+        configure(Builder(), enabled=False)
+    monkeypatch.setattr(driver, "running_settings", lambda: {"spark.plugins": "own.Plugin"})
+    assert configure(Builder(), enabled=False).settings == {}
 
 
 def test_configure_adds_to_the_command_line_that_pyspark_uses(
@@ -226,13 +289,6 @@ def test_a_jar_that_is_fetched_is_not_on_a_class_path(jar: str, class_path: str 
     conf = submit_conf(spark_conf("tm:1", "4.3.0", jar), {}, "4.3.0")
     assert conf["spark.jars"] == jar
     assert conf.get("spark.executor.defaultExtraClassPath") == class_path
-
-
-def test_a_plugin_that_the_user_has_set_is_not_loaded_twice() -> None:
-    user = {"spark.plugins": f"own.Plugin,{PLUGIN}"}
-    conf = submit_conf(spark_conf("tm:1", "4.3.0", "/opt/s.jar"), user, "4.3.0")
-    assert conf["spark.plugins"] == f"own.Plugin,{PLUGIN}"
-    assert "spark.plugins.defaultList" not in conf
 
 
 def test_a_missing_jar_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def test_options_end_where_the_job_begins() -> None:
     )
     assert command.options == (("--verbose", None), ("--master", "local[2]"), ("-c", "a=b=c"))
     assert command.job == ("job.py", "--jars", "no.jar")
-    assert command.conf() == {"a": "b=c"}
+    assert command.conf() == {"a": "b=c", "spark.master": "local[2]"}
 
 
 def test_an_option_without_its_value_is_kept_for_spark_submit_to_refuse() -> None:

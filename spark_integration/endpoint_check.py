@@ -1,0 +1,295 @@
+"""Checks, before Spark starts, that the driver will reach a TaskManager and be let in.
+
+The driver asks the executors about Unix sockets and loopback addresses, which lead to another
+TaskManager on each host. So only an application whose driver decides alone is refused here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..protocol.errors import ErrorCode, SluiceError
+from ..protocol.limits import MAGIC, VERSION
+from ..protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, Hello, HelloAck, Message
+from ..shuffle.client.config import parse_endpoint
+from ..shuffle.client.credentials import client_credential, read_credential_file
+from ..transport.config import TransportConfig
+from ..transport.connector import Address, connect
+from ..transport.errors import ConnectFailed
+from .errors import SparkIntegrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ..protocol.framing import PayloadMemory
+    from ..protocol.identity import Credential
+    from ..transport.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS: Final = 3.0
+DEFAULT_ENDPOINTS: Final = "127.0.0.1:7337"
+"""The plugin's default."""
+
+ENDPOINTS: Final = "spark.sluice.endpoints"
+TOKEN_FILE: Final = "spark.sluice.auth.tokenFile"  # noqa: S105 - the name of a setting
+TOKEN: Final = "spark.sluice.auth.token"  # noqa: S105 - the name of a setting
+
+_THREAD: Final = "sluice-endpoint-check"
+_APPLICATION: Final = "endpoint check"
+_OF_EACH_HOST: Final = ("localhost", "127.", "::1")
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.AUTHENTICATION_FAILED,
+        ErrorCode.AUTHENTICATION_REQUIRED,
+        ErrorCode.CREDENTIAL_EXPIRED,
+        ErrorCode.NOT_PERMITTED,
+    }
+)
+
+
+_connection_logger: Final = logging.getLogger("sluice.transport.connection")
+
+
+class Failure(NamedTuple):
+    """Why an endpoint cannot be used."""
+
+    endpoint: str
+    reason: str
+    refused: bool
+    """Whether a TaskManager answers there and does not accept the credential."""
+
+
+def require_reachable(settings: Mapping[str, str]) -> None:
+    """Check that a TaskManager answers an application with these settings.
+
+    Where only the executors can tell, or shuffles may be Spark's own, a failure is a warning in the
+    log, and only if a TaskManager refuses the credential or none of them is needed.
+
+    Raises:
+        SparkIntegrationError: No endpoint can be used, and the driver will run on this host.
+    """
+    if _is(settings, "spark.sluice.enabled", "false") or _is_elsewhere(settings):
+        return
+    failures = failures_of(settings)
+    if not failures:
+        return
+    error = _error(failures, settings)
+    if _is(settings, "spark.sluice.fallback.policy", "spark"):
+        logger.warning("%s. Until then shuffles are Spark's own", error)
+    elif _decides_here(settings):
+        raise error
+    elif any(failure.refused for failure in failures):
+        logger.warning("%s", error)
+
+
+def failures_of(settings: Mapping[str, str]) -> list[Failure]:
+    """Return why none of the endpoints can be used; empty if one can.
+
+    Raises:
+        SparkIntegrationError: The credential cannot be read.
+    """
+    credential = _credential(settings)
+    uses_tls = _is(settings, "spark.sluice.ssl.enabled", "true") or (
+        "spark.sluice.ssl.enabled" not in settings
+        and _is(settings, "spark.ssl.rpc.enabled", "true")
+    )
+    endpoints = _endpoints(settings)
+    found: list[Failure] | None = None
+
+    def check() -> None:
+        nonlocal found
+        found = asyncio.run(_first_success(endpoints, credential, tls=uses_tls))
+
+    # In a thread: a notebook has an event loop of its own here. A resolver may hang for longer.
+    thread = threading.Thread(target=check, name=_THREAD, daemon=True)
+    _connection_logger.addFilter(_is_of_another_thread)
+    try:
+        thread.start()
+        thread.join(2 * TIMEOUT_SECONDS)
+    finally:
+        _connection_logger.removeFilter(_is_of_another_thread)
+    if found is None:
+        return [Failure(each, "no answer in time", refused=False) for each in endpoints]
+    return found
+
+
+async def _first_success(
+    endpoints: list[str], credential: Credential | None, *, tls: bool
+) -> list[Failure]:
+    checks = [asyncio.create_task(_check(each, credential, tls=tls)) for each in endpoints]
+    failures = []
+    try:
+        for done in asyncio.as_completed(checks):
+            failure = await done
+            if failure is None:
+                return []
+            failures.append(failure)
+    finally:
+        for check in checks:
+            check.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+    return failures
+
+
+async def _check(endpoint: str, credential: Credential | None, *, tls: bool) -> Failure | None:
+    try:
+        address = parse_endpoint(endpoint)
+        if tls and address.port:
+            await _dial(address)  # The certificates are the business of the JVM.
+        else:
+            await _greet(address, credential)
+    except (SluiceError, OSError) as error:  # TimeoutError is an OSError
+        code = error.code if isinstance(error, SluiceError) else None
+        return Failure(endpoint, _reason(error), code in _REFUSALS)
+    return None
+
+
+def _reason(error: SluiceError | OSError) -> str:
+    cause = error.__cause__ if isinstance(error, ConnectFailed) else error
+    if isinstance(cause, TimeoutError):
+        return f"no answer within {TIMEOUT_SECONDS:.0f} s"
+    if isinstance(cause, socket.gaierror):
+        return cause.strerror or str(cause)
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    # What the other side says includes a remedy, for any client.
+    return error.message.partition(". ")[0] if isinstance(error, SluiceError) else str(error)
+
+
+async def _dial(address: Address) -> None:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.close()
+
+
+async def _greet(address: Address, credential: Credential | None) -> None:
+    """Shake hands and close.
+
+    Raises:
+        SluiceError: Nothing that speaks the protocol is there, or it refuses.
+    """
+    config = TransportConfig(
+        connect_timeout_seconds=TIMEOUT_SECONDS,
+        handshake_timeout_seconds=TIMEOUT_SECONDS,
+        connect_retries=0,
+    )
+    name = f"endpoint check {os.getpid()}"
+    hello = Hello(
+        MAGIC, VERSION, VERSION, ROLE_CONSUMER, _APPLICATION, b"", 0, FLOW_CREDIT, 0, name
+    )
+    connection, _ = await connect(address, hello, _Listener, config, 0, credential)
+    connection.close()
+
+
+class _Listener:
+    """Expects nothing after the handshake."""
+
+    def __init__(self, connection: Connection, greeting: Hello | HelloAck) -> None:
+        pass
+
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
+        return None
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        pass
+
+    def writable(self) -> None:
+        pass
+
+    def connection_lost(self, error: SluiceError) -> None:
+        pass
+
+
+def _is_of_another_thread(record: logging.LogRecord) -> bool:
+    """Tell whether a log line is not about the check, which reports failures itself."""
+    return record.threadName != _THREAD
+
+
+def _error(failures: list[Failure], settings: Mapping[str, str]) -> SparkIntegrationError:
+    refused = [failure for failure in failures if failure.refused]
+    told = "; ".join(f"{failure.endpoint}: {failure.reason}" for failure in refused or failures)
+    if refused:
+        return SparkIntegrationError(
+            "The TaskManagers refuse this application",
+            value=told,
+            remedy=f"Make a token with the secret of their cluster (sluice token create --out "
+            f"FILE) and set {_given_by(settings) or TOKEN_FILE}",
+        )
+    return SparkIntegrationError(
+        "No TaskManager answers",
+        value=told,
+        remedy=f"Correct {ENDPOINTS} (HOST:PORT of the data port, 7337 by default, or "
+        "unix:/PATH), or start a TaskManager there: sluice taskmanager",
+    )
+
+
+def _given_by(settings: Mapping[str, str]) -> str:
+    """Return the setting or variable that the driver takes its credential from, as it does."""
+    for key in (TOKEN_FILE, TOKEN):
+        if settings.get(key, "").strip():
+            return key
+    for variable in ("SLUICE_CREDENTIAL", "SLUICE_CREDENTIAL_FILE"):
+        if os.environ.get(variable, "").strip():
+            return variable
+    return ""
+
+
+def _credential(settings: Mapping[str, str]) -> Credential | None:
+    """Return the credential that the driver will have.
+
+    Raises:
+        SparkIntegrationError: It cannot be read.
+    """
+    origin = _given_by(settings)
+    text = settings.get(TOKEN, "").strip() or None
+    application = f"{_APPLICATION} {secrets.token_hex(4)}"
+    try:
+        if origin == TOKEN_FILE:
+            text = read_credential_file(_path(settings[TOKEN_FILE].strip()))
+        return client_credential(text, application, os.environ)
+    except SluiceError as error:
+        raise SparkIntegrationError(
+            f"{origin} has no credential that can be used",
+            value=error.value or error.message,
+            remedy=f"Correct {origin}: sluice token create --out FILE makes a token",
+        ) from None
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path
+
+    return Path(text)
+
+
+def _endpoints(settings: Mapping[str, str]) -> list[str]:
+    text = settings.get(ENDPOINTS, "").strip() or DEFAULT_ENDPOINTS
+    host = socket.gethostname()
+    return [each.strip().replace("{host}", host) for each in text.split(",") if each.strip()]
+
+
+def _decides_here(settings: Mapping[str, str]) -> bool:
+    """Tell whether the driver needs no executor to know that it reaches no TaskManager."""
+    if "{host}" in settings.get(ENDPOINTS, ""):
+        return False
+    master = settings.get("spark.remote") or os.environ.get("SPARK_REMOTE")
+    master = master or settings.get("spark.master") or os.environ.get("MASTER") or "local"
+    if master == "local" or master.startswith("local["):
+        return True
+    return not any(each.startswith(("unix:", *_OF_EACH_HOST)) for each in _endpoints(settings))
+
+
+def _is_elsewhere(settings: Mapping[str, str]) -> bool:
+    """Tell whether the driver runs on another host, where endpoints may lead elsewhere."""
+    return _is(settings, "spark.submit.deployMode", "cluster")
+
+
+def _is(settings: Mapping[str, str], key: str, value: str) -> bool:
+    return settings.get(key, "").strip().lower() == value
