@@ -171,7 +171,7 @@ def configure(
     settings = added(conf, user)
     if starts and check and driver.is_pyspark(builder):
         endpoint_check.require_reachable(user | settings)
-    if restart:
+    if running is not None and restart:
         driver.stop()
     for key, value in settings.items():
         builder.config(key, value)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS: Final = 3.0
+TIMEOUT_SECONDS: Final = 5.0
+"""As spark.sluice.io.connectTimeout is by default."""
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:7337"
 """The plugin's default."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,27 @@ def test_a_query_or_a_job_can_be_excluded(
     listed = {row[0]: row[3:6] for row in rows_of(ui.get("/sluice/"), "sluice-shuffles")}
     for shuffle, reason, policy in lines:
         assert listed[shuffle] == ["Spark's own", policy, reason]
+
+
+def test_a_session_answers_whether_sluice_is_active(sluice: Application):
+    expected = {
+        "spark.sluice.active": "true",
+        "spark.sluice.enabled": "true",
+        "spark.sluice.fallback.belowSize": "0",
+    }
+    rows = sluice.rows("answers", keys=list(expected)).read_text(encoding="utf-8")
+    assert [json.loads(row) for row in rows.splitlines()] == [
+        [key, value, value] for key, value in expected.items()
+    ]
+    (line,) = re.findall(r"WARN Activation: (.*)", sluice.output)
+    assert re.fullmatch(r"Sluice \d\S+ is active: shuffles go through the TaskManagers at .+", line)
+
+
+def test_a_thread_excludes_the_queries_of_a_session_without_a_value(both: Both):
+    """Spark SQL would copy a value of the session, or of the application, over the thread's."""
+    compared = both.compare("query_of_an_excluded_thread")
+    assert compared.differences == []
+    assert compared.moved.written_bytes == 0
 
 
 def test_the_next_query_goes_through_sluice_again(both: Both, words: str):

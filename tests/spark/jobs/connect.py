@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+WAIT_SECONDS = 60.0
+
+
 def main() -> None:
     found: dict[str, Any] = {}
     builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "3")
@@ -76,6 +79,7 @@ def _interrupted(spark: Any) -> str:
     """Interrupt a query while its task behind a shuffle runs; return the name of its error."""
     errors: list[Exception] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT_SECONDS)
         address = server.getsockname()
 
         def block(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -89,12 +93,12 @@ def _interrupted(spark: Any) -> str:
             except Exception as error:  # noqa: BLE001 - returned
                 errors.append(error)
 
-        query = threading.Thread(target=run)
+        query = threading.Thread(target=run, daemon=True)
         query.start()
         connection, _ = server.accept()
         with connection:
             spark.interruptAll()
-            query.join()
+            query.join(WAIT_SECONDS)
     return type(errors[0]).__name__ + ": " + str(errors[0])[:200] if errors else "none"
 
 

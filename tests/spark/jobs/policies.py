@@ -43,7 +43,28 @@ def excluded_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[
         return counted.rdd.collect() if parameters.get("as_rdd") else counted.collect()
 
 
+def answers(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """Setting and value, as a session answers that has set neither."""
+    keys: list[str] = parameters["keys"]
+    return [
+        (key, spark.sql(f"SET {key}").collect()[0]["value"], spark.conf.get(key)) for key in keys
+    ]
+
+
+def query_of_an_excluded_thread(
+    spark: SparkSession, parameters: dict[str, Any]
+) -> Sequence[Sequence[Any]]:
+    """Count by key, with a local property of this thread and no setting of the session."""
+    spark.sparkContext.setLocalProperty("spark.sluice.enabled", "false")
+    try:
+        return spark.range(0, ROWS, 1, 3).selectExpr("id % 17 AS k").groupBy("k").count().collect()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.sluice.enabled", None)  # type: ignore[arg-type]
+
+
 JOBS: dict[str, Job] = {
+    "answers": answers,
+    "query_of_an_excluded_thread": query_of_an_excluded_thread,
     "ui_url": ui_url,
     "excluded_job": excluded_job,
     "excluded_query": excluded_query,

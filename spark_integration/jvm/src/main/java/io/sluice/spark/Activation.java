@@ -1,6 +1,6 @@
 package io.sluice.spark;
 
-import org.apache.spark.SparkConf;
+import java.util.function.BiConsumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -14,10 +14,9 @@ final class Activation {
     private Activation() {}
 
     /** Sets {@value SluiceSettings#ACTIVE}, replacing one that was copied, and logs one line. */
-    static void announce(SparkConf conf, SluiceSettings settings) {
-        boolean active = settings.routing().enabled();
-        conf.set(SluiceSettings.ACTIVE, Boolean.toString(active));
-        LOG.warn(line(version(), settings.routing()));
+    static void announce(BiConsumer<String, String> settings, SluiceSettings.Routing routing) {
+        settings.accept(SluiceSettings.ACTIVE, Boolean.toString(routing.enabled()));
+        LOG.warn(line(version(), routing));
     }
 
     /** Returns the line of the log. */

@@ -145,7 +145,7 @@ public final class SluicePlugin implements SparkPlugin {
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
             CallerSettings.declare(SluiceSettings.ENTRIES);
-            Activation.announce(conf, settings);
+            Activation.announce(conf::set, settings.routing());
             return Credentials.forExecutors(credential);
         }
 

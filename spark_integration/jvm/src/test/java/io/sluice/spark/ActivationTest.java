@@ -3,7 +3,8 @@ package io.sluice.spark;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import org.apache.spark.SparkConf;
+import java.util.HashMap;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class ActivationTest {
@@ -27,12 +28,10 @@ class ActivationTest {
 
     @Test
     void aCopiedSettingIsReplaced() {
-        SparkConf conf = new SparkConf(false).set(SluiceSettings.ACTIVE, "true");
-        conf.set(SluiceSettings.ENABLED, "false");
-        Activation.announce(conf, SluiceSettings.of(conf));
+        Map<String, String> conf = new HashMap<>(Map.of(SluiceSettings.ACTIVE, "true"));
+        Activation.announce(conf::put, routing(false, false));
         assertEquals("false", conf.get(SluiceSettings.ACTIVE));
-        conf.set(SluiceSettings.ENABLED, "true");
-        Activation.announce(conf, SluiceSettings.of(conf));
+        Activation.announce(conf::put, routing(true, false));
         assertEquals("true", conf.get(SluiceSettings.ACTIVE));
     }
 
