@@ -24,6 +24,15 @@ SMALL_BUFFER = {"spark.sluice.writer.bufferSize": "256k", "spark.sluice.writer.r
 SENT_SECONDS = 60.0
 UI_TIMEOUT_SECONDS = 30.0
 
+CACHED = {
+    # Cached blocks are not evicted for execution.
+    "spark.memory.storageFraction": "0.999",
+    "spark.storage.unrollMemoryThreshold": "4096",
+    "spark.unsafe.exceptionOnMemoryLeak": "true",
+}
+NO_MEMORY_BYTES = 20_000 * 20
+"""The rows of that job, each behind its length."""
+
 CODECS = {
     "lz4": {"spark.io.compression.lz4.blockSize": "128k", "spark.sluice.writer.blockSize": "8k"},
     "zstd": {"spark.io.compression.codec": "zstd", "spark.io.compression.zstd.level": "5"},
@@ -99,6 +108,17 @@ def test_others_that_need_memory(own: Application, driver: Driver, daemons: Daem
         check(both, "writer_pressure")
         assert _spills(application) > before, "its memory was never asked for"
         check(both, "writer_pressure", python=True)
+
+
+def test_records_are_gathered_if_cached_blocks_have_the_memory(
+    own: Application, driver: Driver, daemons: Daemons
+):
+    with local(driver, "cached", daemons, TIGHT | CACHED) as application:
+        both = Both(own, application, daemons)
+        compared = both.compare("writer_no_memory", full=True, other={"full": False})
+        assert compared.differences == []
+        # Without the header of a block for each.
+        assert compared.events.shuffle_use().bytes_written < 1.2 * NO_MEMORY_BYTES
 
 
 def test_nothing_is_written_to_local_disk(

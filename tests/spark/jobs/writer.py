@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from benchmarks.jobs.kinds import Job
 
 Rows = list[tuple[Any, ...]]
+
+PAGE_BYTES = 256 * 1024
+"""What the writer asks Spark for at a time."""
 
 
 def huge_rows(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -64,6 +68,24 @@ def pressure(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         length = f.udf(len, "int")
         counted = counted.withColumn("length", length("text"))
     return _digest(counted.repartition(50, "text"))
+
+
+def no_memory(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """20,000 rows are shuffled; with ``full``, cached blocks have the memory meanwhile."""
+    # Each next size fills what the one before leaves.
+    sizes = [1_000_000] * 14 + [200_000] * 5 + [60_000] * 4
+    storage = StorageLevel(useDisk=False, useMemory=True, useOffHeap=False, deserialized=False)
+    context = spark.sparkContext
+    blocks = context.parallelize(sizes, len(sizes)).map(os.urandom).persist(storage)
+    blocks.count()
+    try:
+        jvm_context: Any = context._jsc.sc()
+        memory = jvm_context.getExecutorMemoryStatus().head()._2()
+        if parameters.get("full"):
+            assert memory._2() < PAGE_BYTES, f"of {memory._1()} bytes {memory._2()} are free"
+        return _digest(spark.range(0, 20_000, 1, 2).repartition(20, "id"))
+    finally:
+        blocks.unpersist(blocking=True)
 
 
 def _digest(frame: DataFrame) -> Rows:
@@ -173,6 +195,7 @@ JOBS: dict[str, Job] = {
         huge_rows,
         no_columns,
         pressure,
+        no_memory,
         checksums,
         local_files,
         map_waits,
