@@ -24,7 +24,6 @@ PLUGIN_SETS_THE_REST: Final = (4, 0)
 """From this version on plugins are loaded before the shuffle manager and `spark.jars` before it."""
 
 ENDPOINTS: Final = endpoint_check.ENDPOINTS
-SHUFFLE_TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
 PLUGINS: Final = "spark.plugins"
 DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
 """Plugins that Spark loads before those of `spark.plugins`, a plugin of both lists once. PySpark
@@ -230,11 +229,7 @@ def _configure_plain(builder: Builder, jar_name: str, *, restart: bool) -> Build
         driver.stop()
     settings = driver.user_settings() | driver.builder_settings(builder)
     plain = without_sluice(settings, jar_name)
-    for key in (
-        *plain,
-        ENDPOINTS,
-        *([SHUFFLE_TRACKING] if "spark.shuffle.manager" in plain else ()),
-    ):
+    for key in (*plain, ENDPOINTS):
         driver.forget(builder, key)
     for key in plain.keys() & _LISTS.keys():
         if plain[key]:

@@ -77,6 +77,7 @@ public final class SluicePlugin implements SparkPlugin {
                         "Sluice is off ({}=false) and no session can turn it on: {}",
                         SluiceSettings.ENABLED,
                         e.getMessage());
+                context.conf().set(SluiceSettings.ACTIVE, "false");
                 return Map.of(INACTIVE, "true");
             }
         }

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * The memory of a task, as Spark grants it: what is free first, then what other operators of the
@@ -60,7 +61,7 @@ final class TaskMemory {
     /** That of one operator. */
     final class Operator implements ExecutionMemory {
         private final Spill spill;
-        private volatile long used;
+        private final AtomicLong used = new AtomicLong();
 
         private Operator(Spill spill) {
             this.spill = spill;
@@ -71,12 +72,12 @@ final class TaskMemory {
             synchronized (TaskMemory.this) {
                 long granted = pool.take(bytes);
                 for (Operator other : operators) {
-                    if (granted < bytes && other != this && other.used > 0) {
+                    if (granted < bytes && other != this && other.used() > 0) {
                         other.spill();
                         granted += pool.take(bytes - granted);
                     }
                 }
-                used += granted;
+                used.addAndGet(granted);
                 return granted;
             }
         }
@@ -93,13 +94,13 @@ final class TaskMemory {
 
         @Override
         public void release(long bytes) {
-            used -= bytes;
+            used.addAndGet(-bytes);
             pool.add(bytes);
         }
 
         @Override
         public long used() {
-            return used;
+            return used.get();
         }
     }
 }
