@@ -50,6 +50,14 @@ class Events:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
         return Counter(_reason(event) for event in self._task_ends())
 
+    def attempts_ended_by(self, reason: str) -> set[tuple[int, int]]:
+        """Stages and their attempts with tasks that ended so, as :meth:`task_ends` names it."""
+        return {
+            (event["Stage ID"], event["Stage Attempt ID"])
+            for event in self._task_ends()
+            if _reason(event) == reason
+        }
+
     def failures(self) -> list[str]:
         """Return the reason that Spark gives for each failed task."""
         reasons = [event["Task End Reason"] for event in self._task_ends()]
