@@ -43,7 +43,7 @@ def test_two_clients_of_a_connect_server_shuffle_through_sluice(
     settings = {**daemons.credentials, "spark.ui.enabled": "false", "spark.driver.memory": "768m"}
     inherited = {name: text for name, text in os.environ.items() if "SPARK" not in name}
     done = subprocess.run(
-        [python, str(JOB), daemons.endpoints, *(f"{key}={settings[key]}" for key in settings)],
+        [python, str(JOB), daemons[0].endpoint, *(f"{key}={settings[key]}" for key in settings)],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_SECONDS,
