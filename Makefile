@@ -149,7 +149,7 @@ fuzz-spark: setup ## random Spark plans against Spark's own shuffle: FUZZ_SPARK_
 spark-suites: setup ## Spark's own test suites with Sluice and without, or SUITES="JoinSuite SortingSuite"
 	$(BIN)/python -m tools.spark_suites.run $(SUITES)
 
-large-partition: setup ## a partition of more than 2 GiB from one map task: PARTITION_MIB=2300, twice as much disk
+large-partition: setup ## a partition of more than 2 GiB from one map task: PARTITION_MIB=2300; needs twice as much disk
 	SLUICE_PARTITION_MIB=$(PARTITION_MIB) $(BIN)/python -m pytest tests/spark/test_matrix.py \
 	  -k large_partition $(PYTEST_ARGS)
 

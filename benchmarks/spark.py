@@ -1,6 +1,6 @@
 """`make bench-spark`: five jobs, wall time with Sluice over wall time with Spark's own shuffle.
 
-``map_outputs_square``, of which a pair takes minutes, runs only when ``--jobs`` names it.
+``map_outputs_square`` runs only if ``--jobs`` names it, because a pair of it takes minutes.
 
 Two one-core executors. Each job runs once on both sides to compare the results and a second time to
 warm up; then pairs of runs are timed, and the sides begin in turn. The figure of a job is the

@@ -125,10 +125,10 @@ def _optional(check: Check) -> Check:
 
 
 def _are_integers(value: Any) -> bool:
-    """Tell whether a field is a list of integers, which msgpack keeps between −2⁶³ and 2⁶⁴−1.
+    """Return whether a field is a list of integers; msgpack's are between −2⁶³ and 2⁶⁴−1.
 
-    A map output may have a length for each of a million subpartitions, so that nothing here may
-    take a step of Python for each element. A longer list has been checked while it was unpacked.
+    A map output may have a length for each of a million subpartitions, so this executes no Python
+    code for each element. A list longer than MOST_FIELDS was checked while it was unpacked.
     """
     return type(value) is list and (len(value) > MOST_FIELDS or set(map(type, value)) <= {int})
 

@@ -1,16 +1,16 @@
-"""Messages of the driver leg that say which map outputs they are about.
+"""Messages of the driver leg that name map outputs.
 
-They are of the same kind as those of ``sluice.protocol.messages``, whose ``Message`` has them too.
+``Message`` of ``sluice.protocol.messages`` includes them.
 """
 
 from typing import NamedTuple, TypeAlias
 
 
 class ReleaseAttempts(NamedTuple):
-    """Frees the map outputs of a shuffle with a map attempt below ``end``; for ever.
+    """Frees the map outputs of a shuffle whose map attempt is below ``end``.
 
     The answer is ShuffleReleased. A driver that numbers the attempts of its application in the
-    order in which they begin names those that it can have meant, whenever the message arrives.
+    order in which they begin excludes later attempts, even if the message arrives late.
     """
 
     shuffle_id: int
@@ -18,7 +18,7 @@ class ReleaseAttempts(NamedTuple):
 
 
 class CheckOutputs(NamedTuple):
-    """Asks which of these map outputs are not here.
+    """Asks which of these map outputs the TaskManager does not have.
 
     OutputsLost names them; OutputsChecked follows.
     """
@@ -29,7 +29,7 @@ class CheckOutputs(NamedTuple):
 
 
 class OutputsChecked(NamedTuple):
-    """Answer to CheckOutputs: what has not been named is here."""
+    """Answers CheckOutputs: the TaskManager has all outputs that it did not report as lost."""
 
     check: int
 

@@ -81,10 +81,10 @@ FEATURE_COPIES: Final = 128
 """Feature bit: map outputs have copies, and move to other TaskManagers."""
 
 FEATURE_BOUNDED_RELEASES: Final = 256
-"""Feature bit: a release of a shuffle may say up to which map attempt."""
+"""Feature bit: a release of a shuffle may have an upper bound of map attempts."""
 
 FEATURE_CHECKED_OUTPUTS: Final = 512
-"""Feature bit: a driver may ask which of its map outputs are there; with FEATURE_LOST_OUTPUTS."""
+"""Feature bit: a driver may ask which map outputs are missing; needs FEATURE_LOST_OUTPUTS."""
 
 FEATURES: Final[dict[str, int]] = {
     "large_payloads": FEATURE_LARGE_PAYLOADS,

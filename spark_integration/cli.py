@@ -98,7 +98,7 @@ def spark_conf(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @_endpoints_option
-@click.option("--check/--no-check", default=True, help="Connect to the endpoints first.")
+@click.option("--check/--no-check", default=True, help="Check --endpoints before Spark starts.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> None:
     """Run spark-submit with Sluice: sluice submit [--endpoints LIST] -- [OPTIONS] JOB.py [ARGS].
@@ -106,7 +106,7 @@ def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> No
     The words after -- go to spark-submit of the installed PySpark; your jars and plugins are kept
     beside Sluice's. The job runs in this Python unless PYSPARK_PYTHON or spark.pyspark.python names
     another. Without --endpoints a TaskManager is started for this run and stopped after it. With
-    them nothing is started unless a TaskManager answers there. The exit code is spark-submit's.
+    --endpoints, they are checked before Spark starts. The exit code is spark-submit's.
     """
     command = SubmitCommand.parse(arguments)
     with _expected_failures(), contextlib.ExitStack() as stack:

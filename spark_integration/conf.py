@@ -26,8 +26,8 @@ PLUGIN_SETS_THE_REST: Final = (4, 0)
 ENDPOINTS: Final = endpoint_check.ENDPOINTS
 PLUGINS: Final = "spark.plugins"
 DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
-"""Plugins that Spark loads before those of `spark.plugins`, a plugin of both lists once. PySpark
-replaces `spark.plugins` when it starts a server of Spark Connect, and never this list."""
+"""Plugins that Spark loads before those of `spark.plugins`; a plugin of both lists is loaded once.
+PySpark replaces `spark.plugins` when it starts a server of Spark Connect, but never this list."""
 JARS: Final = "spark.jars"
 CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 DEFAULT_CLASS_PATHS: Final = (
@@ -130,7 +130,7 @@ def configure(
     enabled: bool = True,
     check: bool = True,
 ) -> Builder:
-    """Turn Sluice on, or off, for a session that is about to be built; returns the same builder.
+    """Turn Sluice on or off for the next session, and return the same builder.
 
     Jars and plugins that the user has set stay: in the builder, on the command line of
     ``spark-submit`` and in ``spark-defaults.conf``. Call it after the builder's other settings.
@@ -142,14 +142,14 @@ def configure(
         spark_version: Version of the Spark that will run the application.
         jar: Path of the jar as the application's hosts see it.
         restart: Stop the SparkContext that is running, if there is one.
-        enabled: False returns to plain Spark: it removes from this process what an earlier call, or
-            the command line, has set for Sluice.
+        enabled: False returns to plain Spark: it removes from this process the settings for Sluice
+            of an earlier call or of the command line.
         check: Connect to the endpoints before PySpark starts Spark.
 
     Raises:
         SparkIntegrationError: As :func:`spark_conf`; also a SparkContext that runs without Sluice,
             a setting of the user's that excludes Sluice, a session of a remote Spark Connect
-            server, no usable Java, or no TaskManager that the application could use.
+            server, no usable Java, or no TaskManager that the application can use.
     """
     if not enabled:
         return _configure_plain(builder, _jar_name(jar), restart=restart)
@@ -180,7 +180,7 @@ def configure(
 def _driver_class_path(
     conf: Mapping[str, str], jar: str, spark_version: str | None, builder: object
 ) -> dict[str, str]:
-    """Bring the jar to the driver of this process where `spark.jars` does not."""
+    """Add the jar to a driver that ignores `spark.jars`; return settings for it."""
     class_path = _local_path(jar)
     if driver.is_jvm_running():
         if class_path is not None:
@@ -194,10 +194,10 @@ def _driver_class_path(
 
 
 def _require_own_server(user: Mapping[str, str]) -> None:
-    """Check that the session's Spark is started by this process, and so with its settings.
+    """Check that this process starts the session's Spark, so that its settings apply.
 
     Raises:
-        SparkIntegrationError: It is the server of Spark Connect that runs already.
+        SparkIntegrationError: The session uses a Spark Connect server that is already running.
     """
     server = driver.connect_server(user)
     if server is not None:
@@ -234,7 +234,7 @@ def _configure_plain(builder: Builder, jar_name: str, *, restart: bool) -> Build
     for key in plain.keys() & _LISTS.keys():
         if plain[key]:
             builder.config(key, plain[key])
-    # What still names Sluice is in a file, or on a command line that PySpark has yet to run.
+    # Settings that still name Sluice are in a file, or on a command line that PySpark runs later.
     settings = driver.user_settings() | driver.builder_settings(builder)
     for key, value in without_sluice(settings, jar_name).items():
         builder.config(key, value)
@@ -242,7 +242,7 @@ def _configure_plain(builder: Builder, jar_name: str, *, restart: bool) -> Build
 
 
 def without_sluice(settings: Mapping[str, str], jar_name: str) -> dict[str, str]:
-    """Return the settings that name Sluice, with the values that they have without it.
+    """Return the settings that name Sluice, with their values without it.
 
     Args:
         settings: Settings of the user.

@@ -32,15 +32,15 @@ def running_settings() -> dict[str, str] | None:
 
 
 def is_pyspark(builder: object) -> bool:
-    """Tell whether a session builder is PySpark's, which starts Spark in this process."""
+    """Return whether a builder is PySpark's, which starts Spark in this process."""
     return type(builder).__module__.startswith("pyspark.")
 
 
 def connect_server(settings: Mapping[str, str]) -> str | None:
-    """Return the Spark Connect server that a session with these settings finds, or None.
+    """Return the running Spark Connect server that a session would use, or None.
 
     PySpark starts the server of ``remote("local[2]")`` in this process, with the builder's
-    settings, unless it is to share one that runs already.
+    settings, unless the settings ask it to share a running server.
     """
     url = settings.get("spark.remote") or os.environ.get("SPARK_REMOTE", "")
     if url.startswith("sc://"):
@@ -54,7 +54,7 @@ def connect_server(settings: Mapping[str, str]) -> str | None:
 def forget(builder: object, key: str) -> None:
     """Remove a setting from a builder of PySpark and from the JVM of this process.
 
-    PySpark gives the JVM the settings of the first session, and every later session has them too.
+    PySpark passes the settings of the first session to the JVM, where later sessions find them too.
     """
     getattr(builder, "_options", {}).pop(key, None)
     if is_jvm_running():
@@ -68,7 +68,7 @@ def stop() -> None:
     context = _context_class()
     running = None if context is None else context._active_spark_context
     if _LOCAL_CONNECT in os.environ:
-        # PySpark's session of the server hides behind that of its client, and ends with it.
+        # Stopping the client's session also ends the server's session in this process.
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
         session: Any = ConnectSession.getActiveSession() or ConnectSession._get_default_session()

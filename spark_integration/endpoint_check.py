@@ -1,7 +1,7 @@
-"""Checks, before Spark starts, that the driver will reach a TaskManager and be let in.
+"""Checks before Spark starts that a TaskManager accepts the driver.
 
-The driver asks the executors about Unix sockets and loopback addresses, which lead to another
-TaskManager on each host. So only an application whose driver decides alone is refused here.
+Unix sockets and loopback addresses lead to another TaskManager on each host, so the driver asks the
+executors whether they reach one. Only an application whose driver decides alone is refused here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS: Final = 5.0
-"""As spark.sluice.io.connectTimeout is by default."""
+"""The default of spark.sluice.io.connectTimeout."""
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:7337"
 """The plugin's default."""
 
@@ -65,17 +65,17 @@ class Failure(NamedTuple):
     endpoint: str
     reason: str
     refused: bool
-    """Whether a TaskManager answers there and does not accept the credential."""
+    """Whether a TaskManager answered and refused the credential."""
 
 
 def require_reachable(settings: Mapping[str, str]) -> None:
     """Check that a TaskManager answers an application with these settings.
 
-    Where only the executors can tell, or shuffles may be Spark's own, a failure is a warning in the
-    log, and only if a TaskManager refuses the credential or none of them is needed.
+    If shuffles may fall back to Spark, a failure is a warning in the log. If only the executors can
+    decide, only a refused credential is a warning, and other failures are ignored.
 
     Raises:
-        SparkIntegrationError: No endpoint can be used, and the driver will run on this host.
+        SparkIntegrationError: No endpoint can be used, and the driver decides alone.
     """
     if _is(settings, "spark.sluice.enabled", "false") or _is_elsewhere(settings):
         return
@@ -109,7 +109,8 @@ def failures_of(settings: Mapping[str, str]) -> list[Failure]:
         nonlocal found
         found = asyncio.run(_first_success(endpoints, credential, tls=uses_tls))
 
-    # In a thread: a notebook has an event loop of its own here. A resolver may hang for longer.
+    # In a thread, because a notebook runs its own event loop in this one. A resolver may hang
+    # longer than the timeout.
     thread = threading.Thread(target=check, name=_THREAD, daemon=True)
     _connection_logger.addFilter(_is_of_another_thread)
     try:
@@ -144,7 +145,7 @@ async def _check(endpoint: str, credential: Credential | None, *, tls: bool) -> 
     try:
         address = parse_endpoint(endpoint)
         if tls and address.port:
-            await _dial(address)  # The certificates are the business of the JVM.
+            await _dial(address)  # The certificates may be in formats of the JVM.
         else:
             await _greet(address, credential)
     except (SluiceError, OSError) as error:  # TimeoutError is an OSError
@@ -161,7 +162,7 @@ def _reason(error: SluiceError | OSError) -> str:
         return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)
-    # What the other side says includes a remedy, for any client.
+    # The first sentence: the TaskManager's message goes on with a remedy for any client.
     return error.message.partition(". ")[0] if isinstance(error, SluiceError) else str(error)
 
 
@@ -175,7 +176,7 @@ async def _greet(address: Address, credential: Credential | None) -> None:
     """Shake hands and close.
 
     Raises:
-        SluiceError: Nothing that speaks the protocol is there, or it refuses.
+        SluiceError: No TaskManager answers there, or it refuses the credential.
     """
     config = TransportConfig(
         connect_timeout_seconds=TIMEOUT_SECONDS,
@@ -210,30 +211,30 @@ class _Listener:
 
 
 def _is_of_another_thread(record: logging.LogRecord) -> bool:
-    """Tell whether a log line is not about the check, which reports failures itself."""
+    """Return whether a log line is not of the check, which reports its own failures."""
     return record.threadName != _THREAD
 
 
 def _error(failures: list[Failure], settings: Mapping[str, str]) -> SparkIntegrationError:
     refused = [failure for failure in failures if failure.refused]
-    told = "; ".join(f"{failure.endpoint}: {failure.reason}" for failure in refused or failures)
+    reasons = "; ".join(f"{failure.endpoint}: {failure.reason}" for failure in refused or failures)
     if refused:
         return SparkIntegrationError(
             "The TaskManagers refuse this application",
-            value=told,
+            value=reasons,
             remedy=f"Make a token with the secret of their cluster (sluice token create --out "
             f"FILE) and set {_given_by(settings) or TOKEN_FILE}",
         )
     return SparkIntegrationError(
         "No TaskManager answers",
-        value=told,
+        value=reasons,
         remedy=f"Correct {ENDPOINTS} (HOST:PORT of the data port, 7337 by default, or "
         "unix:/PATH), or start a TaskManager there: sluice taskmanager",
     )
 
 
 def _given_by(settings: Mapping[str, str]) -> str:
-    """Return the setting or variable that the driver takes its credential from, as it does."""
+    """Return the setting or variable that will give the driver its credential."""
     for key in (TOKEN_FILE, TOKEN):
         if settings.get(key, "").strip():
             return key
@@ -277,7 +278,7 @@ def _endpoints(settings: Mapping[str, str]) -> list[str]:
 
 
 def _decides_here(settings: Mapping[str, str]) -> bool:
-    """Tell whether the driver needs no executor to know that it reaches no TaskManager."""
+    """Return whether the driver decides alone that no TaskManager is reachable."""
     if "{host}" in settings.get(ENDPOINTS, ""):
         return False
     master = settings.get("spark.remote") or os.environ.get("SPARK_REMOTE")
@@ -288,7 +289,7 @@ def _decides_here(settings: Mapping[str, str]) -> bool:
 
 
 def _is_elsewhere(settings: Mapping[str, str]) -> bool:
-    """Tell whether the driver runs on another host, where endpoints may lead elsewhere."""
+    """Return whether the driver will run on another host."""
     return _is(settings, "spark.submit.deployMode", "cluster")
 
 

@@ -1,6 +1,6 @@
-"""Writes files that only their owner may read: secrets, tokens and keys.
+"""Writes files that only their owner can read: secrets, tokens and keys.
 
-Such a file is never open to others, not even while it is written.
+Other users can never read such a file, not even while it is written.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ _FILE_MODE: Final = 0o600
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that does not exist yet; on a full disk nothing is left of it.
+    """Write a file that does not exist yet; remove it if the disk is full.
 
     Raises:
         FileExistsError: The file exists.
@@ -31,7 +31,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file, in place of one that may exist with any mode; readers see either, whole.
+    """Write a file atomically, replacing an existing file of any mode.
 
     Raises:
         OSError: It cannot be written; an earlier file is unchanged.

@@ -94,8 +94,8 @@ class PipelinedView(SubpartitionView, Protocol):
 
 
 def is_pipelined(view: SubpartitionView | None) -> TypeGuard[PipelinedView]:
-    """Tell whether a reader can influence the producer of a view.
+    """Return whether the reader of a view can influence its producer.
 
-    ``isinstance`` with a protocol would compare all members of both, for each view anew.
+    ``isinstance`` with a protocol would look up every member of the protocol in each view.
     """
     return hasattr(view, "notify_new_buffer_size")

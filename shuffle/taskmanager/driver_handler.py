@@ -128,7 +128,7 @@ class DriverHandler:
         raise UnexpectedMessage("Payload on a driver leg", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Release what the driver names, take note of places, or tell which map outputs are here.
+        """Process a release, a place of copies, or a check of map outputs.
 
         Raises:
             LimitExceeded: The driver names too many TaskManagers.

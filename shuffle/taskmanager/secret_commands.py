@@ -90,12 +90,12 @@ def token() -> None:
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the token to FILE, for its owner alone; one that exists is replaced.",
+    help="Write the token to FILE, readable by its owner only; replaces an existing file.",
 )
 def create_token(
     secret_file: Path | None, subject: str, expires: str, access: str | None, out: Path | None
 ) -> None:
-    """Print a new submit token, or with --access an access token; or write it with --out.
+    """Print a new submit token, or with --access an access token.
 
     An application that a TaskManager knows goes on after the token has expired; one that reaches a
     TaskManager for the first time does not. Give it to Spark by spark.sluice.auth.tokenFile, to a

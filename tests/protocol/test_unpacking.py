@@ -150,7 +150,7 @@ def test_long_arrays_are_taken_whole(count):
 
 
 def test_a_length_for_each_of_many_subpartitions_takes_no_step_of_its_own():
-    """A map output of a few bytes has as many lengths as its shuffle has subpartitions."""
+    """Even a tiny map output has a length for each subpartition of its shuffle."""
     control = control_of(m.SharedRegion(0, 0, 0, [0, 100] * 5000, 0, 0))
     calls = 0
 

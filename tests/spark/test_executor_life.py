@@ -44,7 +44,7 @@ DECOMMISSION = {
 }
 
 LEFT_TO_SPARK = {"spark.sluice.enabled": "false"}
-"""For a job whose shuffle is left to Spark."""
+"""Settings of a job whose shuffle is left to Spark."""
 
 DYNAMIC = {
     "spark.scheduler.minRegisteredResourcesRatio": "0.0",  # the first job asks for executors
@@ -90,7 +90,7 @@ def dynamic(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Ite
 def impatient(
     driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ) -> Iterator[Application]:
-    """An application that one fetch failure ends."""
+    """Start an application that fails at its first fetch failure."""
     settings = sluice_settings(daemons) | {"spark.stage.maxConsecutiveAttempts": "1"}
     with driver.application("impatient", cluster.master_url, settings) as running:
         yield running
@@ -250,7 +250,7 @@ def test_idle_executors_leave_and_others_read_what_they_wrote(
     assert events.task_ends().keys() == {"Success"}
 
 
-def test_an_idle_executor_stays_with_outputs_that_are_left_to_spark(
+def test_an_idle_executor_stays_while_it_holds_outputs_left_to_spark(
     own: Application, dynamic: Application, barrier: Barrier, directory: Path
 ):
     expected = [own.rows("prepare", maps=1), own.rows("read_again")]
@@ -270,11 +270,13 @@ def test_an_idle_executor_stays_with_outputs_that_are_left_to_spark(
     assert events.task_ends().keys() == {"Success"}
 
 
-def test_outputs_that_are_left_to_spark_are_known_to_be_lost_with_their_executors(
+def test_outputs_left_to_spark_are_unregistered_with_their_executors(
     own: Application, impatient: Application, barrier: Barrier, directory: Path
 ):
     expected = [own.rows("prepare"), own.rows("read_again")]
-    impatient.rows("reduce_waits", barrier=None)  # Spark takes outputs for reliable from now on
+    impatient.rows(
+        "reduce_waits", barrier=None
+    )  # from now on Spark assumes that outputs survive executors
     impatient.fill_slots(barrier, SLOTS)
     prepared = impatient.rows("prepare", settings=LEFT_TO_SPARK)
     lost = executors_below(directory, impatient.application_id)

@@ -1,4 +1,4 @@
-"""Half of eight TaskManagers are lost at once: it costs one fetch failure together, or none.
+"""The loss of half of eight TaskManagers at once costs at most one fetch failure.
 
 The other ways to lose data are in ``LossesTest`` of the plugin.
 """
@@ -27,7 +27,7 @@ HOSTS = [f"127.0.0.{number}" for number in range(41, 49)]
 
 @pytest.fixture(scope="module")
 def eight(directory: Path) -> Iterator[Daemons]:
-    """TaskManagers that take four map outputs each, so that at least four get those of a job."""
+    """Start TaskManagers that accept four map outputs each, so a job uses at least four."""
     options = {host: {"quota-map-outputs": OF_EACH} for host in HOSTS}
     with Daemons(directory / "eight", hosts=HOSTS, options=options, memory_tier="8 MiB") as running:
         yield running
@@ -48,7 +48,7 @@ def application(
 
 
 @pytest.mark.parametrize("returns_empty", [True, False], ids=["empty-directory", "for-ever"])
-def test_half_of_the_taskmanagers_are_lost_at_once(
+def test_losing_half_of_the_taskmanagers_costs_one_fetch_failure_at_most(
     own: Application, application: Application, eight: Daemons, returns_empty: bool
 ):
     expected = [own.rows(job, maps=MAPS).read_text() for job in ("prepare", "read_again")]

@@ -1,4 +1,4 @@
-"""Combinations of settings that each have tests of their own, and what else runs on them.
+"""Combinations of settings that are tested alone elsewhere, and other jobs with them.
 
 One application has lzf, encryption, off-heap memory, unsafe Kryo and four cores per executor. It
 also runs stages of several cores per task, and loses executors that keep data.
@@ -100,7 +100,7 @@ def test_stages_of_several_cores_per_task(pair: Both, cpus: list[int]):
 
 
 @pytest.mark.parametrize("kind", ["cached", "local", "reliable"])
-def test_data_that_was_kept_outlives_an_executor(
+def test_cached_and_checkpointed_data_survives_a_lost_executor(
     pair: Both, barrier: Barrier, directory: Path, tmp_path: Path, kind: str
 ):
     """Lost partitions are read from the shuffle again; no map task runs again for them."""
@@ -123,7 +123,7 @@ def test_data_that_was_kept_outlives_an_executor(
 def test_a_stage_reads_what_executors_of_another_profile_wrote(
     own: Application, driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ):
-    """The executor of the second profile gets cores when that of the first one has left."""
+    """The second profile's executor gets cores when the first one's has left."""
     with driver.application("profiles", cluster.master_url, sluice_settings(daemons) | DYNAMIC) as (
         application
     ):
@@ -141,7 +141,7 @@ def test_a_large_partition_of_one_map_task(own: Application, driver: Driver, dae
     settings = sluice_settings(daemons) | {"spark.shuffle.compress": "false"}
     with driver.application("large", LOCAL_MASTER, settings) as application:
         both = Both(own, application, daemons)
-        # A few rows of a hundred are small.
+        # About two rows of a hundred are small.
         rows = PARTITION_MIB * 102 // 100 + 1
         compared = both.compare("matrix_large_partition", rows=rows)
         assert compared.differences == []

@@ -1,4 +1,4 @@
-"""What the plugin does to an application in each mode: on, off, and with each fallback policy."""
+"""The plugin in each mode of an application: on, off, and with each fallback policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HANDED_TO_EXECUTORS = "spark.plugins.internal.conf.io.sluice.spark.SluicePlugin.
 NOT_SPARKS = re.compile(
     r"spark\.(sluice\.|app\.|driver\.port|driver\.host|eventLog\.dir|sql\.warehouse\.dir)"
 )
-"""Settings of Sluice, and those that differ between any two applications."""
+"""Settings of Sluice, and settings that differ between any two applications."""
 WARNING = re.compile(r" (WARN|ERROR) .*([sS]luice|DriverLink|TaskManager)")
 
 
@@ -49,7 +49,7 @@ def counters_of(application: Application) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def plain(driver: Driver, cluster: StandaloneCluster) -> Iterator[dict[str, str]]:
-    """All settings of an application without the plugin."""
+    """Return all settings of an application without the plugin."""
     with driver.application("plain", cluster.master_url, DYNAMIC) as running:
         yield settings_of(running)
 
@@ -86,7 +86,7 @@ def test_an_application_with_dynamic_allocation_has_only_these_settings_changed(
     assert [key for key in plain if key not in found and not NOT_SPARKS.match(key)] == []
 
 
-def test_what_sluice_refuses_does_not_stop_an_application_with_sluice_off(
+def test_settings_that_sluice_refuses_do_not_stop_an_application_with_sluice_off(
     own: Application, driver: Driver, daemons: Daemons
 ):
     given = sluice_settings(daemons) | OFF

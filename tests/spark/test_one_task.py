@@ -1,4 +1,4 @@
-"""One task that reads thousands of shuffles holds none of those that it has read."""
+"""A task that reads thousands of shuffles releases each after its last record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.spark.applications import Application
 
 READERS = 3000
-"""Together they took more than the executor's heap while each held 320 KiB to the task's end."""
+"""Held until the task's end, 320 KiB for each of them exceed the executor's heap."""
 RECORDS_PER_READER = 5
 
 

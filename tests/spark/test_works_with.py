@@ -53,7 +53,7 @@ class Command(NamedTuple):
     title: str
     code: str
     ready: str | None
-    """Text that a server logs when it can be used; None for what ends by itself."""
+    """Text that a server logs when it is ready; None for a command that ends by itself."""
 
 
 def commands() -> dict[str, list[Command]]:
@@ -77,7 +77,7 @@ SAID = {
     "GraphX": "ranks: 16",
     "History server": "the job is done",
 }
-"""What the output of each section has."""
+"""Text in the output of each section."""
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def _serve(code: str, environment: dict[str, str], directory: Path) -> subproces
 
 
 def _until(server: subprocess.Popen[str], ready: str) -> str:
-    """Return what a server has said until it is ready; pytest's timeout bounds it."""
+    """Return the output of a server until it is ready; pytest's timeout limits it."""
     assert server.stdout is not None
     said = ""
     for line in server.stdout:

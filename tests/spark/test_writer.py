@@ -31,7 +31,7 @@ CACHED = {
     "spark.unsafe.exceptionOnMemoryLeak": "true",
 }
 NO_MEMORY_BYTES = 20_000 * 20
-"""The rows of that job, each behind its length."""
+"""The rows of that job, each preceded by its length."""
 
 CODECS = {
     "lz4": {"spark.io.compression.lz4.blockSize": "128k", "spark.sluice.writer.blockSize": "8k"},
@@ -117,7 +117,7 @@ def test_records_are_gathered_if_cached_blocks_have_the_memory(
         both = Both(own, application, daemons)
         compared = both.compare("writer_no_memory", full=True, other={"full": False})
         assert compared.differences == []
-        # Without the header of a block for each.
+        # Without a block header for each record.
         assert compared.events.shuffle_use().bytes_written < 1.2 * NO_MEMORY_BYTES
 
 

@@ -180,7 +180,7 @@ def test_configure_refuses_a_connect_server_of_another_process(
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.3.0"])
-def test_configure_undoes_what_it_has_set(version: str) -> None:
+def test_configure_removes_its_own_settings(version: str) -> None:
     own = {"spark_jars": "/own.jar", "spark_driver_extraClassPath": "/own", "spark_x": "1"}
     builder = PySparkBuilder(**own)
     before = dict(builder._options)

@@ -1,4 +1,4 @@
-"""What is certain before Spark starts, and what only the executors can tell."""
+"""The check of endpoints refuses only what the driver decides without executors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def authenticated() -> Iterator[LocalTaskManager]:
 
 @pytest.fixture
 def closed_port() -> Iterator[str]:
-    """An address at which nothing listens: its port is taken, and not listened on."""
+    """Return an address at which nothing listens; its port is bound, so nobody else takes it."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -119,13 +119,13 @@ def test_a_missing_token_file_is_refused(authenticated: LocalTaskManager) -> Non
     ],
     ids=str,
 )
-def test_an_application_that_may_do_without_is_not_refused(
+def test_an_application_that_may_still_run_is_not_refused(
     closed_port: str, settings: dict[str, str]
 ) -> None:
     require_reachable({ENDPOINTS: closed_port, **settings})
 
 
-def test_a_cluster_refuses_addresses_that_are_the_same_everywhere() -> None:
+def test_addresses_that_are_the_same_on_every_host_are_refused_on_a_cluster() -> None:
     assert "no-such-host.invalid:7337" in refusal(
         {ENDPOINTS: "no-such-host.invalid:7337"} | CLUSTER
     )

@@ -28,8 +28,8 @@ class Suite:
     Attributes:
         name: Its class.
         cases: Texts in the names of the tests to run; empty for all tests.
-        shuffles: Whether its jobs write to a TaskManager; some only start applications, or run
-            tasks that are made up.
+        shuffles: Whether its jobs write to a TaskManager; some suites only start applications, or
+            fake the tasks.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Reason:
         suite: The class of their suite.
         test: A pattern of their names, in the form of a shell's.
         why: The explanation.
-        message: A pattern of their messages, if they fail for one cause that the message names.
+        message: A pattern that their failure messages must match.
     """
 
     suite: str

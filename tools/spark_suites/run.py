@@ -4,9 +4,9 @@
     python -m tools.spark_suites.run SortingSuite JoinSuite --minutes 10
 
 Each run of a suite is a JVM of its own. The results replace those of the same suites in
-``results.json``, and the page of the documentation is made again. The exit code is 1 if there is a
-difference without a reason, a suite that did not end, or one that shuffles and of which no byte
-went through the TaskManager.
+``results.json``, and the page of the documentation is made again. The exit code is 1 if a
+difference has no reason, a suite did not end, or no byte of a suite that shuffles went through the
+TaskManager.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HOST: Final = "127.0.0.1"
 SCALA: Final = "2.13"
 POM: Final = "{http://maven.apache.org/POM/4.0.0}"
 EXECUTOR_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Executors of tests on a local cluster live for seconds: half of the start is compilation."""
+"""Executors of local clusters live for seconds, and compilation is half of their start."""
 _OPENED: Final = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
@@ -145,7 +145,7 @@ def compare(suite: Suite, runner: Runner, taskmanagers: TaskManagers) -> Outcome
     """Run a suite on both sides, and what differs again.
 
     Raises:
-        RuntimeError: The suite shuffles, and nothing of it went through the TaskManager.
+        RuntimeError: The suite shuffles, and none of its data went through the TaskManager.
     """
     own = runner.run(suite, "own")
     before = taskmanagers.moved()

@@ -137,7 +137,7 @@ class Copies:
         self.replication.known(application_id, place)
 
     def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
-        """Forget a shuffle that is released, or its map attempts below ``end``."""
+        """Forget a released shuffle, or its map attempts below ``end``."""
         if end is None:
             self.replication.released(lambda other: other == key)
         else:

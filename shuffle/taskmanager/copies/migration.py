@@ -153,7 +153,7 @@ class Migration:
         return {key: attempts for key, attempts in back.items() if attempts}
 
     def forget(self, released: Callable[[MapAttemptKey], bool]) -> None:
-        """Forget the reasons why map outputs stay: they are released."""
+        """Forget why released map outputs stay here."""
         for attempt in [each for each in self._staying if released(each)]:
             del self._staying[attempt]
 

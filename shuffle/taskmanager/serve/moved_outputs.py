@@ -77,7 +77,7 @@ class MovedOutputs:
             del self._places[key]
 
     def forget_below(self, key: ShuffleKey, end: int) -> None:
-        """Forget the places of a shuffle's map attempts below ``end``, which are released."""
+        """Forget the places of a shuffle's released map attempts, those below ``end``."""
         places = self._places.pop(key, {})
         kept = {attempt: place for attempt, place in places.items() if attempt >= end}
         if kept:

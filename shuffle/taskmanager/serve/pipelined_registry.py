@@ -106,7 +106,7 @@ class PipelinedRegistry:
         return None
 
     def has(self, key: ShuffleKey, map_attempt_id: int) -> bool:
-        """Whether a partition is registered."""
+        """Return whether a partition is registered."""
         return map_attempt_id in self._registered.get(key, {})
 
     def __iter__(self) -> Iterator[tuple[ShuffleKey, int, ConsumablePartition]]:
@@ -120,7 +120,7 @@ class PipelinedRegistry:
         return [key for key in self._registered if key.application_id == application_id]
 
     def release(self, key: ShuffleKey, error: SluiceError, end: int | None = None) -> None:
-        """Release the partitions of a shuffle, or those below ``end``; forget their failures."""
+        """Release a shuffle, or its partitions below ``end``, with their failures."""
         attempts = self._registered.pop(key, {})
         kept = {} if end is None else {each: attempts[each] for each in attempts if each >= end}
         if kept:

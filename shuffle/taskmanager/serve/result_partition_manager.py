@@ -47,15 +47,15 @@ class ResultPartitionManager:
         self._segment_size_bytes = segment_size_bytes
         self._request_timeout_seconds = request_timeout_seconds
         self._waiting: dict[ShuffleKey, dict[asyncio.Future[None], int | None]] = {}
-        """Requests that wait, each with the map attempt that it misses."""
+        """Waiting requests, each with the map attempt that it waits for."""
         self._pipelined = PipelinedRegistry()
         self._releases = Releases()
         self.on_replicated: Callable[[MapOutput], None] | None = None
         """Called with a map output that is committed here, and that is a copy or shall have some;
         also when its producer is gone by then."""
         self.on_shuffle_released: Callable[[ShuffleKey, int | None], None] | None = None
-        """Called when a shuffle is released alone, or its map attempts below a number, and not with
-        its application."""
+        """Called when a shuffle, or its map attempts below a number, is released without its
+        application."""
         self.moved = MovedOutputs(self.wake)
         """Map outputs that are read elsewhere."""
 
@@ -83,8 +83,8 @@ class ResultPartitionManager:
         """Commit a finished map output and serve the requests that waited for it.
 
         Raises:
-            ReleasedDuringCommit: Its shuffle was released here before: if it is a copy, or with
-                this map attempt.
+            ReleasedDuringCommit: This map attempt was released here before, or it is a copy and
+                its shuffle was.
             SluiceError: It could not be made durable, or is committed already; its regions are
                 released.
 
@@ -187,7 +187,7 @@ class ResultPartitionManager:
 
         Args:
             key: The shuffle.
-            end: Release the map attempts below it only, and let none of them be written any more.
+            end: Release only the map attempts below it, and refuse later commits of them.
 
         Returns:
             Bytes of storage freed.
@@ -204,9 +204,9 @@ class ResultPartitionManager:
         return freed
 
     def missing(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> list[int]:
-        """Return those of some map attempts that no reader would find here now.
+        """Return the given map attempts whose output no reader would find here now.
 
-        With a remote tier there are none: what is not here may be found there.
+        With a remote tier only outputs of a lost directory are missing: the tier may have others.
         """
         if self._store.remote is not None:
             return [each for each in map_attempt_ids if self._store.is_lost(key, each)]

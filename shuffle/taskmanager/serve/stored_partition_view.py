@@ -223,7 +223,7 @@ class StoredPartitionView:
         return OutgoingBuffer(self._joined_from_memory(size), None, DATA)
 
     def _joined_from_memory(self, size: int) -> bytes:
-        """Join the next slices of the memory tier: there may be one for each map output."""
+        """Join the next slices of the memory tier; each map output may have one."""
         pieces: list[memoryview] = []
         room = size
         slices = self._slices

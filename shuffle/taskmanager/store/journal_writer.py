@@ -143,7 +143,7 @@ class JournalWriter:
         return None if last is None or (last.done() and last.exception() is None) else last
 
     def refuse(self, released: Callable[[MapAttemptKey], bool]) -> int:
-        """Fail the commits under way of map attempts that are being released; count them."""
+        """Fail running commits of released map attempts; return their number."""
         refused = 0
         for attempt, entry in self._pending.items():
             if entry.refusal is None and released(attempt):
@@ -251,7 +251,7 @@ class JournalWriter:
                     writes.setdefault(arena, _Write()).entries.append(entry)
         failures: dict[bytes, OSError] = {}
         appends = [self._append(arena, write, failures) for arena, write in writes.items()]
-        if len(appends) == 1:  # no task is needed, and its turns of the event loop
+        if len(appends) == 1:  # a task would cost turns of the event loop
             await appends[0]
         else:
             await asyncio.gather(*appends)

@@ -172,7 +172,7 @@ class OutputIndex:
         return entry
 
     def pop_below(self, key: ShuffleKey, end: int) -> ShuffleEntry | None:
-        """Remove the map outputs of a shuffle with a map attempt below ``end``, as :meth:`pop`."""
+        """Remove the map outputs of a shuffle below ``end``, like :meth:`pop`."""
         lost = {each for each in self._lost.pop(key, ()) if each >= end}
         if lost:
             self._lost[key] = lost

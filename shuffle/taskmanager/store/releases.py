@@ -1,4 +1,4 @@
-"""Remembers which map attempts were released, for what comes after their release."""
+"""Remembers released map attempts, to refuse later commits and copies."""
 
 from collections import OrderedDict
 from typing import Final
@@ -6,22 +6,22 @@ from typing import Final
 from ...names import MapAttemptKey, ShuffleKey
 
 MOST_KEPT: Final = 4096
-"""Released shuffles remembered, the latest ones."""
+"""Number of released shuffles remembered; the oldest is dropped first."""
 
 
 class Releases:
     """The latest releases of shuffles: of all map attempts, or of those below a number.
 
-    A client that releases a shuffle without a number may use the shuffle's id again, so what its
-    producers write afterwards is welcome; a copy then comes late, from a TaskManager that has not
-    heard of the release. With a number it is known for both.
+    A client that releases a shuffle without a number may use the shuffle's id again. So later
+    commits of its producers are accepted. Later copies are refused: they come from a TaskManager
+    that has not heard of the release. With a number, the number decides about commits and copies.
     """
 
     def __init__(self) -> None:
         self._ends: OrderedDict[ShuffleKey, int | None] = OrderedDict()
 
     def add(self, key: ShuffleKey, end: int | None) -> None:
-        """Take note of a release of the map attempts below ``end``; None for all."""
+        """Record a release of the map attempts below ``end``; None for all."""
         before = self._ends.pop(key, None)
         if end is not None and before is not None:
             end = max(before, end)
@@ -30,12 +30,12 @@ class Releases:
             self._ends.popitem(last=False)
 
     def has(self, attempt: MapAttemptKey) -> bool:
-        """Whether a map attempt cannot be written any more."""
+        """Return whether a map attempt can no longer be committed."""
         end = self._ends.get(attempt.shuffle)
         return end is not None and attempt.map_attempt_id < end
 
     def has_copy(self, attempt: MapAttemptKey) -> bool:
-        """Whether a copy of a map output comes too late."""
+        """Return whether a copy of a map output is refused."""
         return attempt.shuffle in self._ends and (
             self._ends[attempt.shuffle] is None or self.has(attempt)
         )

@@ -315,7 +315,7 @@ class RemoteOutputs:
     # ---- releases --------------------------------------------------------------------------------
 
     def released(self, key: ShuffleKey, end: int | None) -> None:
-        """Delete the moved map outputs of a shuffle, or those below ``end``, known here."""
+        """Delete a shuffle's known moved map outputs, or those below ``end``."""
         self._releases.add(key, end)
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}

@@ -211,8 +211,8 @@ class ShuffleStore:
     def release_shuffle(self, key: ShuffleKey, end: int | None = None) -> int:
         """Forget a shuffle, or its map attempts below ``end``.
 
-        Its space is free when the release is written and its last reader has ended. Commits under
-        way to it fail with ReleasedDuringCommit.
+        Its space is free when the release is written and its last reader has ended. Running commits
+        of it fail with ReleasedDuringCommit.
 
         Returns:
             Stored bytes that are given up; :meth:`released` tells when a restart cannot undo it.

@@ -355,7 +355,7 @@ class TestShow:
 
 
 def test_a_token_file_is_never_open_to_others(tmp_path, secret_file, monkeypatch):
-    """Also not where a file of another mode stands, and not under a umask that opens files."""
+    """Not even if it replaces a file of another mode, or the umask is open."""
     before = os.umask(0)
     try:
         out = written(tmp_path / "token", "earlier", 0o644)
@@ -369,7 +369,7 @@ def test_a_token_file_is_never_open_to_others(tmp_path, secret_file, monkeypatch
         monkeypatch.setattr(os, "fsync", fsync)
         with out.open() as earlier:
             result = run("token", "create", "--secret-file", secret_file, "--out", out)
-            assert earlier.read() == "earlier\n"  # whoever has it open reads no token
+            assert earlier.read() == "earlier\n"  # a process that has it open reads no token
     finally:
         os.umask(before)
     assert result.exit_code == 0, result.output
@@ -381,7 +381,7 @@ def test_a_token_file_is_never_open_to_others(tmp_path, secret_file, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["none/token", "."])
-def test_a_token_that_cannot_be_written_is_one_line(tmp_path, secret_file, name):
+def test_a_token_that_cannot_be_written_is_reported_in_one_line(tmp_path, secret_file, name):
     out = tmp_path / name
     result = run("token", "create", "--secret-file", secret_file, "--out", out)
     assert refused(result).startswith(f"Error: {out} cannot be written: ")

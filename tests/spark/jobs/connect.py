@@ -1,4 +1,4 @@
-"""Two clients of a Spark Connect server that this process starts; prints what they found as JSON.
+"""Start a Spark Connect server, run two clients, and print their results as JSON.
 
 Its arguments are the endpoints, and settings as KEY=VALUE.
 """
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 def _sum(spark: Any) -> int:
-    """Sum by key, and over the keys."""
+    """Sum by key, then sum the keys' results."""
     keys = spark.range(0, 1000, 1, 4).selectExpr("id % 10 AS k", "id").repartition(5)
     total: int = keys.groupBy("k").sum("id").agg({"sum(id)": "sum"}).collect()[0][0]
     return total
 
 
 def _of_an_artifact(spark: Any) -> int:
-    """Use a module of the client's behind a shuffle."""
+    """Use a module of the client in a task after a shuffle."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "of_the_client.py")
         path.write_text("FACTOR = 3\n", encoding="utf-8")
@@ -76,7 +76,7 @@ def _of_an_artifact(spark: Any) -> int:
 
 
 def _interrupted(spark: Any) -> str:
-    """Interrupt a query while its task behind a shuffle runs; return the name of its error."""
+    """Interrupt a query while a task after its shuffle runs; return the error."""
     errors: list[Exception] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Jobs with resource profiles, kept data sets, and a partition larger than two gigabytes."""
+"""Jobs with resource profiles, kept data sets, and a partition of more than 2 GiB."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def keep(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def read_kept(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Read what ``keep`` kept, and give it up."""
+    """Read the data set of ``keep``, and unpersist it."""
     kept = _kept.pop(str(parameters["kind"]))
     rows = kept.mapPartitionsWithIndex(_digest).collect()
     kept.unpersist(blocking=True)
@@ -87,7 +87,7 @@ def read_kept(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def large_partition(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """One map task writes ``rows`` rows of 1 MiB to the last of three partitions, few to others."""
+    """Write ``rows`` rows of 1 MiB to the last of three partitions in one map task."""
     rows = int(parameters["rows"])
     # Two other keys with small rows: the large partition has neighbors in the map output.
     key = f.when(f.col("id") % 100 == 7, f.col("id") % 3).otherwise(f.lit(2))

@@ -16,20 +16,20 @@ Rows = list[tuple[Any, ...]]
 
 
 def frame(spark: SparkSession, readers: int) -> int:
-    """Rows of an exchange, all partitions in one task."""
+    """Return the rows of an exchange, all partitions in one task."""
     rows = spark.range(readers * RECORDS_PER_READER)
-    # coalesce() forbids adaptive execution to merge the partitions before.
+    # coalesce() keeps adaptive execution from merging the partitions first.
     return rows.repartition(readers, "id").coalesce(1).count()
 
 
 def pairs(spark: SparkSession, readers: int) -> int:
-    """Pairs of an RDD, all partitions in one task."""
+    """Return the pairs of an RDD, all partitions in one task."""
     numbers = spark.sparkContext.range(readers * RECORDS_PER_READER, numSlices=2)
     return numbers.map(lambda n: (n, n)).partitionBy(readers).coalesce(1).count()
 
 
 def cartesian(spark: SparkSession, readers: int) -> int:
-    """One shuffled partition, which the task reads once for each partition of another RDD."""
+    """Read one shuffled partition once for each partition of another RDD."""
     context: Any = spark.sparkContext
     numbers = context._jvm.java.util.ArrayList(list(range(readers)))
     few = context._jvm.java.util.ArrayList(list(range(RECORDS_PER_READER)))
@@ -46,7 +46,7 @@ SHAPES: dict[str, Callable[[SparkSession, int], int]] = {
 
 
 def count(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """One row: the number of records of the ``shape``, read by that many ``readers``."""
+    """Return one row: the number of records that the ``readers`` of a ``shape`` read."""
     return [(SHAPES[parameters["shape"]](spark, parameters["readers"]),)]
 
 

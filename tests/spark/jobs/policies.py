@@ -44,7 +44,7 @@ def excluded_query(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[
 
 
 def answers(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-    """Setting and value, as a session answers that has set neither."""
+    """Return settings and their values in a session that has set none of them."""
     keys: list[str] = parameters["keys"]
     return [
         (key, spark.sql(f"SET {key}").collect()[0]["value"], spark.conf.get(key)) for key in keys

@@ -57,12 +57,12 @@ def setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequenc
 
 
 def settings(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-    """One row for each setting and its value now."""
+    """Return one row for each setting and its current value."""
     return list(spark.sparkContext.getConf().getAll())
 
 
 def counters(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
-    """One row for each counter of Sluice in the driver's JVM, and its value."""
+    """Return one row for each counter of Sluice in the driver's JVM, and its value."""
     jvm_view: Any = spark.sparkContext._jvm
     counted = jvm_view.io.sluice.spark.SluiceMetrics.INSTANCE.snapshot()
     return [(name, int(counted[name])) for name in counted]

@@ -1,4 +1,4 @@
-"""Settings for the time of a job: of the session, or of the thread."""
+"""Settings of the session or of the thread, for the duration of a job."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Rows = list[tuple[Any, ...]]
 
 PAGE_BYTES = 256 * 1024
-"""What the writer asks Spark for at a time."""
+"""Bytes that the writer requests from Spark at a time."""
 
 
 def huge_rows(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -71,8 +71,8 @@ def pressure(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def no_memory(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """20,000 rows are shuffled; with ``full``, cached blocks have the memory meanwhile."""
-    # Each next size fills what the one before leaves.
+    """Shuffle 20,000 rows; with ``full``, while cached blocks hold all memory."""
+    # Each size fills the memory that the previous one leaves.
     sizes = [1_000_000] * 14 + [200_000] * 5 + [60_000] * 4
     storage = StorageLevel(useDisk=False, useMemory=True, useOffHeap=False, deserialized=False)
     context = spark.sparkContext

@@ -339,7 +339,7 @@ async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp
         end_application(links)
 
 
-async def test_a_release_names_what_is_late_and_leaves_what_is_written_again(tmp_path):
+async def test_a_late_release_keeps_outputs_written_again(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
         links = await drivers(cluster)
         await write(cluster[0], 7, SMALL)

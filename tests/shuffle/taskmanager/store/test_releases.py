@@ -1,4 +1,4 @@
-"""Releases that name the map attempts they are about."""
+"""Releases with an upper bound of map attempts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def attempt(number: int) -> MapAttemptKey:
     return MapAttemptKey(KEY, number)
 
 
-async def test_what_was_written_after_a_release_was_decided_stays_and_survives(opened):
+async def test_attempts_at_or_above_the_bound_survive_release_and_restart(opened):
     store = opened()
     for number in range(6):
         await put(store, number, 100)
@@ -34,7 +34,7 @@ async def test_what_was_written_after_a_release_was_decided_stays_and_survives(o
     assert await fetch(again, again.lookup(KEY, 5)) == kept
 
 
-async def test_secured_regions_and_commits_under_way_are_released_by_their_map_attempt(
+async def test_secured_regions_and_running_commits_below_the_bound_are_released(
     opened, monkeypatch
 ):
     store = opened()
@@ -60,7 +60,7 @@ async def test_secured_regions_and_commits_under_way_are_released_by_their_map_a
     assert [each.map_attempt_id for each in again.open_outputs()] == [9]
 
 
-def test_a_release_that_is_late_does_not_lower_the_bound():
+def test_a_late_release_does_not_lower_the_bound():
     releases = Releases()
     releases.add(KEY, 10)
     releases.add(KEY, 4)
@@ -68,7 +68,7 @@ def test_a_release_that_is_late_does_not_lower_the_bound():
     assert not releases.has(attempt(10))
 
 
-def test_without_a_bound_copies_are_late_and_what_producers_write_is_not():
+def test_without_a_bound_only_copies_are_refused():
     releases = Releases()
     assert not releases.has_copy(attempt(1))
     releases.add(KEY, None)

@@ -13,7 +13,7 @@ import java.util.IdentityHashMap;
 import java.util.Map;
 import java.util.Set;
 
-/** The objects that can be reached from one object by strong references, without static fields. */
+/** The objects that one object reaches by strong references, without static fields. */
 public final class Reachable {
     /** The JDK does not open its packages to reflection, but this class reads any field. */
     private static final Object UNSAFE = unsafe();

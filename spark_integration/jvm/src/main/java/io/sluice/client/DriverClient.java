@@ -74,19 +74,19 @@ public final class DriverClient implements AutoCloseable {
                 "a pong");
     }
 
-    /** Returns whether a release can say which map attempts it is about. */
+    /** Returns whether a release can have an upper bound of map attempts. */
     public boolean hasBoundedReleases() {
         return connection.has(Frames.FEATURE_BOUNDED_RELEASES);
     }
 
-    /** Releases a shuffle's data, whatever they are; returns the number of bytes freed. */
+    /** Releases all data of a shuffle; returns the number of bytes freed. */
     public long releaseShuffle(int shuffleId) throws IOException {
         return release(shuffleId, new Message.ReleaseShuffle(shuffleId));
     }
 
     /**
-     * Releases the data of a shuffle's map attempts below {@code end}, which can then not be
-     * written any more; returns the number of bytes freed.
+     * Releases the data of a shuffle's map attempts below {@code end}; later commits of them are
+     * refused. Returns the number of bytes freed.
      */
     public long releaseAttempts(int shuffleId, long end) throws IOException {
         return release(shuffleId, new Message.ReleaseAttempts(shuffleId, end));
@@ -104,13 +104,13 @@ public final class DriverClient implements AutoCloseable {
         return released.freedBytes();
     }
 
-    /** Returns whether the TaskManager tells which map outputs it does not have. */
+    /** Returns whether the TaskManager can report which map outputs it does not have. */
     public boolean hasChecks() {
         return connection.has(Frames.FEATURE_CHECKED_OUTPUTS)
                 && connection.has(Frames.FEATURE_LOST_OUTPUTS);
     }
 
-    /** Lets the TaskManager tell, as lost, which of these map outputs it does not have. */
+    /** Makes the TaskManager report as lost those of these map outputs that it does not have. */
     public void check(int shuffleId, List<Long> mapAttemptIds) throws IOException {
         for (int from = 0; from < mapAttemptIds.size(); from += Frames.MAX_LOST_ATTEMPTS) {
             int to = Math.min(from + Frames.MAX_LOST_ATTEMPTS, mapAttemptIds.size());

@@ -37,10 +37,10 @@ public final class Frames {
     /** Feature bit: map outputs have copies, and move to other TaskManagers. */
     public static final long FEATURE_COPIES = 128;
 
-    /** Feature bit: a release of a shuffle may say up to which map attempt. */
+    /** Feature bit: a release of a shuffle may have an upper bound of map attempts. */
     public static final long FEATURE_BOUNDED_RELEASES = 256;
 
-    /** Feature bit: a driver may ask which map outputs are there. */
+    /** Feature bit: a driver may ask which map outputs are missing. */
     public static final long FEATURE_CHECKED_OUTPUTS = 512;
 
     /** Most map attempts in a message about lost ones. */

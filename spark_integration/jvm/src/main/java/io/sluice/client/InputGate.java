@@ -33,7 +33,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
 
-    /** Holds a block that does not lie in one buffer; null until there is one. */
+    /** Holds a block that spans several buffers; null before the first such block. */
     private Chunk blockBuffer;
 
     private BlockStream stream;

@@ -261,8 +261,8 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Sends the rest of the map output and requests its commit, without waiting for the answer:
-     * what is left of the task can be done meanwhile. Nothing can be written any more.
+     * Sends the rest of the map output and requests its commit, without waiting for the answer, so
+     * that the task can continue meanwhile. Nothing can be written afterwards.
      */
     public void requestCommit() throws IOException {
         if (ended || inPartition || !lastPass || committing) {

@@ -309,10 +309,10 @@ public sealed interface Message {
 
     record MoveNoted(long move) implements Message {}
 
-    /** Frees the map outputs of a shuffle whose map attempt is below {@code end}, for ever. */
+    /** Frees the map outputs of a shuffle whose map attempt is below {@code end}. */
     record ReleaseAttempts(long shuffleId, long end) implements Message {}
 
-    /** Asks which map outputs are not there; OutputsLost names them, then comes OutputsChecked. */
+    /** Asks which map outputs are missing; OutputsLost names them, OutputsChecked follows. */
     record CheckOutputs(long check, long shuffleId, java.util.List<Long> mapAttemptIds)
             implements Message {}
 

@@ -179,8 +179,8 @@ final class ProducerLeg extends RoleHandler {
     }
 
     /**
-     * Waits until the journal has the map output, and those of other TaskManagers have it if the
-     * copies are synchronous.
+     * Waits until the journal has the map output. If the copies are synchronous, also waits until
+     * the journals of other TaskManagers have it.
      */
     void awaitFinished() throws IOException {
         connection.waits().await(() -> finished || error != null, "the commit of a map output");

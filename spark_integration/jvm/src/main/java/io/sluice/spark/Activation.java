@@ -5,7 +5,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Says at the start of an application whether its shuffles go through Sluice: in the log, at a
+ * Reports at the start of an application whether its shuffles go through Sluice: in the log, at a
  * level that PySpark shows, and in the setting {@value SluiceSettings#ACTIVE}.
  */
 final class Activation {
@@ -13,7 +13,7 @@ final class Activation {
 
     private Activation() {}
 
-    /** Sets {@value SluiceSettings#ACTIVE}, replacing one that was copied, and logs one line. */
+    /** Sets {@value SluiceSettings#ACTIVE}, replacing a copied value, and logs one line. */
     static void announce(BiConsumer<String, String> settings, SluiceSettings.Routing routing) {
         settings.accept(SluiceSettings.ACTIVE, Boolean.toString(routing.enabled()));
         LOG.warn(line(version(), routing));

@@ -20,7 +20,7 @@ final class CallerSettings {
      */
     private static volatile Object sqlConfModule;
 
-    /** Settings that a session or a job may have for itself. */
+    /** Settings that a session or a job may set for itself. */
     private static final Set<String> OF_CALLERS =
             Set.of(SluiceSettings.ENABLED, SluiceSettings.FALLBACK_BELOW);
 
@@ -28,7 +28,7 @@ final class CallerSettings {
 
     /**
      * Declares the settings of callers to Spark SQL, so that a session that has not set them
-     * answers with their defaults. They are not set instead: Spark SQL copies the settings of a
+     * returns their defaults. It does not set them, because Spark SQL copies the settings of a
      * session over those of the thread that runs a query.
      */
     static synchronized void declare(List<SluiceSettings.Entry> entries) {
@@ -48,7 +48,7 @@ final class CallerSettings {
             Class<?> type = module.getClass();
             if (type.getMethod("getConfigEntry", String.class).invoke(module, entry.key())
                     != null) {
-                return; // by an earlier application of this JVM
+                return; // an earlier application of this JVM declared it
             }
             ConfigBuilder builder =
                     (ConfigBuilder)
@@ -56,7 +56,7 @@ final class CallerSettings {
             builder.doc(entry.meaning()).stringConf().createWithDefault(entry.defaultValue());
         } catch (ReflectiveOperationException e) {
             throw new IllegalStateException(
-                    "Spark's SQLConf takes no declaration of " + entry.key(), e);
+                    entry.key() + " cannot be declared to Spark's SQLConf", e);
         }
     }
 

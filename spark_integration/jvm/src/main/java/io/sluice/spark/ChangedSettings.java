@@ -7,18 +7,18 @@ import java.util.function.Predicate;
 import java.util.function.UnaryOperator;
 
 /**
- * The settings of Spark that the plugin changes. No other class sets one.
+ * The settings of Spark that the plugin changes; it changes no others.
  * docs/reference/spark-settings.md has the same table (a test compares them).
  */
 final class ChangedSettings {
     static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
     static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
 
-    /** A name and not the class, which only Spark 4.3 can load. */
+    /** A name instead of the class, which only Spark 4.3 can load. */
     static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
 
     /**
-     * What a change depends on.
+     * The mode of an application, on which the changes depend.
      *
      * @param enabled {@code spark.sluice.enabled} of the application
      * @param pipelined {@code spark.sluice.pipelined.enabled}
@@ -29,9 +29,10 @@ final class ChangedSettings {
     /**
      * A setting that the plugin changes.
      *
-     * @param instead the only other value that the user may have set; empty: any value, which stays
+     * @param instead the only other value that the user may have set; if empty, the user may have
+     *     set any value, and it stays
      * @param when the condition in words
-     * @param condition whether it is changed
+     * @param condition whether the plugin changes the setting
      */
     record Change(
             String key,

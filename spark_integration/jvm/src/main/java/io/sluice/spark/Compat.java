@@ -129,8 +129,8 @@ public final class Compat {
     }
 
     /**
-     * Returns the id of the task that Spark starts next; the largest number if its scheduler is not
-     * Spark's own. A map attempt is named by the id of its task.
+     * Returns the id of the task that Spark starts next, or {@code Long.MAX_VALUE} if the scheduler
+     * is not Spark's own. A map attempt is named by the id of its task.
      */
     static long nextTaskId(SparkContext context) {
         return context.taskScheduler() instanceof TaskSchedulerImpl scheduler

@@ -37,7 +37,7 @@ public final class DriverLink {
     /** TaskManagers that were named on this connection, by id. */
     private final Map<String, Message.KnownTaskManager> named = new HashMap<>();
 
-    /** Whether the TaskManager was away and has not been asked yet what it still has. */
+    /** Whether the TaskManager has returned and its map outputs have not been checked yet. */
     private boolean returned;
 
     private DriverClient client;
@@ -53,7 +53,7 @@ public final class DriverLink {
     private final Map<Integer, DueRelease> dueReleases = new LinkedHashMap<>();
 
     /**
-     * A release of what the map attempts below {@code end} have written.
+     * A release of the map outputs of attempts below {@code end}.
      *
      * @param late whether the shuffle may have been written again since the release was decided
      */
@@ -122,7 +122,7 @@ public final class DriverLink {
                 });
     }
 
-    /** Pings, and asks for all map outputs that the TaskManager should have. */
+    /** Pings, and checks all map outputs that the TaskManager should have. */
     synchronized boolean verify() {
         return attempt(
                 "check of map outputs",
@@ -132,7 +132,7 @@ public final class DriverLink {
                 });
     }
 
-    /** What is not there is told as lost. */
+    /** Makes the TaskManager report missing map outputs as lost. */
     private void check(DriverClient driver) throws IOException {
         if (driver.hasChecks()) {
             Map<Integer, List<Long>> expected =
@@ -144,7 +144,7 @@ public final class DriverLink {
         returned = false;
     }
 
-    /** Returns whether there has been no connection for a while, after there was one. */
+    /** Returns whether the connection was lost at least {@code millis} ago and is still lost. */
     boolean isAwayFor(long millis) {
         return !connected
                 && taskManager != null
@@ -191,7 +191,7 @@ public final class DriverLink {
     /**
      * Adds a release, to be sent now or, if the TaskManager is away, when it is back.
      *
-     * @param end the first map attempt that the release is not about, because it has not begun
+     * @param end exclusive upper bound of map attempts: the next one that will begin
      */
     void addRelease(int shuffleId, long end) {
         synchronized (dueReleases) {
@@ -222,7 +222,7 @@ public final class DriverLink {
                 long freed = driver.releaseShuffle(shuffleId);
                 LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
             } else {
-                // An older TaskManager would release what was written meanwhile, too.
+                // An older TaskManager would also release newer map outputs.
                 LOG.info(
                         "Shuffle {} is not released at {}, because it may be in use again: its old"
                                 + " data stay until the application's end",
@@ -283,7 +283,7 @@ public final class DriverLink {
         returned = before != null;
         if (before != null && !isTo(before.taskManagerId())) {
             LOG.warn(
-                    "At {} is the TaskManager {} in place of {}",
+                    "Another TaskManager answers at {}: {} instead of {}",
                     endpoint,
                     now.taskManagerId(),
                     before.taskManagerId());
@@ -320,7 +320,7 @@ public final class DriverLink {
         }
     }
 
-    /** Announces {@link #close}: a thread that is interrupted from now on has not failed. */
+    /** Announces {@link #close}: later interrupts of a thread do not count as failures. */
     void closing() {
         closed = true;
     }

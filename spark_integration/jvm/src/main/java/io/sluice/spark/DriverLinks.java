@@ -30,8 +30,8 @@ final class DriverLinks implements OutputRegistry.Links {
     private static final long FIRST_PAUSE_MILLIS = 200;
     private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
-    /** Tasks fail together when something is lost; one look is enough for all of them. */
-    private static final long SAME_LOOK_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
+    /** When outputs are lost, tasks fail together; one check is enough for all of them. */
+    private static final long SHARED_CHECK_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
 
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
@@ -41,9 +41,11 @@ final class DriverLinks implements OutputRegistry.Links {
     private ClientOptions options;
     private volatile TaskManagerEvents events;
 
-    private final Object looking = new Object();
-    private boolean looked;
-    private long lookedNanos;
+    /** Protects the two fields below. */
+    private final Object checking = new Object();
+
+    private boolean checked;
+    private long checkedNanos;
 
     /** Endpoints that came before the options, without which no link can greet. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
@@ -134,7 +136,7 @@ final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
-    /** Called by a link that has found another TaskManager than before. */
+    /** Called by a link when another TaskManager than before answers at its address. */
     void replaced(String taskManagerId) {
         if (connected(taskManagerId) == null) {
             events.replaced(taskManagerId);
@@ -142,24 +144,25 @@ final class DriverLinks implements OutputRegistry.Links {
     }
 
     /**
-     * Asks all TaskManagers at once what they still have, within a deadline; what is not there has
-     * been told when it returns. Called before Spark hears of one loss, because there may be
-     * others, and it gives up after a few. Those who call shortly after a look share it.
+     * Asks all TaskManagers at once which map outputs they still have, within a deadline. Missing
+     * ones of those that answer have been reported as lost when it returns. Called before Spark
+     * hears of one loss: there may be others, and Spark aborts the job after a few fetch failures.
+     * Calls shortly after a check share its result.
      *
      * @return the TaskManagers that have been away for {@code awayMillis}
      */
     Set<String> look(long deadlineMillis, long awayMillis) {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
-        synchronized (looking) {
-            if (!looked || System.nanoTime() - lookedNanos > SAME_LOOK_NANOS) {
+        synchronized (checking) {
+            if (!checked || System.nanoTime() - checkedNanos > SHARED_CHECK_NANOS) {
                 List<Future<Boolean>> answers = new ArrayList<>();
-                // Those that answer come first: the others may take all of the time.
+                // Connected TaskManagers first, because the others may take all of the time.
                 links.values().stream()
                         .sorted(Comparator.comparing(link -> !link.isConnected()))
                         .forEach(link -> submit(() -> answers.add(threads.submit(link::verify))));
                 answers.forEach(answer -> await(answer, deadline));
-                looked = true;
-                lookedNanos = System.nanoTime();
+                checked = true;
+                checkedNanos = System.nanoTime();
             }
         }
         return links.values().stream()

@@ -63,7 +63,7 @@ public final class DriverRuntime {
      * @param localMaster whether tasks run in this process, and reach exactly the TaskManagers that
      *     the driver reaches
      * @param reachability the executors' reports of the TaskManagers they reach
-     * @param nextTaskId the id of the task that Spark starts next, above all so far
+     * @param nextTaskId returns the id of the task that Spark starts next, above all earlier ids
      */
     DriverRuntime(
             SluiceSettings settings,
@@ -388,12 +388,12 @@ public final class DriverRuntime {
     }
 
     /**
-     * Called before Spark hears that map outputs can be read nowhere: what else is lost is found
-     * out now, so that all of it costs one failure.
+     * Called before Spark hears that map outputs cannot be read anywhere. Finds all other losses
+     * first, so that together they cost one fetch failure.
      */
     void leave(DriverMessages.Leave lost) {
-        // The task waits for the answer as long as for a connect. A TaskManager that was away for
-        // half of the time that a reader waits for one went away with the one that is left.
+        // The task waits for the answer as long as for a connect. TaskManagers that have been away
+        // for half of the time that a reader waits were probably lost with the reported one.
         Set<String> away =
                 links.look(
                         settings.io().connectTimeoutMillis() / 2,

@@ -18,20 +18,20 @@ import org.slf4j.LoggerFactory;
 import scala.collection.Iterator;
 
 /**
- * Tells Spark which executors hold shuffle outputs. Spark has one answer for a whole application,
- * but executors hold the outputs of the shuffles that are left to Spark, and no others.
+ * Tells Spark which executors hold shuffle outputs. Spark treats all shuffles of an application
+ * alike, but executors hold only the outputs of shuffles that are left to Spark.
  *
  * <ul>
- *   <li>When an executor is lost, its outputs are unregistered. Spark does not do it, because it
- *       believes that outputs survive executors ({@link SluiceShuffleDataIO}).
+ *   <li>When an executor is lost, this class unregisters its outputs. Spark does not, because
+ *       {@link SluiceShuffleDataIO} has told it that outputs survive executors.
  *   <li>Outputs of shuffles that go through Sluice do not keep an idle executor. Spark's monitor
- *       takes every map task for one whose output stays in its executor.
+ *       assumes that the output of every map task stays in its executor.
  * </ul>
  *
  * <p>Used by the thread of one queue of Spark's listener bus.
  */
 final class ExecutorOutputs extends SparkListener {
-    /** A queue of its own: a slow listener of the application must not delay or drop events. */
+    /** Its own queue: a slow listener of the application must not delay or drop its events. */
     static final String QUEUE = "sluice";
 
     private static final Logger LOG = LoggerFactory.getLogger(ExecutorOutputs.class);
@@ -40,7 +40,7 @@ final class ExecutorOutputs extends SparkListener {
     private final ToIntFunction<String> forget;
     private final IntConsumer holdsNoExecutor;
 
-    /** Shuffles by the stages of running jobs that write them through Sluice. */
+    /** Shuffles that go through Sluice, by the stages of running jobs that write them. */
     private final Map<Integer, Integer> shufflesByStage = new HashMap<>();
 
     private final Map<Integer, List<Integer>> stagesByJob = new HashMap<>();
@@ -101,7 +101,7 @@ final class ExecutorOutputs extends SparkListener {
         stagesByJob.put(jobId, List.copyOf(shuffles.keySet()));
     }
 
-    /** Also Spark's monitor records no outputs of the job's stages from now on. */
+    /** Forgets the job's stages; from now on Spark's monitor ignores their outputs too. */
     @Override
     public void onJobEnd(SparkListenerJobEnd event) {
         jobEnded(event.jobId());
@@ -114,7 +114,9 @@ final class ExecutorOutputs extends SparkListener {
         }
     }
 
-    /** Spark's monitor has this event before what it is told here: its queue keeps the order. */
+    /**
+     * Spark's monitor handles this event before the one sent here, because its queue is ordered.
+     */
     @Override
     public void onTaskEnd(SparkListenerTaskEnd event) {
         if (event.reason() == Success$.MODULE$) {

@@ -341,9 +341,9 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * Tells the driver that a task fails because map outputs can be read nowhere, before Spark
-     * forgets all that the TaskManager has that its tracker had named. When the driver has
-     * answered, Spark's tracker does not name what other TaskManagers have lost, either.
+     * Tells the driver that a task fails because it cannot read map outputs anywhere. Spark then
+     * unregisters all map outputs of the TaskManager that its tracker had named. When the driver
+     * has answered, Spark's tracker no longer has map outputs that other TaskManagers have lost.
      */
     public void leave(String taskManagerId, int shuffleId, long[] attempts) {
         try {

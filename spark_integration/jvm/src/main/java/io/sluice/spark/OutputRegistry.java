@@ -48,7 +48,7 @@ final class OutputRegistry implements TaskManagerEvents {
     private final Places places;
     private final Set<String> gone = ConcurrentHashMap.newKeySet();
 
-    /** TaskManagers in whose place are others. */
+    /** TaskManagers at whose address another one answers now. */
     private final Set<String> replaced = ConcurrentHashMap.newKeySet();
 
     /** TaskManagers to which outputs have moved; there are few. */
@@ -147,8 +147,8 @@ final class OutputRegistry implements TaskManagerEvents {
     }
 
     /**
-     * Lets Spark forget all that TaskManagers had which do not return, except what can be read
-     * elsewhere: it then runs these map tasks again together, instead of failing once for each
+     * Unregisters the map outputs of TaskManagers that do not return, except those with copies
+     * elsewhere. Spark then runs these map tasks again together, instead of failing once for each
      * TaskManager.
      */
     void vacate(Set<String> taskManagerIds) {
@@ -265,7 +265,7 @@ final class OutputRegistry implements TaskManagerEvents {
         int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
         count(updated);
         if (forgotten + updated == 0) {
-            LOG.debug("TaskManager {} has lost what is not read there", taskManagerId);
+            LOG.debug("TaskManager {} has lost map outputs that nobody reads there", taskManagerId);
             return;
         }
         LOG.warn(

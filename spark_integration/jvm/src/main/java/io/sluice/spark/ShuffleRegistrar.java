@@ -21,7 +21,7 @@ final class ShuffleRegistrar {
     private final List<FallbackPolicy> policies;
     private final ShuffleTable table;
 
-    /** Ids of all shuffles that went through Sluice so far; guarded by itself. */
+    /** Ids of all shuffles so far that go through Sluice; guarded by itself. */
     private final BitSet throughSluice = new BitSet();
 
     /**

@@ -133,7 +133,7 @@ public final class SluiceMetrics {
         return counters.get(name).sum();
     }
 
-    /** Starts at zero, for an application that is not the first one of its JVM. */
+    /** Sets all counters to zero for the next application of the JVM. */
     void reset() {
         counters.values().forEach(LongAdder::reset);
     }

@@ -26,7 +26,7 @@ import scala.Option;
 public final class SluicePlugin implements SparkPlugin {
     private static final Logger LOG = LoggerFactory.getLogger(SluicePlugin.class);
 
-    /** Tells executors that the driver has left the application alone. */
+    /** Tells executors that Sluice is off and cannot be turned on. */
     private static final String INACTIVE = "inactive";
 
     private static final String INACTIVE_SETTING =
@@ -62,7 +62,7 @@ public final class SluicePlugin implements SparkPlugin {
     }
 
     private static final class Driver implements DriverPlugin {
-        /** Null in an application that the plugin leaves alone. */
+        /** Null if Sluice is off and cannot be turned on. */
         private DriverRuntime runtime;
 
         @Override
@@ -153,7 +153,7 @@ public final class SluicePlugin implements SparkPlugin {
         private static ExecutorOutputs executorOutputs(
                 SparkContext context, DriverRuntime runtime) {
             IntPredicate goesThroughSluice = runtime.registrar()::goesThroughSluice;
-            // Spark's external shuffle service has the outputs of lost executors.
+            // With Spark's external shuffle service, outputs survive their executors.
             boolean outliveExecutors =
                     context.conf().getBoolean("spark.shuffle.service.enabled", false);
             return new ExecutorOutputs(

@@ -111,12 +111,13 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
         }
 
         /**
-         * Spark asks at its start, and again whenever an executor is lost. The answer is true from
-         * the first shuffle on that goes through Sluice: map outputs survive their executors. Those
-         * of shuffles that are left to Spark do not, which {@link ExecutorOutputs} handles.
+         * Returns whether map outputs survive their executors. Spark asks at its start, and again
+         * whenever an executor is lost. The answer is true from the first shuffle on that goes
+         * through Sluice. {@link ExecutorOutputs} handles shuffles that are left to Spark, whose
+         * outputs do not survive.
          *
-         * <p>Dynamic allocation without shuffle tracking starts only with a true answer. With
-         * tracking a true answer at the start makes Spark warn of what does not happen here.
+         * <p>Dynamic allocation without shuffle tracking starts only if the answer is true. With
+         * tracking, a true answer at the start makes Spark log a warning that does not apply here.
          */
         @Override
         public boolean supportsReliableStorage() {

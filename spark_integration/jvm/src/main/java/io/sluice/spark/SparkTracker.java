@@ -121,7 +121,7 @@ final class SparkTracker implements Tracker {
     /**
      * Unregisters the outputs that an executor held; returns their number.
      *
-     * @param mayHold whether outputs of a shuffle can be in executors; others are not searched
+     * @param mayHold whether outputs of a shuffle can be in executors; other shuffles are skipped
      */
     static int forgetExecutor(String executorId, IntPredicate mayHold) {
         MapOutputTrackerMaster master = master();
@@ -138,7 +138,7 @@ final class SparkTracker implements Tracker {
             }
         }
         if (held > 0) {
-            // Outputs in TaskManagers have other names than executors have.
+            // Outputs in TaskManagers are registered under names that no executor has.
             master.removeOutputsOnExecutor(executorId);
         }
         return held;

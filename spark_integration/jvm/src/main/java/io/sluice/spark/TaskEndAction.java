@@ -4,10 +4,10 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * Runs an action when a task ends, unless the action is cancelled before.
+ * Runs an action when a task ends, unless the action is cancelled first.
  *
  * <p>Spark keeps a listener until the task ends, and one task may have thousands of readers. This
- * object therefore holds nothing but the action, and drops it when it has run or is cancelled.
+ * object therefore holds only the action, and drops it when it has run or is cancelled.
  */
 public final class TaskEndAction implements TaskCompletionListener {
     private volatile Runnable action;
@@ -26,7 +26,7 @@ public final class TaskEndAction implements TaskCompletionListener {
         return registered;
     }
 
-    /** Drops the action, because there is nothing left to do. Any thread may call it. */
+    /** Drops the action. Any thread may call it. */
     public void cancel() {
         action = null;
     }

@@ -12,16 +12,16 @@ interface TaskManagerEvents {
     /** Called when there has been no connection to a TaskManager for a while. */
     void gone(String taskManagerId);
 
-    /** Called when another TaskManager is where a TaskManager was, and that is nowhere else. */
+    /** Called when another TaskManager answers at the address of one that no link reaches. */
     void replaced(String taskManagerId);
 
     /** Returns the map outputs that a TaskManager should have, by shuffle. */
     Map<Integer, List<Long>> expected(String taskManagerId);
 
-    /** Returns whether Spark knows a shuffle, so that it may be written. */
+    /** Returns whether Spark knows a shuffle, so its map tasks may write it. */
     boolean isRegistered(int shuffleId);
 
-    /** Called with map outputs that a TaskManager does not have any more. */
+    /** Called with map outputs that a TaskManager no longer has. */
     void lost(String taskManagerId, Message.OutputsLost outputs);
 
     /** Called with map outputs of which a TaskManager has copies. */

@@ -49,7 +49,7 @@ class InputGateTest extends ShuffleTestCase {
     }
 
     @Test
-    void theMemoryOfABlockGoesBackToThePool() throws IOException {
+    void theBlockBufferReturnsToThePool() throws IOException {
         write(7, 3, 50_000);
         readAll(gate(0, 1, 2, new long[] {7}, new int[] {1}));
         int idle = chunks.idleChunks();

@@ -225,7 +225,7 @@ class MapOutputWriterTest extends ShuffleTestCase {
         assertStreams(written, 7, readAll(gate(0, 3, 2, new long[] {7}, new int[] {2})));
     }
 
-    /** Requests a commit; returns when it has arrived, while the task does something else. */
+    /** Requests a commit, and returns when the request has arrived, before the answer. */
     private MapOutputWriter committing(boolean losesAnswer) throws Exception {
         CountDownLatch arrived = new CountDownLatch(1);
         daemon.cutAfter = true;

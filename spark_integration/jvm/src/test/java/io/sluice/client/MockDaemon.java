@@ -100,7 +100,7 @@ final class MockDaemon implements AutoCloseable {
     /** Refuses every map output with this code, if not null. */
     volatile ErrorCode refusesOutputs;
 
-    /** Whether regions get no credit. */
+    /** Whether it grants no credit for regions. */
     volatile boolean withholdsCredit;
 
     final Semaphore creditsWithheld = new Semaphore(0);
@@ -127,7 +127,7 @@ final class MockDaemon implements AutoCloseable {
 
     final ConcurrentLinkedQueue<Message> received = new ConcurrentLinkedQueue<>();
 
-    /** Map outputs that it does not have when it is asked for them. */
+    /** Map outputs that it reports as lost when they are checked. */
     volatile Set<Long> lacks = Set.of();
 
     /** What drivers have told. */

@@ -29,7 +29,7 @@ public final class NewsDaemon implements AutoCloseable {
         return daemon.told;
     }
 
-    /** Lets it release map attempts, and tell what it does not have, as since some release. */
+    /** Adds the features of this release: bounded releases and checks of map outputs. */
     public NewsDaemon ofThisRelease() {
         daemon.features |=
                 Frames.FEATURE_BOUNDED_RELEASES
@@ -38,12 +38,12 @@ public final class NewsDaemon implements AutoCloseable {
         return this;
     }
 
-    /** Lets it miss map outputs. */
+    /** Makes it report these map outputs as lost when they are checked. */
     public void loses(Long... mapAttemptIds) {
         daemon.lacks = Set.of(mapAttemptIds);
     }
 
-    /** Lets it be another TaskManager for those who connect from now on. */
+    /** Gives it another id for later connections. */
     public void becomes(String id) {
         daemon.id = id;
     }

@@ -36,12 +36,12 @@ public final class WrittenOutput implements AutoCloseable {
         return daemon.regionsReceived.availablePermits();
     }
 
-    /** Waits until the daemon has received that many regions, this time. */
+    /** Waits until the daemon has received that many regions. */
     public void awaitRegions(int count) throws InterruptedException {
         daemon.regionsReceived.acquire(count);
     }
 
-    /** Has the daemon grant no more credit, as one that is stopped. */
+    /** Makes the daemon grant no more credit, like a stopped one. */
     public void withholdCredit() {
         daemon.withholdsCredit = true;
     }
@@ -51,7 +51,7 @@ public final class WrittenOutput implements AutoCloseable {
         daemon.creditsWithheld.acquire();
     }
 
-    /** Has the daemon refuse all further regions. */
+    /** Makes the daemon refuse all further regions. */
     public void refuseRegions() {
         daemon.refusal = ErrorCode.STORAGE_FULL;
     }

@@ -24,7 +24,7 @@ class ChangedSettingsTest {
     }
 
     @Test
-    void onlyWhatAModeNeedsIsChanged() {
+    void onlySettingsThatTheModeNeedsAreChanged() {
         Set<String> always = Set.of(MANAGER, ChangedSettings.DATA_IO);
         assertEquals(always, changedIn(ON));
         assertEquals(always, changedIn(new Mode(false, false, true)));

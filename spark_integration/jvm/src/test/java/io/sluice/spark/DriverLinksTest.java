@@ -221,7 +221,7 @@ class DriverLinksTest {
         }
     }
 
-    /** Returns links that wait for the tests: nothing is pinged, and nothing gone, by itself. */
+    /** Returns links that neither ping nor report a TaskManager as gone by themselves. */
     private DriverLinks quietLinks() {
         DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
         quiet.start(PATIENT, events);
@@ -229,7 +229,7 @@ class DriverLinksTest {
     }
 
     @Test
-    void anotherTaskManagerAtTheAddressReplacesTheOneBefore() throws Exception {
+    void anotherTaskManagerAtTheAddressReplacesThePreviousOne() throws Exception {
         DriverLinks quiet = quietLinks();
         try (NewsDaemon daemon = new NewsDaemon("tm-a", false)) {
             quiet.add(daemon.endpoint());
@@ -246,7 +246,7 @@ class DriverLinksTest {
     }
 
     @Test
-    void aTaskManagerThatReturnsIsAskedWhatItStillHas() throws Exception {
+    void aTaskManagerThatReturnsIsAskedForItsMapOutputs() throws Exception {
         expected.put("tm-a", Map.of(3, List.of(1L, 2L)));
         DriverLinks quiet = quietLinks();
         try (NewsDaemon daemon = new NewsDaemon("tm-a", false).ofThisRelease()) {
@@ -263,7 +263,7 @@ class DriverLinksTest {
     }
 
     @Test
-    void oneLookFindsAllThatIsLost() throws Exception {
+    void oneCheckFindsAllLostOutputs() throws Exception {
         DriverLinks quiet = quietLinks();
         List<Long> many = LongStream.range(0, 600).boxed().toList();
         try (NewsDaemon empty = new NewsDaemon("tm-empty", false).ofThisRelease();
@@ -292,7 +292,7 @@ class DriverLinksTest {
     }
 
     @Test
-    void aReleaseThatWaitedNamesWhatItIsAbout() throws Exception {
+    void aLateReleaseNamesItsMapAttempts() throws Exception {
         DriverLinks quiet = quietLinks();
         registered.add(3);
         try (NewsDaemon daemon = new NewsDaemon("tm-a", false).ofThisRelease()) {
@@ -311,7 +311,7 @@ class DriverLinksTest {
     }
 
     @Test
-    void anOlderTaskManagerReleasesNothingThatMayHaveBeenWrittenAgain() throws Exception {
+    void aLateReleaseOfAShuffleInUseIsNotSentToAnOlderTaskManager() throws Exception {
         DriverLinks quiet = quietLinks();
         registered.add(3);
         try (NewsDaemon daemon = new NewsDaemon("tm-a", false);

@@ -25,7 +25,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Half of eight TaskManagers are lost at once: one failure of a task is to cover them all. */
+/** Half of eight TaskManagers are lost at once, and one failure of a task covers them all. */
 @Timeout(60)
 class LossesTest {
     private static final int DEADLINE_MILLIS = 30_000;
@@ -73,7 +73,7 @@ class LossesTest {
 
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(4);
 
-    /** Nothing is pinged by itself, and nothing is gone by itself. */
+    /** They neither ping nor report a TaskManager as gone by themselves. */
     private final DriverLinks links = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
 
     private final OutputRegistry registry =
@@ -156,11 +156,11 @@ class LossesTest {
 
     @ParameterizedTest
     @EnumSource(Loss.class)
-    void oneFailureCoversAllThatIsLost(Loss loss) throws Exception {
+    void oneFailureCoversAllLosses(Loss loss) throws Exception {
         for (int number = 0; number < LOST; number++) {
             lose(number, loss);
         }
-        // A task has failed at the first of them: what DriverRuntime does.
+        // A task has failed at the first of them; these are the calls of DriverRuntime.
         Set<String> away = links.look(DEADLINE_MILLIS, 0);
         registry.leave(id(0), SHUFFLE, List.of(outputsOf(0)));
         registry.vacate(away);
@@ -172,6 +172,9 @@ class LossesTest {
                 loss == Loss.A_DISK_LEFT_OUT ? Set.of(2L, 5L, 8L, 11L) : Set.of(),
                 left,
                 "no lost map output is still named");
-        assertEquals((PLACES - LOST) * OF_EACH, tracked.size() - left.size(), "nothing else is");
+        assertEquals(
+                (PLACES - LOST) * OF_EACH,
+                tracked.size() - left.size(),
+                "all other map outputs stay");
     }
 }

@@ -305,7 +305,7 @@ class OutputRegistryTest {
     }
 
     @Test
-    void whatAReplacedTaskManagerHadRunsAgainUnlessItIsElsewhere() {
+    void outputsOfAReplacedTaskManagerRunAgainUnlessTheyHaveCopies() {
         written(A, 1, 2, 3);
         written(B, 4);
         held(B, 2L);
@@ -313,7 +313,7 @@ class OutputRegistryTest {
         links.known.remove(A);
         registry.replaced(A);
         assertEquals(Map.of(2L, B, 4L, B), tracker.places);
-        // Its task had ended before, and Spark heard of it only now.
+        // Its task ended before the loss, and Spark hears of it only now.
         written(A, 5);
         registry.vacate(Set.of());
         assertEquals(Map.of(2L, B, 4L, B), tracker.places);

@@ -19,8 +19,8 @@ import scala.Option;
 import scala.collection.immutable.Seq;
 
 /**
- * A task that keeps its completion listeners as Spark's does. Spark's own class logs, and the tests
- * have no library for that.
+ * A task that keeps its completion listeners like Spark's. Spark's own class needs a logging
+ * library that the tests do not have.
  */
 public final class TestTask extends TaskContext {
     private final Deque<TaskCompletionListener> listeners = new ArrayDeque<>();

@@ -35,7 +35,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
     private final TaskEndAction atTaskEnd;
     private final List<Producer> producers = new ArrayList<>();
 
-    // Null behind the last record.
+    // Null after the last record.
     private volatile PipelinedGate gate;
     private SerializerInstance serializer;
 
@@ -117,7 +117,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         context.taskMetrics().mergeShuffleReadMetrics();
     }
 
-    /** Releases everything behind the last record, where the gate has closed itself. */
+    /** Releases everything after the last record, when the gate has closed itself. */
     private void release(PipelinedGate read) {
         gate = null;
         atTaskEnd.cancel();

@@ -25,9 +25,9 @@ import scala.collection.Iterator;
  * buffers are then made once for a task instead of once for each of perhaps a thousand tiny
  * streams.
  *
- * <p>Behind the last record this object holds neither the gate nor any buffer, codec or serializer:
- * the task may go on for long, and with thousands of other readers. What is not read to the end is
- * held until the task ends.
+ * <p>After the last record this object holds no gate, buffer, codec or serializer, because the task
+ * may run on with thousands of other readers. An iterator that is not read to the end holds them
+ * until the task ends.
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final int shuffleId;
@@ -35,7 +35,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final Runnable mergeMetrics;
     private final TaskEndAction atTaskEnd;
 
-    // Null behind the last record.
+    // Null after the last record.
     private volatile InputGate gate;
     private FetchFailures failures;
     private StreamDecoder decoder;
@@ -172,7 +172,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
 
     /**
-     * Releases everything behind the last record; idempotent. The gate and the streams have closed
+     * Releases everything after the last record; idempotent. The gate and the streams have closed
      * themselves.
      */
     private void release() {

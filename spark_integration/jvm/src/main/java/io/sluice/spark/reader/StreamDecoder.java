@@ -12,7 +12,7 @@ import org.apache.spark.storage.ShuffleBlockId;
 /**
  * Decrypts and decompresses the streams of a shuffle.
  *
- * @param joinStreams whether streams that follow each other can be decoded and deserialized as one
+ * @param joinStreams whether consecutive streams can be decoded and deserialized as one
  */
 record StreamDecoder(boolean joinStreams, Codec codec) {
 

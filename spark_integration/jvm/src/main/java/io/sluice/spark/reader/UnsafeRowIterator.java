@@ -20,9 +20,8 @@ import scala.collection.AbstractIterator;
  * Reads the rows of streams in {@link UnsafeRowFormat} in place, in a buffer.
  *
  * <p>Spark's own stream reads every byte of a length from a buffered stream, under its lock, and
- * copies each row. This class fills a buffer in one call, and rows point into it. Only a row that
- * is larger than the buffer has memory of its own, of exactly its size, into which it is read
- * directly and which the following large rows use again.
+ * copies each row. This class fills a buffer in one call, and rows point into it. A row that is
+ * larger than the buffer is read directly into an array of its size, which later large rows reuse.
  *
  * <p>Row and pair are the same objects every time, and a row is valid until the next one is asked
  * for, as with Spark's own streams. {@link #hasNext} may have to read; it then fills another buffer
@@ -55,7 +54,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
 
     private boolean lastRowInBuffer;
 
-    /** The memory of rows that are larger than a buffer; there is never more than one. */
+    /** The memory of rows that are larger than a buffer. There is at most one such array. */
     private byte[] large = NOTHING;
 
     UnsafeRowIterator(int numFields) {

@@ -21,13 +21,13 @@ interface ExecutionMemory {
         long run() throws IOException;
     }
 
-    /** Makes the memory of a writer, which may be asked for it with {@code spill}. */
+    /** Makes the memory of a writer. {@code spill} runs when others need that memory. */
     @FunctionalInterface
     interface Factory {
         ExecutionMemory create(Spill spill);
     }
 
-    /** That of Spark, which asks on any thread of the task. */
+    /** Spark's execution memory. Spark calls {@code spill} on any thread of the task. */
     final class Spark extends MemoryConsumer implements ExecutionMemory {
         private final Spill spill;
 

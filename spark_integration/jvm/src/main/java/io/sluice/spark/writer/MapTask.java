@@ -22,10 +22,10 @@ public final class MapTask {
     private final long mapId;
     private final ShuffleWriteMetricsReporter metrics;
 
-    /** Null if the task had ended before it was registered. */
+    /** Null if the task ended before the action was registered. */
     private TaskEndAction atTaskEnd;
 
-    /** Null before it is opened and after the end. */
+    /** Null before {@link #open} and after {@link #end}. */
     private MapOutputWriter output;
 
     private BlockManagerId location;
@@ -41,7 +41,7 @@ public final class MapTask {
         this.metrics = metrics;
     }
 
-    /** Begins a map attempt, which ends with {@link #end}, or else with the task. */
+    /** Begins a map attempt, which ends with {@link #end} or, at the latest, with the task. */
     public static MapTask begin(
             ExecutorRuntime runtime,
             int shuffleId,
@@ -83,7 +83,7 @@ public final class MapTask {
         return output;
     }
 
-    /** Requests the commit, so that the task can go on with its end until {@link #commit}. */
+    /** Requests the commit; the task can do other work before {@link #commit}. */
     void requestCommit() throws IOException {
         long start = System.nanoTime();
         output.requestCommit();
@@ -111,10 +111,7 @@ public final class MapTask {
         metrics.incWriteTime(nanos);
     }
 
-    /**
-     * Ends the map attempt, gives up an output that is not committed, and drops one that is;
-     * idempotent.
-     */
+    /** Ends the map attempt: aborts its output if it is not committed, and drops it; idempotent. */
     public void end() {
         abort();
         output = null;

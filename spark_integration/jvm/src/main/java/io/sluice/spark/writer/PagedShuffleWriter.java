@@ -79,7 +79,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         }
         gatherer.finish();
         task.requestCommit();
-        // Made while the TaskManager commits: it takes a step for each partition.
+        // Made while the TaskManager commits, because it takes a step for each partition.
         long rowChecksum = checksums == null ? 0 : checksums.value();
         MapStatus written =
                 Compat.mapStatus(null, output.partitionLengths(), task.mapId(), rowChecksum);

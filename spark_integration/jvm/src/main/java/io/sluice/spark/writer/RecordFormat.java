@@ -13,11 +13,11 @@ import org.apache.spark.util.AccumulatorV2;
 import scala.reflect.ClassTag;
 
 /**
- * Serializes one record at a time; the bytes stay in memory until the next one, unless there are
- * too many of them. Not thread safe.
+ * Serializes one record at a time. Its bytes stay in memory until the next record, unless the
+ * record is too large. Not thread safe.
  */
 abstract class RecordFormat {
-    /** Size up to which a record is kept as a whole, in order to be gathered with others. */
+    /** Largest record that is kept as a whole and gathered with others. */
     static final int MAX_GATHERED_BYTES = 512 * 1024;
 
     /** Takes the bytes of a record that is too large to be kept, in order. */
@@ -31,8 +31,8 @@ abstract class RecordFormat {
 
     /**
      * Serializes a record. Its bytes are {@code length} bytes from {@code offset} of {@code base}
-     * on, or went to the {@link Overflow} meanwhile. Those of a row stay where the row has them,
-     * whatever their number.
+     * on, or went to the {@link Overflow} meanwhile. The bytes of a row stay in the row, even if
+     * the row is large.
      */
     abstract void serialize(Object key, Object value);
 
@@ -129,7 +129,7 @@ abstract class RecordFormat {
 
         @Override
         void finish() {
-            // What a stream writes at its end belongs to no record.
+            // Bytes that a stream writes at its end belong to no record.
             buffer.begin();
             stream.close();
         }

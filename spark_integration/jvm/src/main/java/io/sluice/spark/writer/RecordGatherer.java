@@ -66,12 +66,12 @@ final class RecordGatherer implements RecordFormat.Overflow {
         this.pages = new PartitionPages(numPartitions, bufferBytes, memory);
     }
 
-    /** Adds a record. Key and value may be changed after the return. */
+    /** Adds a record. The caller may change key and value afterwards. */
     void add(int recordPartition, Object key, Object value) throws IOException {
         partition = recordPartition;
         try {
-            // Outside of the gate: making a record may take memory. A large record enters the gate
-            // on its way.
+            // Outside of the gate, because serializing a record may need memory. A large record
+            // enters the gate partway.
             serialize(key, value);
             if (largeIsOpen) {
                 endLarge();
@@ -98,7 +98,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
             throw e;
         }
         if (inGate) {
-            // It may also ignore that.
+            // A serializer may also ignore a failure of the output.
             checkFailure();
         }
     }
@@ -130,7 +130,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
             }
             killCheck.run();
             send(false);
-            // Not if the record is larger than all the pages that there may be.
+            // Fails if the record is larger than all pages that the writer may have.
             if (append()) {
                 return;
             }
@@ -154,8 +154,8 @@ final class RecordGatherer implements RecordFormat.Overflow {
                 pages.clear();
             }
         } catch (IOException | RuntimeException e) {
-            // If another thread's request for memory sent them, the task's own thread must learn of
-            // the failure.
+            // Another thread's request for memory may have sent them, so the task's own thread
+            // must learn of the failure.
             failure = e;
             throw e;
         }
@@ -166,11 +166,11 @@ final class RecordGatherer implements RecordFormat.Overflow {
 
     // ---- large records
 
-    /** Begins a pass with the current record alone, behind all records before it. */
+    /** Begins a pass with the current record alone, after all earlier records. */
     private void beginLarge() throws IOException {
         killCheck.run();
         send(false);
-        // Until the record has been sent, a request for memory gets nothing: so nothing is held.
+        // Spills get no memory until the record has been sent, so the writer holds none meanwhile.
         pages.release();
         long start = System.nanoTime();
         output.beginPass(false);
@@ -179,7 +179,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
         metrics.incWriteTime(System.nanoTime() - start);
     }
 
-    /** Takes the bytes of a record while it is being serialized. */
+    /** Sends bytes of a large record while it is being serialized. */
     @Override
     public void write(byte[] bytes, int offset, int length) throws IOException {
         if (!inGate) {
@@ -204,7 +204,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
         largeIsOpen = false;
     }
 
-    /** Sends a record that lies in memory as a whole, from there. Called inside the gate. */
+    /** Sends a record that is in memory as a whole. Called inside the gate. */
     private void sendStored() throws IOException {
         if (copyBuffer == null) {
             copyBuffer = new byte[COPY_BYTES];
@@ -233,12 +233,11 @@ final class RecordGatherer implements RecordFormat.Overflow {
 
     // ---- end
 
-    /** Sends the rest and releases all memory; the output can be committed then. */
+    /** Sends the rest and releases all memory; the output can then be committed. */
     void finish() throws IOException {
         format.finish();
         try {
-            // No spill can begin from here on: the pages are being sent, and are released after
-            // that.
+            // No spill can begin from here on; the pages are sent and then released.
             enterGate();
             checkFailure();
             send(true);
@@ -284,9 +283,9 @@ final class RecordGatherer implements RecordFormat.Overflow {
      * Sends the records because Spark needs memory for another consumer of the task, perhaps on
      * another thread.
      *
-     * <p>Spark makes a SparkOutOfMemoryError of any IOException but an interrupt's. So a failure to
-     * send is not thrown here: the memory is released, the other consumer continues, and the next
-     * record fails.
+     * <p>Spark turns any IOException except an interrupt's into a SparkOutOfMemoryError. So a
+     * failure to send is not thrown here: the memory is released, the other consumer continues, and
+     * the next record fails.
      *
      * @throws InterruptedIOException if the thread is interrupted: the task is being killed
      */
@@ -318,7 +317,10 @@ final class RecordGatherer implements RecordFormat.Overflow {
             interrupted.initCause(e);
             throw interrupted;
         } catch (IOException e) {
-            LOG.warn("Records could not be sent for another operator; their task fails", e);
+            LOG.warn(
+                    "Records could not be sent to free memory for another operator; their task"
+                            + " fails",
+                    e);
         }
     }
 }

@@ -4,11 +4,11 @@ package io.sluice.spark.writer;
  * Acquires the memory of a map task's pages from Spark, which may ask for it back at any time.
  *
  * <p>If Spark has none left, because cached blocks or other tasks have it, the writer still gets
- * {@link #RESERVED_PAGES}. They are not part of Spark's execution memory, as the file buffers of
- * Spark's own writers are not. So records are always gathered before they are sent.
+ * {@link #RESERVED_PAGES}, so it can always gather records before it sends them. Like the file
+ * buffers of Spark's own writers, these pages are not part of Spark's execution memory.
  */
 final class RecordMemory implements PartitionPages.Memory {
-    /** Pages that a writer has at the least. Any record that is gathered fits into them. */
+    /** Pages that a writer can always have. Any record that is gathered fits into them. */
     static final int RESERVED_PAGES = 4;
 
     private final ExecutionMemory memory;

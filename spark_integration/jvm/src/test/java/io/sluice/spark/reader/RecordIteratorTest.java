@@ -38,7 +38,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 import scala.Option;
 import scala.reflect.ClassTag;
 
-/** Counts what a task holds of its readers. */
+/** Counts the objects and bytes of its readers that a task holds. */
 @Timeout(120)
 class RecordIteratorTest {
     private static final int READERS = 4_000;
@@ -100,7 +100,7 @@ class RecordIteratorTest {
         return bytes.toByteArray();
     }
 
-    /** A serializer whose records are read through its streams, each stream by itself. */
+    /** A serializer whose records are read through its streams, one stream at a time. */
     private static final class TextSerializer extends Serializer {
         @Override
         public SerializerInstance newInstance() {
@@ -234,7 +234,7 @@ class RecordIteratorTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void aFinishedReaderHoldsNothingForThoseThatHoldIt(boolean rows) throws IOException {
+    void aFinishedReaderHoldsNoBuffers(boolean rows) throws IOException {
         RecordIterator reader = reader(rows ? ROWS : TEXTS);
         readAll(reader);
         Reachable held = Reachable.from(reader);
@@ -245,7 +245,7 @@ class RecordIteratorTest {
     }
 
     @Test
-    void aReaderThatHasNotBeenReadHoldsNoBuffers() throws IOException {
+    void aReaderHoldsNoBuffersBeforeItsFirstRecord() throws IOException {
         reader(ROWS);
         long one = Reachable.from(context).arrayBytes();
         reader(ROWS);
@@ -257,7 +257,7 @@ class RecordIteratorTest {
 
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void aReaderThatIsLeftPartwayEndsWithTheTask(boolean rows) throws IOException {
+    void aReaderThatIsNotReadToItsEndClosesWithTheTask(boolean rows) throws IOException {
         RecordIterator reader = reader(rows ? ROWS : TEXTS);
         for (int number = 0; number < RECORDS; number++) {
             // All records, but not the end, which only hasNext finds.

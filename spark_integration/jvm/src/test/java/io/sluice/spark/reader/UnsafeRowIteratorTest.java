@@ -173,7 +173,7 @@ class UnsafeRowIteratorTest {
     }
 
     @Test
-    void aLargeRowIsReadWhereItStays() throws IOException {
+    void aLargeRowIsReadDirectlyIntoItsArray() throws IOException {
         byte[] row = row(50 * BUFFER / 8);
         List<byte[]> filled = new ArrayList<>();
         rows.open(

@@ -35,7 +35,7 @@ class RecordGathererTest {
     private static final int BUFFER_BYTES = 16 * 1024 * 1024;
     private static final int PAGE = PartitionPages.PAGE_BYTES;
 
-    /** What cached blocks have left. */
+    /** Memory that cached blocks have left. */
     private static final long NO_PAGE = 70 * 1024;
 
     private final List<Attempt> attempts = new ArrayList<>();
@@ -101,7 +101,7 @@ class RecordGathererTest {
             }
         }
 
-        /** Commits, and compares all that was stored and reported. */
+        /** Commits, and compares all stored and reported records. */
         void check() throws IOException {
             gatherer.finish();
             Map<Integer, byte[]> stored = written.read();
@@ -139,7 +139,7 @@ class RecordGathererTest {
         return bytes;
     }
 
-    /** Passes of a writer that had to send {@code bytes} with its reserve alone, at the most. */
+    /** Returns the most passes in which a writer sends {@code bytes} with only its reserve. */
     private static int passes(long bytes) {
         // Half of the last chunks is empty.
         return (int) (bytes / (RecordMemory.RESERVED_PAGES / 2 * PAGE)) + 1;
@@ -166,7 +166,7 @@ class RecordGathererTest {
             attempt.add(3, bytes(RecordFormat.MAX_GATHERED_BYTES));
         }
         attempt.check();
-        // The records in front of a large one that does not fit go with the one before it.
+        // The small records before a large record that does not fit go with the previous large one.
         assertTrue(attempt.written.regionsReceived() <= 3);
     }
 
@@ -198,18 +198,18 @@ class RecordGathererTest {
     }
 
     @Test
-    void othersGetTheMemoryOfAWriterPartway() throws Exception {
+    void otherOperatorsGetTheMemoryOfARunningWriter() throws Exception {
         Attempt attempt = new Attempt(memory(8L * PAGE));
         TaskMemory.Operator other = attempt.manager.operator(() -> 0);
         attempt.addMany(20_000, 100, random);
         long held = attempt.manager.used();
         assertTrue(held >= 3L * PAGE);
         assertEquals(8L * PAGE, other.acquire(8L * PAGE));
-        // There is nothing left now, and the reserve cannot be asked for.
+        // Spark has no memory left now, and cannot take the reserve.
         attempt.addMany(20_000, 100, random);
         assertEquals(8L * PAGE, attempt.manager.used());
         other.release(8L * PAGE);
-        // As soon as there is memory, it is used.
+        // The writer uses Spark's memory again as soon as there is some.
         attempt.addMany(40_000, 100, random);
         assertTrue(attempt.manager.used() > 0);
         attempt.check();
@@ -285,7 +285,7 @@ class RecordGathererTest {
     }
 
     @Test
-    void aSerializersOwnFailurePartwayEndsTheRecord() throws Exception {
+    void aFailureOfTheSerializerPartwayEndsTheRecord() throws Exception {
         Attempt attempt = new Attempt(memory(8L * PAGE));
         IOException own = new IOException("not serializable");
         TestRecords.Source source =
@@ -323,7 +323,7 @@ class RecordGathererTest {
     }
 
     @Test
-    void aFailureToSendForAnOtherIsThatOfTheNextRecord() throws Exception {
+    void aFailureToSendForAnotherOperatorFailsTheNextRecord() throws Exception {
         Attempt attempt = new Attempt(memory(8L * PAGE));
         TaskMemory.Operator other = attempt.manager.operator(() -> 0);
         attempt.addMany(35_000, 100, random);

@@ -7,8 +7,8 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The memory of a task, as Spark grants it: what is free first, then what other operators of the
- * task release.
+ * The memory of a task, granted like Spark's: free memory first, then memory that other operators
+ * of the task release.
  */
 final class TaskMemory {
     /** The memory of an executor. */
@@ -30,7 +30,7 @@ final class TaskMemory {
         }
     }
 
-    /** Stands for SparkOutOfMemoryError, which is an error, too. */
+    /** Stands for SparkOutOfMemoryError, which is an error too. */
     static final class OutOfMemory extends Error {
         private static final long serialVersionUID = 1L;
 
@@ -53,12 +53,12 @@ final class TaskMemory {
         return operator;
     }
 
-    /** Returns what all operators of the task have. */
+    /** Returns the memory of all operators of the task. */
     long used() {
         return operators.stream().mapToLong(Operator::used).sum();
     }
 
-    /** That of one operator. */
+    /** The memory of one operator. */
     final class Operator implements ExecutionMemory {
         private final Spill spill;
         private final AtomicLong used = new AtomicLong();

@@ -11,11 +11,11 @@ import org.apache.spark.serializer.SerializerInstance;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import scala.reflect.ClassTag;
 
-/** Records that are arrays of bytes, and what a writer needs besides them. */
+/** Records that are arrays of bytes, and the serializer and metrics that a writer needs. */
 final class TestRecords {
     private TestRecords() {}
 
-    /** Makes the bytes of a record on the way, so that the whole record is never in memory. */
+    /** Makes the bytes of a record while it is written, so it is never in memory as a whole. */
     @FunctionalInterface
     interface Source {
         void writeTo(OutputStream out) throws Exception;
