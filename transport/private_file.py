@@ -6,6 +6,7 @@ Other users can never read such a file, not even while it is written.
 import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -33,11 +34,15 @@ def write_new(path: Path, text: str) -> None:
 def replace(path: Path, text: str) -> None:
     """Write a file atomically, replacing an existing file of any mode.
 
+    Anything else of that name stays: a device such as /dev/null would be gone for all others, and
+    a link may be somebody else's.
+
     Raises:
         OSError: It cannot be written; an earlier file is unchanged.
     """
-    if path.is_dir():
-        raise IsADirectoryError(None, "Is a directory", str(path))
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise FileExistsError(None, "It is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     write_new(temporary, text)
     try:

@@ -386,3 +386,18 @@ def test_a_token_that_cannot_be_written_is_reported_in_one_line(tmp_path, secret
     result = run("token", "create", "--secret-file", secret_file, "--out", out)
     assert refused(result).startswith(f"Error: {out} cannot be written: ")
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_token_replaces_nothing_but_a_file(tmp_path, secret_file, kind):
+    """As root it would be a device that all others use: /dev/null, /dev/stdout."""
+    out = tmp_path / "out"
+    if kind == "pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to(tmp_path / "elsewhere")
+    before = out.lstat()
+    result = run("token", "create", "--secret-file", secret_file, "--out", out)
+    assert refused(result) == f"Error: {out} cannot be written: It is not a regular file"
+    assert os.path.samestat(out.lstat(), before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "secret"]
