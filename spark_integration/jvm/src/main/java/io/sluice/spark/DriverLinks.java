@@ -4,9 +4,9 @@ import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
 import io.sluice.client.Message;
 import io.sluice.client.PlaceDirectory;
-import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -41,11 +41,14 @@ final class DriverLinks implements OutputRegistry.Links {
     private ClientOptions options;
     private volatile TaskManagerEvents events;
 
-    /** Protects the two fields below. */
+    /** Protects the three fields below. */
     private final Object checking = new Object();
 
     private boolean checked;
     private long checkedNanos;
+
+    /** The latest check of each TaskManager, which may still wait for its answer. */
+    private final Map<DriverLink, Future<Boolean>> questions = new HashMap<>();
 
     /** Endpoints that came before the options, without which no link can greet. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
@@ -155,12 +158,11 @@ final class DriverLinks implements OutputRegistry.Links {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
         synchronized (checking) {
             if (!checked || System.nanoTime() - checkedNanos > SHARED_CHECK_NANOS) {
-                List<Future<Boolean>> answers = new ArrayList<>();
                 // Connected TaskManagers first, because the others may take all of the time.
                 links.values().stream()
                         .sorted(Comparator.comparing(link -> !link.isConnected()))
-                        .forEach(link -> submit(() -> answers.add(threads.submit(link::verify))));
-                answers.forEach(answer -> await(answer, deadline));
+                        .forEach(this::ask);
+                questions.values().forEach(answer -> await(answer, deadline));
                 checked = true;
                 checkedNanos = System.nanoTime();
             }
@@ -170,6 +172,17 @@ final class DriverLinks implements OutputRegistry.Links {
                 .map(link -> link.taskManager().taskManagerId())
                 .filter(id -> connected(id) == null)
                 .collect(Collectors.toSet());
+    }
+
+    /**
+     * Asks a TaskManager what it still has, unless it has not answered the last time: one that
+     * hangs must not take a thread of the others with each look.
+     */
+    private void ask(DriverLink link) {
+        Future<Boolean> before = questions.get(link);
+        if (before == null || before.isDone()) {
+            submit(() -> questions.put(link, threads.submit(link::verify)));
+        }
     }
 
     private static void await(Future<Boolean> answer, long deadlineNanos) {

@@ -43,6 +43,12 @@ public final class NewsDaemon implements AutoCloseable {
         daemon.lacks = Set.of(mapAttemptIds);
     }
 
+    /** Answers only Hello from now on. */
+    public NewsDaemon hangs() {
+        daemon.answersPings = false;
+        return this;
+    }
+
     /** Gives it another id for later connections. */
     public void becomes(String id) {
         daemon.id = id;

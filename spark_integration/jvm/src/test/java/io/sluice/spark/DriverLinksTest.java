@@ -292,6 +292,30 @@ class DriverLinksTest {
     }
 
     @Test
+    void aTaskManagerThatHangsTakesOneThreadForAllChecks() throws Exception {
+        ScheduledExecutorService two = Executors.newScheduledThreadPool(2);
+        DriverLinks quiet = new DriverLinks(two, 3_600_000, DEADLINE_MILLIS);
+        quiet.start(PATIENT, events);
+        expected.put("tm-whole", Map.of(3, List.of(1L)));
+        try (NewsDaemon hung = new NewsDaemon("tm-hung", false);
+                NewsDaemon whole = new NewsDaemon("tm-whole", false).ofThisRelease()) {
+            for (NewsDaemon each : List.of(hung, whole)) {
+                quiet.add(each.endpoint());
+                assertTrue(next(heard).startsWith("connected "));
+            }
+            hung.hangs();
+            for (int look = 1; look <= 3; look++) {
+                assertEquals(Set.of(), quiet.look(300, DEADLINE_MILLIS));
+                assertEquals(look, whole.told().size());
+                Thread.sleep(600); // so that the next call does not share this check
+            }
+        } finally {
+            two.shutdownNow();
+            quiet.close();
+        }
+    }
+
+    @Test
     void aLateReleaseNamesItsMapAttempts() throws Exception {
         DriverLinks quiet = quietLinks();
         registered.add(3);
