@@ -46,7 +46,7 @@ public final class DriverLink {
     private volatile String lastFailure = "";
     private volatile boolean closed;
 
-    /** When the connection was lost. */
+    /** When the connection was lost, or when the TaskManager answered Hello for the first time. */
     private volatile long lostNanos;
 
     /** Releases that are still to be sent, by shuffle; guarded by itself. */
@@ -279,6 +279,9 @@ public final class DriverLink {
 
     private void greeted(Message.HelloAck now) {
         Message.HelloAck before = taskManager;
+        if (before == null) {
+            lostNanos = System.nanoTime();
+        }
         taskManager = now;
         returned = before != null;
         if (before != null && !isTo(before.taskManagerId())) {

@@ -316,6 +316,20 @@ class DriverLinksTest {
     }
 
     @Test
+    void aTaskManagerThatHasNotAnsweredYetIsNotAway() throws Exception {
+        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        quiet.start(OPTIONS, events);
+        try (NewsDaemon slow = new NewsDaemon("tm-slow", false).hangs()) {
+            quiet.add(slow.endpoint());
+            assertEquals(Set.of(), quiet.look(DEADLINE_MILLIS, DEADLINE_MILLIS));
+            assertTrue(quiet.isKnown("tm-slow"));
+            assertEquals(Set.of("tm-slow"), quiet.look(0, 0));
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
     void aLateReleaseNamesItsMapAttempts() throws Exception {
         DriverLinks quiet = quietLinks();
         registered.add(3);
