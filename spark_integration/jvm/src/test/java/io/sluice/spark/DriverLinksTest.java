@@ -15,6 +15,7 @@ import io.sluice.client.Tls;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -340,7 +341,10 @@ class DriverLinksTest {
             daemon.resetConnections();
             link.addRelease(3, 17);
             assertTrue(link.release());
-            assertEquals(new Message.ReleaseAttempts(3, 17), next(daemon.told()));
+            // Twice if the connection took the first one before its end, and not the answer.
+            Set<Message> told = new HashSet<>();
+            daemon.told().drainTo(told);
+            assertEquals(Set.of(new Message.ReleaseAttempts(3, 17)), told);
             assertTrue(link.release());
             assertTrue(daemon.told().isEmpty());
         } finally {
