@@ -85,7 +85,7 @@ def test_a_decision_has_its_four_parts_and_a_row_in_the_list(path):
     title = re.match(rf"# {path.name[:3]}: (.*)\n", text)
     assert title is not None
     parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
-    assert parts[::2] == ["Context", "Decision", "Measured", "Tried and left"]
+    assert parts[::2] == ["Context", "Decision", "Measured", "Alternatives considered"]
     assert all(part.strip() for part in parts[1::2])
     index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
     assert f"| {path.name[:3]} | [{title[1]}]({path.name}) |" in index

@@ -47,7 +47,7 @@ def test_all_wrong_settings_are_told_at_the_start(driver: Driver):
         "spark.sluice.io.timeout is 'soon': write a time, 1s to 1h",
         "spark.sluice.writer.regionSize is 1073741824 bytes: must be between 65536 and 67108864",
         "spark.sluice.reader.creditPerChannel is 1: must be between 2 and 1024",
-        "spark.sluice.endpoint is unknown; there are spark.sluice.enabled, spark.sluice.endpoints,",
+        "spark.sluice.endpoint is unknown; there are spark.sluice.enabled, spark.sluice.active,",
     ):
         assert told in output
 

@@ -34,7 +34,8 @@ NOT_SPARKS = re.compile(
     r"spark\.(sluice\.|app\.|driver\.port|driver\.host|eventLog\.dir|sql\.warehouse\.dir)"
 )
 """Settings of Sluice, and settings that differ between any two applications."""
-WARNING = re.compile(r" (WARN|ERROR) .*([sS]luice|DriverLink|TaskManager)")
+WARNING = re.compile(r" (WARN|ERROR) (?!Activation: ).*([sS]luice|DriverLink|TaskManager)")
+"""All but the line that says at the start whether Sluice is active."""
 
 
 def settings_of(application: Application) -> dict[str, str]:

@@ -139,8 +139,8 @@ async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
         copy = cluster[other].store.lookup(KEY, 7)
         assert copy is not None
         assert copy.origin == cluster[holder].taskmanager_id
-        held = cluster[other].copies.replication.held_of("app")
-        assert held == {KEY: [7]}
+        replication = cluster[other].copies.replication
+        await eventually(lambda: replication.held_of("app") == {KEY: [7]})
         end_application(links)
 
 

@@ -367,14 +367,17 @@ public final class DriverRuntime {
     }
 
     /**
-     * Releases a shuffle on every TaskManager; one that is away is told when it is back.
+     * Releases a shuffle on every TaskManager, after its return if it is away. Spark's cleaner has
+     * unregistered the shuffle already; the end of a query has not, and the query may run again.
      *
      * @param blocking whether to wait for those that are there, within the deadlines of the links
      */
     void releaseShuffle(int shuffleId, boolean blocking) {
+        // Before the outputs are unregistered: a map task that starts afterwards replaces one.
+        long end = nextTaskId.getAsLong();
+        SparkTracker.forgetMapOutputs(shuffleId);
         shuffles.released(shuffleId);
         outputs.released(shuffleId);
-        long end = nextTaskId.getAsLong();
         List<Future<Boolean>> answers = new ArrayList<>();
         for (DriverLink link : links.values()) {
             link.addRelease(shuffleId, end);

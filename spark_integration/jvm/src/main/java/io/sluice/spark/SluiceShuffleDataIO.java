@@ -100,9 +100,6 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
         public void removeShuffle(int shuffleId, boolean blocking) {
             DriverRuntime runtime = DriverRuntime.current();
             if (runtime != null) {
-                // Spark's cleaner has unregistered the shuffle already; the end of a query has not,
-                // and the query may run again.
-                SparkTracker.forgetMapOutputs(shuffleId);
                 runtime.releaseShuffle(shuffleId, blocking);
             }
             // Reaches the executors, which have the files of fallback shuffles and Spark's
