@@ -44,7 +44,7 @@ MINUTES := 25
 AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -128,6 +128,9 @@ test-compiled: compiled ## the tests of the data path, compiled
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
 	  $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
+test-table-formats: setup ## the tests with the real Delta Lake and Iceberg, whose jars Maven fetches
+	$(BIN)/python -m tests.table_formats.run $(PYTEST_ARGS)
 
 # With rates of innocent applications, and so alone on the machine; ATTACK_ROUNDS=0 leaves them out.
 attack: setup ## hostile clients on real TaskManagers, and rates of innocent ones beside them

@@ -406,7 +406,15 @@ class FrameDecoder:
                 remedy="Check that the client speaks the Sluice protocol to this port",
             )
         if control_length == 0:
-            raise MalformedMessage("Frame has no control part", value=0, limit=1)
+            # Spark's frames begin with their length in 8 bytes, whose upper half is 0.
+            raise MalformedMessage(
+                "Frame has no control part: Spark's own block client begins like this",
+                value=0,
+                limit=1,
+                remedy="An operator of Spark reads this shuffle without the shuffle manager, as"
+                " Delta Lake's optimized write does: update the plugin's jar, which leaves such a"
+                " shuffle to Spark, or set spark.sluice.enabled=false for the query",
+            )
         raise FrameTooLarge(
             "Payload of a frame is too large",
             value=payload_length,

@@ -1,5 +1,7 @@
 """The decoder: every message in every shape of reads, blocked sinks, and violations."""
 
+import struct
+
 import pytest
 
 from sluice.protocol import messages as m
@@ -440,6 +442,19 @@ def test_a_frame_without_a_control_part_is_refused() -> None:
 def test_garbage_is_a_violation(garbage: bytes) -> None:
     with pytest.raises(FrameTooLarge, match="Sluice protocol"):
         feed(FrameDecoder(RecordingSink(), 1000), garbage)
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["in the handshake", "after it"])
+def test_spark_block_client_is_told_the_remedy(ready: bool) -> None:
+    decoder = FrameDecoder(RecordingSink(), 1000)
+    if ready:
+        decoder.handshake_done()
+    # The frame's length, the type of a RPC request, its number, the length of its body.
+    request = struct.pack(">qbqi", 21 + 40, 3, 7, 40) + bytes(40)
+    with pytest.raises(MalformedMessage, match="Spark's own block client") as caught:
+        feed(decoder, request)
+    assert "Delta Lake's optimized write" in str(caught.value)
+    assert "spark.sluice.enabled=false" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,14 @@ class Application(SparkApplication):
         self._runner.shutdown()
 
 
+_FELL_BACK = re.compile(r"Shuffle (\d+) uses Spark's own shuffle: (.*) \(fallback policy (\S+)\)")
+
+
+def fallbacks(application: Application) -> list[tuple[str, ...]]:
+    """Shuffle, reason and policy of each fallback in the driver's log."""
+    return [match.groups() for match in _FELL_BACK.finditer(application.output)]
+
+
 def record_classes(archive: Path, directory: Path) -> None:
     """Make the class archive, by an application that uses what most of the tests use.
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.processes import ProcessFailed
+from tests.spark.applications import fallbacks
 from tests.spark.ui import Ui
 
 if TYPE_CHECKING:
     from tests.spark.applications import Application, Both
 
 OFF = {"spark.sluice.enabled": "false"}
-FELL_BACK = re.compile(r"Shuffle (\d+) uses Spark's own shuffle: (.*) \(fallback policy (\S+)\)")
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,6 @@ def rows_of(page: str, table: str) -> list[list[str]]:
     body = body.partition("</tbody>")[0]
     rows = [row for row in body.split("</tr>") if row]
     return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in rows]
-
-
-def fallbacks(application: Application) -> list[tuple[str, ...]]:
-    """Shuffle, reason and policy of each fallback in the driver's log."""
-    return [match.groups() for match in FELL_BACK.finditer(application.output)]
 
 
 @pytest.mark.parametrize(

@@ -30,29 +30,34 @@ class ClassPathError(RuntimeError):
     """The class path could not be made."""
 
 
-def fetch(directory: Path) -> list[Path]:
+def fetch(directory: Path, pom: Path = POM, sums_file: Path = SUMS) -> list[Path]:
     """Return the jars, in the order of the class path; Maven fetches those that are missing.
+
+    Args:
+        directory: Receives a listing.
+        pom: Names them.
+        sums_file: Has the SHA-256 of each.
 
     Raises:
         ClassPathError: Maven failed, or fetched a file with another SHA-256 than the list says.
     """
     listing = directory / "class-path.txt"
-    command = ["mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", str(POM)]
+    command = ["mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", str(pom)]
     done = subprocess.run(
         [*command, GOAL, f"-Dmdep.outputFile={listing}"],
         check=False,
         timeout=FETCH_TIMEOUT_SECONDS,
     )
     if done.returncode:
-        raise ClassPathError("Maven could not fetch Spark's tests jars, see its message")
+        raise ClassPathError(f"Maven could not fetch the jars of {pom}, see its message")
     repository = maven.local_repository()
-    sums = maven.read_sums(SUMS)
+    sums = maven.read_sums(sums_file)
     jars = [Path(name) for name in listing.read_text(encoding="utf-8").strip().split(os.pathsep)]
     unlisted = [jar for jar in jars if jar.relative_to(repository).as_posix() not in sums]
     differing = maven.verify(repository, sums)
     if differing or unlisted:
         raise ClassPathError(
-            f"not as {SUMS.name} says: {', '.join([*differing, *map(str, unlisted)])}"
+            f"not as {sums_file.name} says: {', '.join([*differing, *map(str, unlisted)])}"
         )
     return jars
 

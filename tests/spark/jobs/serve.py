@@ -33,6 +33,7 @@ from tests.spark.jobs import (
     repeated,
     reruns,
     streaming,
+    table_formats,
     writer,
 )
 
@@ -108,6 +109,7 @@ JOBS: dict[str, Job] = {
     **reruns.JOBS,
     **plan.JOBS,
     **streaming.JOBS,
+    **table_formats.JOBS,
     **policies.JOBS,
     **exchanges.JOBS,
     **writer.JOBS,

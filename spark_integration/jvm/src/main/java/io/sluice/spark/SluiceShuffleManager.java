@@ -4,7 +4,6 @@ import io.sluice.spark.reader.SluiceShuffleReader;
 import io.sluice.spark.writer.MapTask;
 import io.sluice.spark.writer.PagedShuffleWriter;
 import io.sluice.spark.writer.SparkWriterAdapter;
-import java.util.Optional;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
@@ -40,7 +39,10 @@ public final class SluiceShuffleManager extends SortShuffleManager {
         ShuffleRegistrar registrar = ShuffleRegistrar.get();
         NewShuffle shuffle =
                 NewShuffle.of(
-                        shuffleId, dependency, Optional.empty(), () -> InputSize.of(dependency));
+                        shuffleId,
+                        dependency,
+                        DirectReaders.reason(),
+                        () -> InputSize.of(dependency));
         return registrar.useSluice(shuffle)
                 ? new SluiceShuffleHandle<>(shuffleId, dependency, sparkHandle)
                 : sparkHandle;

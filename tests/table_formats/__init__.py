@@ -1,0 +1,1 @@
+"""Delta Lake and Iceberg for the tests (`make test-table-formats`)."""
