@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAP_TASK = "ShuffleMapTask"
+RESULT_TASK = "ResultTask"
 
 
 class Events:
@@ -78,6 +79,13 @@ class Events:
     def speculative_tasks(self) -> int:
         """How many tasks were copies of slow ones."""
         return sum(event["Task Info"]["Speculative"] for event in self._task_ends())
+
+    def placements(self) -> list[tuple[str, str]]:
+        """Host and locality of each reduce task of a job that collects."""
+        return [
+            (event["Task Info"]["Host"], event["Task Info"]["Locality"])
+            for event in self._task_ends(RESULT_TASK)
+        ]
 
     def executors_added(self) -> list[str]:
         """Ids of the executors that came."""

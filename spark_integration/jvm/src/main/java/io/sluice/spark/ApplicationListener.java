@@ -10,11 +10,17 @@ import org.apache.spark.scheduler.StageInfo;
 /** Tracks the application's executors, and the amounts that its map stages have written. */
 final class ApplicationListener extends SparkListener {
     private final Reachability reachability;
+    private final Locality locality;
     private final ShuffleTable shuffles;
     private final OutputRegistry outputs;
 
-    ApplicationListener(Reachability reachability, ShuffleTable shuffles, OutputRegistry outputs) {
+    ApplicationListener(
+            Reachability reachability,
+            Locality locality,
+            ShuffleTable shuffles,
+            OutputRegistry outputs) {
         this.reachability = reachability;
+        this.locality = locality;
         this.shuffles = shuffles;
         this.outputs = outputs;
     }
@@ -22,11 +28,13 @@ final class ApplicationListener extends SparkListener {
     @Override
     public void onExecutorAdded(SparkListenerExecutorAdded event) {
         reachability.executorAdded(event.executorId());
+        locality.executorAdded(event.executorId());
     }
 
     @Override
     public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
         reachability.executorRemoved(event.executorId());
+        locality.executorRemoved(event.executorId());
     }
 
     @Override
@@ -39,6 +47,10 @@ final class ApplicationListener extends SparkListener {
                     written.recordsWritten(),
                     written.bytesWritten());
             outputs.written((Integer) stage.shuffleDepId().get());
+            if (locality.hidesHosts()) {
+                // They may have been named when the stage began.
+                SparkTracker.hideHosts();
+            }
         }
     }
 }

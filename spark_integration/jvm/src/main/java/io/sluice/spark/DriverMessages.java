@@ -24,9 +24,21 @@ final class DriverMessages {
 
     private DriverMessages() {}
 
-    /** Says that an executor uses the TaskManager that other hosts reach at {@code host:port}. */
-    static String[] reached(String executorId, String taskManagerId, String host, int port) {
-        return new String[] {REACHED, executorId, taskManagerId, host, Integer.toString(port)};
+    /**
+     * Says that an executor uses the TaskManager that other hosts reach at {@code host:port}.
+     *
+     * @param ownHost the executor's host if the TaskManager is on it; else null
+     */
+    static String[] reached(
+            String executorId, String taskManagerId, String host, int port, String ownHost) {
+        return new String[] {
+            REACHED,
+            executorId,
+            taskManagerId,
+            host,
+            Integer.toString(port),
+            ownHost == null ? "" : ownHost
+        };
     }
 
     /** Says that an executor reaches no TaskManager. */

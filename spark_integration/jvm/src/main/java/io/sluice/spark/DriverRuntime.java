@@ -44,6 +44,7 @@ public final class DriverRuntime {
     private final StageCanceller canceller;
     private final LongSupplier nextTaskId;
     private final DriverLinks links;
+    private final Locality locality;
     private final OutputRegistry outputs;
     private final ScheduledThreadPoolExecutor threads;
 
@@ -95,7 +96,10 @@ public final class DriverRuntime {
                         threads,
                         settings.liveness().pingIntervalMillis(),
                         settings.copies().lostAfterMillis());
-        this.outputs = new OutputRegistry(new SparkTracker(), links, settings.copies().replicas());
+        this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
+        this.outputs =
+                new OutputRegistry(
+                        new SparkTracker(locality::hostOf), links, settings.copies().replicas());
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(
@@ -113,6 +117,11 @@ public final class DriverRuntime {
     /** Returns the registrar that decides on new shuffles. */
     ShuffleRegistrar registrar() {
         return registrar;
+    }
+
+    /** Returns what decides whether tasks prefer the hosts that have their input. */
+    Locality locality() {
+        return locality;
     }
 
     /** Returns the registry of where map outputs are. */
@@ -321,11 +330,7 @@ public final class DriverRuntime {
         return false;
     }
 
-    /**
-     * Looks for a reachable TaskManager like {@link #anyReachable}. With the policy to fail, a
-     * TaskManager that was there before has {@code spark.sluice.reader.returnTimeout} to return, as
-     * it has for a task.
-     */
+    /** Waits also for the return of one that was there, with the policy to fail, as a task does. */
     private boolean anyReachableOrReturns() {
         Patience patience = new Patience(settings.reader().returnTimeoutMillis());
         boolean patient =

@@ -20,6 +20,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 import org.apache.spark.MapOutputTracker;
 import org.apache.spark.MapOutputTrackerMaster;
@@ -55,6 +56,9 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final ReachabilityReporter reporter;
     private final DriverPlaces places;
     private final Absences absences = new Absences();
+
+    /** TaskManagers that this executor has reached through a Unix socket of its host. */
+    private final Set<String> besides = ConcurrentHashMap.newKeySet();
 
     private ExecutorRuntime(Installed plugin, SluiceSettings settings, String applicationId) {
         this.context = plugin.context();
@@ -226,8 +230,25 @@ public final class ExecutorRuntime implements AutoCloseable {
                             connection.endpoint(),
                             reasons(failures));
         }
-        reporter.reached(connection.taskManager());
+        Message.HelloAck taskManager = connection.taskManager();
+        if (connection.endpoint().isUnix()) {
+            besides.add(taskManager.taskManagerId());
+        }
+        reporter.reached(taskManager, hostBeside(taskManager));
         return connection;
+    }
+
+    /**
+     * Returns the host that Spark's scheduler is to prefer for readers of this TaskManager: this
+     * executor's own if it is also the TaskManager's.
+     *
+     * @return null if the TaskManager is on another host
+     */
+    public String hostBeside(Message.HelloAck taskManager) {
+        return besides.contains(taskManager.taskManagerId())
+                        || taskManager.advertisedHost().equals(hostname)
+                ? hostname
+                : null;
     }
 
     private TaskManagerConnection leaseWell(

@@ -69,8 +69,12 @@ final class ReachabilityReporter implements AutoCloseable {
         return everReached;
     }
 
-    /** Called when this executor is connected to the given TaskManager. */
-    void reached(Message.HelloAck taskManager) {
+    /**
+     * Called when this executor is connected to the given TaskManager.
+     *
+     * @param host the executor's host if the TaskManager is on it; else null
+     */
+    void reached(Message.HelloAck taskManager, String host) {
         String id = taskManager.taskManagerId();
         if (!id.equals(lastReport)) {
             everReached = true;
@@ -80,7 +84,8 @@ final class ReachabilityReporter implements AutoCloseable {
                             context.executorID(),
                             id,
                             taskManager.advertisedHost(),
-                            taskManager.dataPort()));
+                            taskManager.dataPort(),
+                            host));
         }
     }
 

@@ -140,7 +140,11 @@ public final class SluicePlugin implements SparkPlugin {
             changes.forEach(conf::set);
             SluiceMetrics.INSTANCE.reset();
             context.addSparkListener(
-                    new ApplicationListener(reachability, runtime.shuffles(), runtime.outputs()));
+                    new ApplicationListener(
+                            reachability,
+                            runtime.locality(),
+                            runtime.shuffles(),
+                            runtime.outputs()));
             context.listenerBus()
                     .addToQueue(executorOutputs(context, runtime), ExecutorOutputs.QUEUE);
             DriverRuntime.install(runtime);
@@ -199,6 +203,8 @@ public final class SluicePlugin implements SparkPlugin {
             return switch (parts[0]) {
                 case DriverMessages.REACHED -> {
                     runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
+                    runtime.locality()
+                            .reached(parts[1], parts[2], parts[5].isEmpty() ? null : parts[5]);
                     yield null;
                 }
                 case DriverMessages.UNREACHABLE -> {

@@ -79,9 +79,14 @@ public record SluiceSettings(
      * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
      * @param mapOrder whether map outputs of several TaskManagers are read in the order of their
      *     tasks
+     * @param locality when reduce tasks prefer the hosts that have their input
      */
     public record Reader(
-            int creditPerChannel, int maxBuffers, long returnTimeoutMillis, boolean mapOrder) {
+            int creditPerChannel,
+            int maxBuffers,
+            long returnTimeoutMillis,
+            boolean mapOrder,
+            Locality.Mode locality) {
         /** Returns the credit of each channel of a gate with the given number of channels. */
         public int creditFor(int channels) {
             return Math.max(2, Math.min(creditPerChannel, maxBuffers / Math.max(1, channels)));
@@ -132,6 +137,7 @@ public record SluiceSettings(
     public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
     public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
     public static final String MAP_ORDER = "spark.sluice.reader.mapOrder";
+    public static final String LOCALITY = "spark.sluice.reader.locality";
     public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
     public static final String REPLICAS = "spark.sluice.replicas";
     public static final String REPLICAS_MODE = "spark.sluice.replicas.mode";
@@ -262,6 +268,13 @@ public record SluiceSettings(
                                             + " TaskManagers in the order of their tasks; those of"
                                             + " one TaskManager come in this order anyway"),
                                 new Entry(
+                                        LOCALITY,
+                                        "auto",
+                                        "auto, always or never",
+                                        "whether reduce tasks prefer hosts that have their input;"
+                                                + " auto: if each executor has a TaskManager on its"
+                                                + " host"),
+                                new Entry(
                                         WRITER_RETURN_TIMEOUT,
                                         "10s",
                                         "time, 0s to 10min",
@@ -361,7 +374,12 @@ public record SluiceSettings(
                                 (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
                                 (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
                                 reading.time(RETURN_TIMEOUT, 0, 600_000),
-                                reading.isTrue(MAP_ORDER)),
+                                reading.isTrue(MAP_ORDER),
+                                switch (reading.oneOf(LOCALITY, "auto", "always", "never")) {
+                                    case "always" -> Locality.Mode.ALWAYS;
+                                    case "never" -> Locality.Mode.NEVER;
+                                    default -> Locality.Mode.AUTO;
+                                }),
                         new Copies(
                                 new Replicas(
                                         (int) reading.number(REPLICAS, 1, Replicas.MAX),

@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import java.io.IOException;
+import java.io.ObjectOutputStream;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleHandle;
@@ -13,10 +15,24 @@ public final class SluiceShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, 
 
     private final ShuffleHandle sparkHandle;
 
+    /** Written with the task binary, that is, when Spark submits the map stage. */
+    private boolean prefersHosts;
+
     SluiceShuffleHandle(
             int shuffleId, ShuffleDependency<K, V, C> dependency, ShuffleHandle sparkHandle) {
         super(shuffleId, dependency);
         this.sparkHandle = sparkHandle;
+    }
+
+    private void writeObject(ObjectOutputStream out) throws IOException {
+        DriverRuntime driver = DriverRuntime.current();
+        prefersHosts = driver != null && driver.locality().prefersHosts();
+        out.defaultWriteObject();
+    }
+
+    /** Returns whether map outputs name the hosts that have them; for map tasks. */
+    boolean prefersHosts() {
+        return prefersHosts;
     }
 
     ShuffleHandle sparkHandle() {

@@ -59,7 +59,9 @@ public final class SluiceShuffleManager extends SortShuffleManager {
             return super.getWriter(handle, mapId, context, metrics);
         }
         ExecutorRuntime runtime = ExecutorRuntime.get();
-        MapTask task = MapTask.begin(runtime, handle.shuffleId(), mapId, context, metrics);
+        MapTask task =
+                MapTask.begin(
+                        runtime, handle.shuffleId(), mapId, ours.prefersHosts(), context, metrics);
         if (runtime.settings().writer().isSluice() && PagedShuffleWriter.takes(ours.dependency())) {
             return new PagedShuffleWriter<>(
                     runtime,

@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.function.IntPredicate;
 import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.ShuffleStatus;
@@ -25,6 +26,15 @@ import scala.collection.Iterator;
  * <p>Its methods used here are public and the same from 3.5 to 4.3.
  */
 final class SparkTracker implements Tracker {
+    private final Function<String, String> hostOf;
+
+    /**
+     * @param hostOf returns the host that tasks are to prefer for the outputs of a TaskManager;
+     *     null for none
+     */
+    SparkTracker(Function<String, String> hostOf) {
+        this.hostOf = hostOf;
+    }
 
     /** Returns the tracker; null after the application's end. */
     private static MapOutputTrackerMaster master() {
@@ -90,11 +100,49 @@ final class SparkTracker implements Tracker {
         return outputs;
     }
 
+    /**
+     * Has Spark's scheduler prefer no host for the readers of map outputs at TaskManagers. What
+     * executors know stays valid.
+     */
+    static void hideHosts() {
+        MapOutputTrackerMaster master = master();
+        if (master == null) {
+            return;
+        }
+        Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
+        while (statuses.hasNext()) {
+            ShuffleStatus shuffle = (ShuffleStatus) ((Tuple2<?, ?>) statuses.next())._2();
+            int[] changed = new int[1];
+            // A relocation, which needs the lock for itself, comes before or after all of this.
+            Function1<MapStatus[], Object> hide =
+                    all -> {
+                        for (MapStatus output : all) {
+                            if (output != null
+                                    && TaskManagerIds.isTaskManager(output.location())
+                                    && TaskManagerIds.prefersHost(output.location())) {
+                                output.updateLocation(
+                                        TaskManagerIds.withoutHost(
+                                                output.location(), output.mapId()));
+                                changed[0]++;
+                            }
+                        }
+                        return null;
+                    };
+            shuffle.withMapStatuses(hide);
+            if (changed[0] > 0) {
+                shuffle.invalidateSerializedMapOutputStatusCache();
+            }
+        }
+    }
+
     @Override
     public void update(int shuffleId, long attempt, PlaceDirectory.Place place) {
         MapOutputTrackerMaster master = master();
         if (master != null) {
-            master.updateMapOutput(shuffleId, attempt, TaskManagerIds.location(place));
+            master.updateMapOutput(
+                    shuffleId,
+                    attempt,
+                    TaskManagerIds.location(place, hostOf.apply(place.taskManagerId()), attempt));
         }
     }
 
@@ -179,8 +227,8 @@ final class SparkTracker implements Tracker {
      * of losing one output after the other.
      */
     static void forgetMapOutputs(int shuffleId) {
-        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
-        if (tracker.containsShuffle(shuffleId)) {
+        MapOutputTrackerMaster tracker = master();
+        if (tracker != null && tracker.containsShuffle(shuffleId)) {
             tracker.unregisterAllMapAndMergeOutput(shuffleId);
         }
     }

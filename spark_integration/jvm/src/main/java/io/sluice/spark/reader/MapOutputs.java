@@ -4,7 +4,8 @@ import io.sluice.client.Source;
 import io.sluice.spark.TaskManagerIds;
 import io.sluice.spark.TaskReader;
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.Collection;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -18,27 +19,29 @@ import scala.Tuple3;
 import scala.collection.Iterator;
 
 /**
- * Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. The tracker
- * names them in the order of the map tasks, in which Spark's own reader reads those of its host.
+ * Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. Those of one
+ * TaskManager are in the order of the map tasks, in which Spark's own reader reads those of its
+ * host.
  */
 final class MapOutputs {
     private static final class Attempt {
+        final long mapId;
         final int mapIndex;
         int streams;
 
-        Attempt(int mapIndex) {
+        Attempt(long mapId, int mapIndex) {
+            this.mapId = mapId;
             this.mapIndex = mapIndex;
         }
     }
 
     private final List<Source> sources = new ArrayList<>();
-    private final Map<String, BlockManagerId> locations = new HashMap<>();
+    private final Map<Long, BlockManagerId> locations = new HashMap<>();
     private final Map<Long, Integer> mapIndexes = new HashMap<>();
 
     /** Asks the tracker, which throws a fetch failure itself if an output is missing. */
     @SuppressWarnings("unchecked")
     static MapOutputs of(int shuffleId, TaskReader.Range range) {
-        MapOutputs outputs = new MapOutputs();
         Iterator<?> byLocation =
                 SparkEnv.get()
                         .mapOutputTracker()
@@ -48,39 +51,60 @@ final class MapOutputs {
                                 range.endMapIndex(),
                                 range.startPartition(),
                                 range.endPartition());
+        return of((Iterator<Tuple2<BlockManagerId, Object>>) byLocation);
+    }
+
+    /**
+     * Groups what the tracker names.
+     *
+     * @param byLocation locations with their blocks; a TaskManager may have several locations
+     */
+    static MapOutputs of(Iterator<Tuple2<BlockManagerId, Object>> byLocation) {
+        MapOutputs outputs = new MapOutputs();
+        Map<String, BlockManagerId> taskManagers = new LinkedHashMap<>();
+        Map<String, Map<Long, Attempt>> attempts = new HashMap<>();
         while (byLocation.hasNext()) {
-            Tuple2<BlockManagerId, Object> entry =
-                    (Tuple2<BlockManagerId, Object>) byLocation.next();
-            outputs.add(entry._1(), ((scala.collection.Iterable<?>) entry._2()).iterator());
+            Tuple2<BlockManagerId, Object> entry = byLocation.next();
+            BlockManagerId location = entry._1();
+            String id = TaskManagerIds.taskManagerId(location);
+            Map<Long, Attempt> known = attempts.computeIfAbsent(id, each -> new LinkedHashMap<>());
+            outputs.add(location, ((scala.collection.Iterable<?>) entry._2()).iterator(), known);
+            if (!known.isEmpty()) {
+                taskManagers.putIfAbsent(id, location);
+            }
         }
+        taskManagers.forEach(
+                (id, location) -> outputs.addSource(id, location, attempts.get(id).values()));
         return outputs;
     }
 
     @SuppressWarnings("unchecked")
-    private void add(BlockManagerId location, Iterator<?> blocks) {
-        Map<Long, Attempt> attempts = new LinkedHashMap<>();
+    private void add(BlockManagerId location, Iterator<?> blocks, Map<Long, Attempt> attempts) {
         while (blocks.hasNext()) {
             // Sizes are estimates, but a block is listed only if it is not empty.
             Tuple3<BlockId, Object, Object> block = (Tuple3<BlockId, Object, Object>) blocks.next();
             long mapId = ((ShuffleBlockId) block._1()).mapId();
-            attempts.computeIfAbsent(mapId, id -> new Attempt((Integer) block._3())).streams++;
+            attempts.computeIfAbsent(mapId, id -> new Attempt(id, (Integer) block._3())).streams++;
+            locations.put(mapId, location);
         }
-        if (attempts.isEmpty()) {
-            return;
+    }
+
+    private void addSource(String id, BlockManagerId location, Collection<Attempt> attempts) {
+        List<Attempt> inOrder = new ArrayList<>(attempts);
+        inOrder.sort(Comparator.comparingInt(each -> each.mapIndex));
+        long[] ids = new long[inOrder.size()];
+        int[] streams = new int[inOrder.size()];
+        int[] indexes = new int[inOrder.size()];
+        for (int i = 0; i < ids.length; i++) {
+            Attempt attempt = inOrder.get(i);
+            ids[i] = attempt.mapId;
+            indexes[i] = attempt.mapIndex;
+            streams[i] = attempt.streams;
+            mapIndexes.put(attempt.mapId, attempt.mapIndex);
         }
-        long[] ids = new long[attempts.size()];
-        int[] streams = new int[attempts.size()];
-        int[] indexes = new int[attempts.size()];
-        int i = 0;
-        for (Map.Entry<Long, Attempt> attempt : attempts.entrySet()) {
-            ids[i] = attempt.getKey();
-            indexes[i] = attempt.getValue().mapIndex;
-            streams[i++] = attempt.getValue().streams;
-            mapIndexes.put(attempt.getKey(), attempt.getValue().mapIndex);
-        }
-        String id = TaskManagerIds.taskManagerId(location);
-        locations.put(id, location);
-        sources.add(new Source(id, location.host(), location.port(), ids, streams, indexes));
+        sources.add(
+                new Source(
+                        id, TaskManagerIds.host(location), location.port(), ids, streams, indexes));
     }
 
     List<Source> sources() {
@@ -93,12 +117,7 @@ final class MapOutputs {
      * @return null if the map output was not asked for
      */
     BlockManagerId location(long mapId) {
-        for (Source source : sources) {
-            if (Arrays.stream(source.mapAttemptIds()).anyMatch(id -> id == mapId)) {
-                return locations.get(source.taskManagerId());
-            }
-        }
-        return null;
+        return locations.get(mapId);
     }
 
     int mapIndex(long mapId) {

@@ -20,6 +20,7 @@ public final class MapTask {
     private final ExecutorRuntime runtime;
     private final int shuffleId;
     private final long mapId;
+    private final boolean prefersHost;
     private final ShuffleWriteMetricsReporter metrics;
 
     /** Null if the task ended before the action was registered. */
@@ -34,21 +35,28 @@ public final class MapTask {
             ExecutorRuntime runtime,
             int shuffleId,
             long mapId,
+            boolean prefersHost,
             ShuffleWriteMetricsReporter metrics) {
         this.runtime = runtime;
         this.shuffleId = shuffleId;
         this.mapId = mapId;
+        this.prefersHost = prefersHost;
         this.metrics = metrics;
     }
 
-    /** Begins a map attempt, which ends with {@link #end} or, at the latest, with the task. */
+    /**
+     * Begins a map attempt, which ends with {@link #end} or, at the latest, with the task.
+     *
+     * @param prefersHost whether the output names the host that has it
+     */
     public static MapTask begin(
             ExecutorRuntime runtime,
             int shuffleId,
             long mapId,
+            boolean prefersHost,
             TaskContext context,
             ShuffleWriteMetricsReporter metrics) {
-        MapTask task = new MapTask(runtime, shuffleId, mapId, metrics);
+        MapTask task = new MapTask(runtime, shuffleId, mapId, prefersHost, metrics);
         RUNNING.put(mapId, task);
         task.atTaskEnd = TaskEndAction.register(context, task::end);
         return task;
@@ -94,7 +102,9 @@ public final class MapTask {
     void commit() throws IOException {
         long start = System.nanoTime();
         Message.HelloAck taskManager = output.commit();
-        location = TaskManagerIds.location(taskManager);
+        location =
+                TaskManagerIds.location(
+                        taskManager, prefersHost ? runtime.hostBeside(taskManager) : null, mapId);
         metrics.incBytesWritten(output.totalBytes());
         metrics.incWriteTime(System.nanoTime() - start);
         SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());

@@ -1,0 +1,55 @@
+"""Where reduce tasks run: beside their input if that is beside an executor, else anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.cluster import WORKER_HOSTS
+from tests.spark.applications import sluice_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.cluster import StandaloneCluster
+    from tests.spark.applications import Application, Both
+    from tests.spark.barrier import Barrier
+    from tests.spark.daemons import Daemons
+    from tests.spark.driver import Driver
+
+SLOTS = 2
+"""Executors, of one core and on a host of its own each."""
+
+FOR_EVER = "1h"
+
+
+@pytest.fixture(scope="module")
+def one_sided(
+    driver: Driver, cluster: StandaloneCluster, daemons: Daemons
+) -> Iterator[Application]:
+    settings = sluice_settings(daemons) | {
+        "spark.sluice.endpoints": daemons[0].endpoint,
+        "spark.locality.wait": FOR_EVER,
+    }
+    with driver.application("onesided", cluster.master_url, settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("maps", [2, 20])
+def test_a_host_without_a_taskmanager_gets_reduce_tasks(
+    one_sided: Application, barrier: Barrier, maps: int
+):
+    """A task that waited for the TaskManager's host would wait longer than the test."""
+    one_sided.new_events()
+    job = one_sided.start("held_reducers", barrier=str(barrier.path), reducers=SLOTS, maps=maps)
+    barrier.wait("reduce", SLOTS)
+    barrier.release()
+    job.result()
+    assert {host for host, _ in one_sided.new_events().placements()} == set(WORKER_HOSTS)
+
+
+def test_reduce_tasks_prefer_the_hosts_of_their_input(both: Both):
+    compared = both.compare("rdd_group_by_key")
+    assert compared.differences == []
+    assert {locality for _, locality in compared.events.placements()} == {"NODE_LOCAL"}
