@@ -183,7 +183,11 @@ final class ProducerLeg extends RoleHandler {
      * the journals of other TaskManagers have it.
      */
     void awaitFinished() throws IOException {
-        connection.waits().await(() -> finished || error != null, "the commit of a map output");
+        // The answer may have come with the flush of the request. A TaskManager that stops then has
+        // closed the connection already, and reading would lose what it had answered.
+        if (!finished && error == null) {
+            connection.waits().await(() -> finished || error != null, "the commit of a map output");
+        }
         check();
         connection.setHandler(null);
     }

@@ -277,6 +277,26 @@ class MapOutputWriterTest extends ShuffleTestCase {
     }
 
     @Test
+    void anAnswerCountsEvenIfTheConnectionIsClosedAfterIt() throws Exception {
+        TaskManagerConnection connection = pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER);
+        ProducerLeg leg = new ProducerLeg(connection);
+        leg.open(1, 7, 4);
+        leg.askToFinish(0, 0, Replicas.ONE);
+        while (!daemon.outputs.containsKey(7L)) {
+            connection.receive();
+        }
+        daemon.close();
+        assertThrows(
+                ClientException.ConnectionLost.class,
+                () -> {
+                    while (true) {
+                        connection.receive();
+                    }
+                });
+        leg.awaitFinished();
+    }
+
+    @Test
     void aTaskThatEndsDuringItsCommitGivesTheConnectionBack() throws Exception {
         MapOutputWriter writer = committing(false);
         writer.abort();
