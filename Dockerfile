@@ -6,10 +6,11 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eea
 
 FROM ${PYTHON_IMAGE} AS base
 # One user for daemons and executors: the Unix socket between them is open to its group only.
-# Volumes take over the owner of the directory that they are mounted at.
+# Volumes take over the owner of the directory that they are mounted at. Group 0 has the rights of
+# the owner, because OpenShift runs a container as any user of that group.
 RUN groupadd --gid 10001 sluice \
  && useradd --uid 10001 --gid sluice --no-create-home --home-dir /tmp --shell /usr/sbin/nologin sluice \
- && install -d -o sluice -g sluice -m 0750 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice \
+ && install -d -o sluice -g root -m 0770 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice \
       /run/sluice-tls /run/certificates /run/certificates/authority /run/certificates/taskmanager-1 \
       /run/certificates/taskmanager-2 /run/certificates/spark /run/certificates/spark-settings
 ENV PATH=/opt/sluice/bin:$PATH \
@@ -80,6 +81,12 @@ RUN pip install --no-cache-dir --no-deps /wheels/*.whl && python -m compileall -
 
 
 FROM base AS taskmanager
+# The kernel ignores SIGTERM for the first process of a container until that process has a handler,
+# which takes Python a moment; tini has one at once. -s: tini also works if it is not the first
+# process, as with `init: true` or in a pod with a shared process namespace.
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends tini \
+ && rm -rf /var/lib/apt/lists/*
 COPY --from=taskmanager-installed /opt/sluice /opt/sluice
 USER sluice
 WORKDIR /var/lib/sluice
@@ -87,7 +94,7 @@ ENV SLUICE_DATA_DIRECTORIES=/var/lib/sluice \
     SLUICE_MEMORY_DIRECTORY=/dev/shm/sluice \
     SLUICE_SOCKET_PATH=/run/sluice/taskmanager.sock
 EXPOSE 7337 7338
-ENTRYPOINT ["sluice"]
+ENTRYPOINT ["tini", "-s", "--", "sluice"]
 CMD ["taskmanager"]
 
 
@@ -104,7 +111,7 @@ FROM base AS spark
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/*
-RUN install -d -o sluice -g sluice -m 0750 /var/lib/spark
+RUN install -d -o sluice -g root -m 0770 /var/lib/spark
 COPY --from=spark-installed /opt/sluice /opt/sluice
 COPY docker/spark /etc/spark
 COPY docker/jobs /opt/jobs

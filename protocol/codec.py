@@ -168,7 +168,7 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
         Hello,
         (_is_name, _U32, _U32, _U32, _is_name, _is_bytes, _U32, _U32, _U32, _is_name),
     ),
-    2: (HelloAck, (_U32, _is_name, _U32, _U32, _U32, _is_name, _PORT)),
+    2: (HelloAck, (_U32, _is_name, _U32, _U32, _U32, _is_name, _PORT, _is_name)),
     3: (PartitionRequest, (_U32, _is_name, _U32, _are_attempts, _U32, _U32, _U32)),
     4: (BufferResponse, (_U32, _U32, _U32, _DATA_TYPE)),
     5: (AddCredit, (_U32, _CREDIT)),
@@ -337,7 +337,10 @@ def encode(message: Message, payload_length: int = 0) -> bytes:
         OverflowError: An integer is beyond 64 bits (a bug of the caller).
         ValueError: A string has no UTF-8 form (a bug of the caller).
     """
-    control: bytes = _pack((TYPE_IDS[type(message)], *message))
+    fields: tuple[Any, ...] = message
+    if type(message) is HelloAck and not message.instance_id:
+        fields = message[:-1]  # the form without instance ids
+    control: bytes = _pack((TYPE_IDS[type(message)], *fields))
     return _PREFIX.pack(len(control), payload_length) + control
 
 
@@ -384,6 +387,8 @@ def decode_control(control: bytes | bytearray | memoryview) -> Message:
         raise MalformedMessage("Unknown message type", value=fields[0])
     message_type, checks = form
     del fields[0]
+    if message_type is HelloAck and len(fields) == len(checks) - 1:
+        fields.append("")
     if len(fields) != len(checks):
         raise MalformedMessage(
             f"{message_type.__name__} has the wrong number of fields",

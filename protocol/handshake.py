@@ -41,7 +41,14 @@ from .identity import (
     Credential,
     is_scoped,
 )
-from .limits import MAGIC, MAX_NAME_CHARACTERS, NONCE_BYTES, PREFIX_BYTES, VERSION
+from .limits import (
+    FEATURE_INSTANCES,
+    MAGIC,
+    MAX_NAME_CHARACTERS,
+    NONCE_BYTES,
+    PREFIX_BYTES,
+    VERSION,
+)
 from .states import ROLES, State
 
 _CONNECTS: Final = b"sluice proof of the side that connects"
@@ -343,8 +350,10 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             limit=offer.segment_size_bytes,
             remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",
         )
+    features = hello.features & offer.features
     return offer._replace(
-        features=hello.features & offer.features,
+        features=features,
+        instance_id=offer.instance_id if features & FEATURE_INSTANCES else "",
         # Clients are always served by credit, also if they ask for watermark mode.
         flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
     )

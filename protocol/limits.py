@@ -86,6 +86,9 @@ FEATURE_BOUNDED_RELEASES: Final = 256
 FEATURE_CHECKED_OUTPUTS: Final = 512
 """Feature bit: a driver may ask which map outputs are missing; needs FEATURE_LOST_OUTPUTS."""
 
+FEATURE_INSTANCES: Final = 1024
+"""Feature bit: HelloAck has the instance id of the TaskManager, which is new at each start."""
+
 FEATURES: Final[dict[str, int]] = {
     "large_payloads": FEATURE_LARGE_PAYLOADS,
     "buffer_groups": FEATURE_BUFFER_GROUPS,
@@ -96,6 +99,7 @@ FEATURES: Final[dict[str, int]] = {
     "copies": FEATURE_COPIES,
     "bounded_releases": FEATURE_BOUNDED_RELEASES,
     "checked_outputs": FEATURE_CHECKED_OUTPUTS,
+    "instances": FEATURE_INSTANCES,
 }
 """Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
 clients ask for it, and never give it up."""

@@ -64,6 +64,7 @@ class HelloAck(NamedTuple):
     features: int
     advertised_host: str
     data_port: int
+    instance_id: str = ""  # empty: not sent, because the other side does not know it
 
 
 class Challenge(NamedTuple):

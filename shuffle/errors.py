@@ -130,6 +130,24 @@ class InvalidPoolSize(MemoryPoolError, ValueError):
     code = ErrorCode.CONFIGURATION
 
 
+class NetworkMemoryUnavailable(MemoryPoolError):
+    """The operating system refuses the memory of the network segments.
+
+    Args:
+        size_bytes: Size of all segments.
+        reason: The message of the operating system.
+    """
+
+    code = ErrorCode.CONFIGURATION
+
+    def __init__(self, size_bytes: int, reason: str) -> None:
+        super().__init__(
+            f"The operating system refuses the memory of the network segments: {reason}",
+            value=size_bytes,
+            remedy="Lower network_segments, or raise the limit of the address space (ulimit -v)",
+        )
+
+
 class SegmentNotLent(MemoryPoolError):
     """A segment was given back twice, or to a pool that had not lent it: a bug of the caller.
 

@@ -3,6 +3,8 @@
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..transport.host_port import host_port, split_host_port
+
 
 class ShuffleKey(NamedTuple):
     """A shuffle of an application."""
@@ -32,16 +34,18 @@ class TaskManagerPlace(NamedTuple):
     port: int
 
     def __str__(self) -> str:
+        return f"{self.taskmanager_id} {host_port(self.host, self.port)}"
+
+    def wire_text(self) -> str:
+        """Return the text that clients parse: IPv6 addresses have no brackets."""
         return f"{self.taskmanager_id} {self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> "TaskManagerPlace | None":
         """Read a place from its text; None if the text is not one."""
         taskmanager_id, _, address = text.partition(" ")
-        host, _, port = address.rpartition(":")
-        if not (taskmanager_id and host and port.isdecimal()):
-            return None
-        return cls(taskmanager_id, host, int(port))
+        found = split_host_port(address)
+        return cls(taskmanager_id, *found) if taskmanager_id and found is not None else None
 
 
 class SubpartitionRange(NamedTuple):

@@ -72,7 +72,7 @@ def spark_conf(
         merged = submit_conf(settings, user, spark_version)
     words = [*_conf_words(merged), *command.without(merged)]
     for name, value in zip(words[::2], words[1::2], strict=True):
-        click.echo(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")
+        _echo_as_given(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")
     if any(map(_READ_BY_SHELLS.search, words)):
         click.echo(
             "sluice: a value has a character that the shell would read in its own way: write "
@@ -139,6 +139,23 @@ def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> No
             {**os.environ, "SPARK_HOME": str(home), **_python(os.environ, user)},
         )
     sys.exit(exit_code)
+
+
+def _echo_as_given(line: str) -> None:
+    """Print a line for a shell, with the same bytes in it as in the arguments.
+
+    Raises:
+        click.ClickException: The encoding of the output lacks a character: an escape in its place
+            would be another value.
+    """
+    encoding = sys.stdout.encoding
+    try:
+        click.echo(line.encode(encoding, "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise click.ClickException(
+            f"{line!a} cannot be printed in {encoding}: {error.reason}. Run the command with "
+            "PYTHONIOENCODING=utf-8"
+        ) from None
 
 
 def _conf_words(settings: Mapping[str, str]) -> list[str]:

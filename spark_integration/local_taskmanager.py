@@ -37,11 +37,21 @@ class LocalTaskManager:
 
     Args:
         authenticated: Whether it lets in only those that have its token.
+
+    Raises:
+        SparkIntegrationError: There is no temporary directory to write to.
     """
 
     def __init__(self, *, authenticated: bool = False) -> None:
         self._authenticated = authenticated
-        self._directory = Path(tempfile.mkdtemp(prefix="sluice-"))
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="sluice-"))
+        except OSError as error:
+            raise SparkIntegrationError(
+                "A local TaskManager needs a temporary directory",
+                value=error.strerror or str(error),
+                remedy="Set TMPDIR to a directory that can be written, or give --endpoints",
+            ) from error
         shared_memory = Path("/dev/shm")  # noqa: S108 - a fresh name below it, made by mkdtemp
         self._memory = (
             Path(tempfile.mkdtemp(prefix="sluice-", dir=shared_memory))

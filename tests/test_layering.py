@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle", "spark_integration")
 TASK_ORDER = ("memory", "partition", "gate", "records", "client")
 """Folders of `shuffle`, which a task and a TaskManager both run, lowest first."""
-TASKMANAGER_ORDER = ("store", "serve", "ingest", "copies", "embedded", "watch")
+TASKMANAGER_ORDER = ("store", "serve", "ingest", "copies", "embedded", "watch", "process")
 """Folders of `shuffle/taskmanager`, lowest first."""
 CIRCLES = {
     frozenset(f"shuffle.memory.{name}" for name in ("local_buffer_pool", "network_buffer_pool"))
@@ -258,6 +258,7 @@ def test_below_the_taskmanager_there_is_no_exposition_and_no_command_line():
         for path in sources(package)
         if path.parent != ROOT / "shuffle/taskmanager"
         and path.parent != ROOT / "shuffle/taskmanager/watch"
+        and path.parent != ROOT / "shuffle/taskmanager/process"
         for found in imports_of(path)
         if found.top in DATA_PLANE_BANNED
     ]

@@ -12,10 +12,12 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from .connection_log import counted
 from .descriptors import Reserve
+from .host_port import ANY_FAMILY
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,14 @@ would reset it, and the other side might lose the reason."""
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SHORT: Final = _NO_DESCRIPTOR | {errno.ENOBUFS, errno.ENOMEM}
+_EVERY_ADDRESS: Final = ("0.0.0.0", "::")
+_FLAGS: Final = socket.AI_PASSIVE
+_MAX_FREE_PORTS: Final = 16
+"""Attempts to find a port that is free on all addresses; the kernel chooses it for the first."""
+
+_Address: TypeAlias = tuple[int, int, tuple[Any, ...], bool]
+"""Family, protocol, socket address, and whether it is skipped if its family is missing."""
+
 _NOTHING_THERE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 
@@ -42,11 +52,15 @@ class InNeed(NamedTuple):
             with a descriptor of the reserve.
         reserve: Descriptors that are kept for that.
         make_room: Called when the reserve is used up; may close connections.
+        is_full: Whether to refuse the next connection as if there was no descriptor for it, so that
+            others find some. Called with the number of accepted connections that do not have their
+            protocol yet. Needs ``refusal``.
     """
 
     refusal: Callable[[], bytes] | None = None
     reserve: int = 1
     make_room: Callable[[], None] = lambda: None
+    is_full: Callable[[int], bool] = lambda starting: False
 
 
 class Acceptor:
@@ -95,6 +109,11 @@ class Acceptor:
         self._sock.close()
         self._reserve.close()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether an accepted connection does not have its protocol yet."""
+        return bool(self._starting)
+
     async def wait_started(self) -> None:
         """Wait until every accepted connection has its protocol, after :meth:`close`.
 
@@ -115,7 +134,11 @@ class Acceptor:
                     self._wait_for_resources()
                     return
                 continue
-            self._serve(accepted)
+            refusal = self._in_need.refusal
+            if refusal is not None and self._in_need.is_full(len(self._starting)):
+                _refuse(accepted, refusal())
+            else:
+                self._serve(accepted)
 
     def _serve(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -146,7 +169,10 @@ class Acceptor:
         except BaseException as error:
             accepted.close()
             if isinstance(error, OSError):  # the peer has gone already
-                _log.info("a connection to %s ended at its start: %s", self._name, error)
+                extra = counted("connections ended at their start", self._name)
+                _log.info(
+                    "a connection to %s ended at its start: %s", self._name, error, extra=extra
+                )
                 return
             raise
 
@@ -195,29 +221,69 @@ def _refuse(accepted: socket.socket, reason: bytes) -> None:
         accepted.shutdown(socket.SHUT_WR)
 
 
-async def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind a TCP socket to each address of a host.
+async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind a TCP socket to each address of some hosts, all to the same port.
+
+    Args:
+        hosts: Names and addresses. ``*`` is every address of IPv4 and of IPv6, or of one of them
+            if the kernel does not have the other.
+        port: The port; 0: any port that is free on all addresses.
 
     Raises:
         OSError: An address is unknown, in use or of another host; no socket stays bound.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses: dict[_Address, None] = {}
+    for host in (ANY_FAMILY,) if ANY_FAMILY in hosts else hosts:
+        loop = asyncio.get_running_loop()
+        for each in _EVERY_ADDRESS if host == ANY_FAMILY else (host,):
+            found = await loop.getaddrinfo(each, port, type=socket.SOCK_STREAM, flags=_FLAGS)
+            for family, _, protocol, _, address in found:
+                addresses[family, protocol, address, host == ANY_FAMILY] = None
+    for _ in range(_MAX_FREE_PORTS):
+        try:
+            return _bind_all(addresses, port)
+        except OSError as error:
+            if port or error.errno != errno.EADDRINUSE:
+                raise
+    return _bind_all(addresses, port)
+
+
+def _bind_all(addresses: Iterable[_Address], port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     try:
-        for family, _, protocol, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, socket.SOCK_STREAM, protocol)
+        for family, protocol, (host, _, *rest), either in addresses:
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM, protocol)
+            except OSError as error:
+                if either and error.errno == errno.EAFNOSUPPORT:
+                    continue
+                raise
             bound.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 # Both families are bound one by one, so this socket must not take IPv4 as well.
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
+                sock.setsockopt(*_ipv6_only(), 1)
+            try:
+                sock.bind((host, port, *rest))
+            except OSError as error:
+                if not (either and error.errno == errno.EADDRNOTAVAIL):
+                    raise
+                bound.remove(sock)  # the kernel has the family, but it is turned off
+                sock.close()
+                continue
+            port = sock.getsockname()[1]
+        if not bound:
+            raise OSError(errno.EADDRNOTAVAIL, "this host has neither IPv4 nor IPv6")
     except BaseException:
         for sock in bound:
             sock.close()
         raise
     return bound
+
+
+def _ipv6_only() -> tuple[int, int]:
+    """Return level and name of the option; the kernel's numbers, if this Python lacks them."""
+    return getattr(socket, "IPPROTO_IPV6", 41), getattr(socket, "IPV6_V6ONLY", 26)
 
 
 def listen(

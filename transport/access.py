@@ -149,7 +149,8 @@ def read_secret(path: Path) -> bytes:
             "The file of a cluster secret is open to every user of this host",
             value=f"{path}: mode {stat.S_IMODE(mode):04o}",
             limit="0640",
-            remedy=f"chmod 0600 {path}",
+            remedy=f"chmod 0600 {path}; for a secret that a pod mounts: defaultMode: 0440, and "
+            "fsGroup with the group of the TaskManager",
         )
     try:
         return parse_secret(text)

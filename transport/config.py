@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..protocol.limits import FEATURE_ENCRYPTED_PEERS, FEATURES, MAX_CONTROL_BYTES
 from .certificate_roles import parse_rule
+from .host_port import is_every_address, is_loopback
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -18,6 +19,7 @@ from .settings import (
     FileMode,
     FilePath,
     HostName,
+    ListenHosts,
     Port,
     Seconds,
     Settings,
@@ -37,6 +39,9 @@ _MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 _LEAST_SECONDS: Final = 0.01
 """Within less no other side answers, not even on the same host."""
 
+_MOST_USER_TIMEOUT_SECONDS: Final = 2_147_483
+"""The kernel counts milliseconds in 31 bits."""
+
 _FINGERPRINT_DIGITS: Final = 64
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
@@ -44,16 +49,24 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 class TransportConfig(Settings):
     """How a TaskManager listens, connects and writes."""
 
-    bind_host: Annotated[HostName | None, NONE_ALLOWED] = None
-    """Address that the data port listens on. None: `0.0.0.0` on a TaskManager with a cluster secret
-    or with `allow_anonymous`, `127.0.0.1` on any other."""
+    bind_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
+    """Addresses that the data port listens on, such as `10.0.0.1, 2001:db8::1`; `*` is every
+    address of IPv4 and of IPv6. None: `0.0.0.0` on a TaskManager with a cluster secret or with
+    `allow_anonymous`, `127.0.0.1` on any other. In the file a list, as a flag or variable separated
+    by commas."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
 
     advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
-    """Host name or address under which others reach this TaskManager. None: `bind_host` when that
-    is a concrete address, else the host's name."""
+    """Host name or address under which others reach this TaskManager. None: the first address of
+    `bind_host` beyond the loopback, or the host's name if that is every address. A host's name that
+    is of the loopback here, as 127.0.1.1 is, is reported, and the address of the network interface
+    takes its place."""
+
+    advertised_port: Annotated[Annotated[Port, Field(ge=1)] | None, NONE_ALLOWED] = None
+    """Port under which others reach the data port, if something between maps ports, such as a
+    container engine. None: `data_port`."""
 
     socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Unix socket for clients on the same host. None: no Unix socket. The socket file of a dead
@@ -96,6 +109,14 @@ class TransportConfig(Settings):
     keepalive_seconds: Seconds = Field(30, gt=0)
     """Silence after which a connection is probed."""
 
+    tcp_user_timeout_seconds: Annotated[
+        Annotated[Seconds, Field(ge=_LEAST_SECONDS, le=_MOST_USER_TIMEOUT_SECONDS)] | None,
+        NONE_ALLOWED,
+    ] = 60
+    """Time for which the other host may acknowledge nothing, sent data or probes, or take nothing,
+    before a TCP connection ends (TCP_USER_TIMEOUT). Raise it where readers stop for longer, as in a
+    garbage collection. None: the kernel decides, for waiting data after 15 minutes or more."""
+
     congestion_control: Annotated[str | None, NONE_ALLOWED] = None
     """TCP congestion control of data connections, such as `cubic`. None: the kernel's default."""
 
@@ -129,9 +150,9 @@ class TransportConfig(Settings):
     features_off: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
     """Features of the wire protocol that this TaskManager does without, as one of an older release
     does: `large_payloads`, `buffer_groups`, `resumable_outputs`, `region_areas`,
-    `buffer_checksums`, `lost_outputs`, `copies`, `bounded_releases`, `checked_outputs`. So a new
-    feature can be held back until the last TaskManager has it. As a flag or variable: separated by
-    commas."""
+    `buffer_checksums`, `lost_outputs`, `copies`, `bounded_releases`, `checked_outputs`,
+    `instances`. So a new feature can be held back until the last TaskManager has it. As a flag or
+    variable: separated by commas."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush its write buffer."""
@@ -246,12 +267,10 @@ class TransportConfig(Settings):
         """Return the host to which others are told to connect."""
         if self.advertised_host is not None:
             return self.advertised_host
-        host = self.bind_host or LOOPBACK
-        try:
-            unspecified = ipaddress.ip_address(host).is_unspecified
-        except ValueError:  # a name, and so concrete
-            unspecified = False
-        return socket.gethostname() if unspecified else host
+        hosts = self.bind_host or (LOOPBACK,)
+        if any(map(is_every_address, hosts)):
+            return socket.gethostname()
+        return next((host for host in hosts if not is_loopback(host)), hosts[0])
 
 
 class AuthConfig(Settings):

@@ -42,7 +42,8 @@ from .access import Accepting
 from .backlog import Backlog
 from .config import TransportConfig
 from .connection_handler import ConnectionHandler
-from .errors import ConnectionLost, one_line
+from .connection_log import log_end
+from .errors import ConnectionLost
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
 from .read_turn import ReadTurn
@@ -84,9 +85,7 @@ class Connection:
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
-        self.state = ConnectionState(
-            side, hello.role if hello else 0, claims=credential is not None
-        )
+        self.state = ConnectionState(side, hello.role if hello else 0, claims=bool(credential))
         self.remote = "?"
         self.name = self.application_id = self.subject = ""
         self.features, self.flow_control = 0, FLOW_CREDIT
@@ -103,7 +102,7 @@ class Connection:
         )
         self._handler_factory: HandlerFactory | None = handler_factory
         self._greeting = Greeting(hello, credential, accepting, self.fail)
-        self._on_closed = on_closed
+        self.on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._read_turn = ReadTurn(self._decoder, accepting.loop_shares if accepting else None)
         self.loop_share = self._read_turn.share
@@ -254,14 +253,15 @@ class Connection:
             return
         self._error = error
         why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
-        text = one_line(error)
-        _log.warning("closing connection %s: %s%s: %s", self.remote, error.code.name, why, text)
+        log_end(_log, "closing", self.remote, f"{error.code.name}{why}", error)
         self.send(error_response(None, error))
         self.close()
 
     def abort(self, error: SluiceError) -> None:
         """Drop the connection at once; the handler gets ``error``."""
         self._error = self._error or error
+        if isinstance(error, RemoteError) and self.state.side is Side.ACCEPTED:
+            log_end(_log, "the other side ends", self.remote, error.code.name, error)
         self._enter_closed()
         if self._transport is not None:
             self._transport.abort()
@@ -342,8 +342,8 @@ class Connection:
             if handler is not None:
                 handler.connection_lost(error)
         finally:
-            if self._on_closed is not None:
-                self._on_closed(self)
+            if self.on_closed is not None:
+                self.on_closed(self)
             self._let_go()
 
     # ---- sluice.protocol.framing.FrameSink ------------------------------------------------------
@@ -389,7 +389,7 @@ class Connection:
         self._decoder.close()
         self._frame_deadline.close()
         self._greeting.close()
-        self._handler_factory = self._on_closed = self._error = None
+        self._handler_factory = self.on_closed = self._error = None
 
     def _before_open(self, message: Message) -> None:
         if self.state.state is State.CLOSED:
@@ -444,7 +444,7 @@ class Connection:
     def _evicted(self, error: SluiceError) -> None:
         """Close: too much is unread, or another connection needs the memory."""
         if self._out.backlog_bytes:
-            _log.warning("dropping connection %s: %s", self.remote, one_line(error))
+            log_end(_log, "dropping", self.remote, error.code.name, error)
             self.abort(error)
         else:
             self.fail(error)

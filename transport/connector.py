@@ -11,6 +11,7 @@ from ..protocol.messages import Hello, HelloAck
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
+from .host_port import host_port
 from .loop_protocol import LoopProtocol
 from .name_lookup import look_up
 from .peer_networks import PeerNetworks
@@ -28,7 +29,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}" if self.port else f"unix:{self.host}"
+        return host_port(self.host, self.port) if self.port else f"unix:{self.host}"
 
 
 class Attempts:

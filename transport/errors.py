@@ -57,7 +57,7 @@ class AddressUnavailable(SluiceError):
     code = ErrorCode.CONFIGURATION
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | str) -> str:
     """Return an error for the log: it may hold bytes of the other side, which must not forge lines.
 
     It is cut to MOST_LOGGED_CHARACTERS.

@@ -1,14 +1,10 @@
 """Accepts connections on TCP and Unix sockets, up to a limit, and closes them in order."""
 
 import asyncio
-import contextlib
-import errno
 import logging
-import os
-import socket
-import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from ..protocol.codec import encode
 from ..protocol.control_memory import ControlMemory
@@ -20,14 +16,34 @@ from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
 from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
+from .host_port import host_ports
 from .loop_protocol import LoopProtocol
 from .loop_share import LoopShares
 from .outcomes import Outcomes
 from .tls import ReloadingTls, reloading_tls
 from .tls_transport import TlsTransport
 from .traffic import Traffic
+from .unix_socket import UnixSocket
 
 _log = logging.getLogger(__name__)
+
+
+REFUSALS_SHARE: Final = 8
+"""One in so many data connections may be one that is told why it is refused."""
+
+
+class Limits(NamedTuple):
+    """How many connections are kept at a time.
+
+    Attributes:
+        connections: Those that are served.
+        handshakes: Those without a handshake, over TCP and over the Unix socket each.
+        refusals: Those that are told why they are refused. More are refused at once.
+    """
+
+    connections: int
+    handshakes: int
+    refusals: int
 
 
 class Listener:
@@ -56,12 +72,11 @@ class Listener:
         self._offer = offer
         self._access = Access() if access is None else access
         self._acceptors: list[Acceptor] = []
-        self._socket_file: tuple[int, int] | None = None
-        """Device and inode of the Unix socket file that this listener made."""
+        self.unix_socket: UnixSocket | None = None
+        """The Unix socket, once started; None without one."""
         self._accepting = False
         self._changed = asyncio.Event()
-        self._limits = config.max_connections, config.max_handshakes
-        """Most connections, and most of them without a handshake."""
+        self._limits = Limits(config.max_connections, config.max_handshakes, config.max_handshakes)
         self.connections: set[Connection] = set()
         self._unproven: tuple[set[Connection], set[Connection]] = set(), set()
         """Connections that were let in and have not finished their handshake, over TCP and over the
@@ -93,7 +108,7 @@ class Listener:
         try:
             await self._start_tcp()
             if self._config.socket_path is not None:
-                await self._start_unix(self._config.socket_path)
+                self._start_unix(self._config.socket_path)
         except BaseException:
             self.stop_accepting()
             raise
@@ -112,12 +127,8 @@ class Listener:
         self._accepting = False
         for acceptor in self._acceptors:
             acceptor.close()
-        made, self._socket_file = self._socket_file, None
-        if made is not None and self._config.socket_path is not None:
-            # Another process may have put its own file there since then: that one stays.
-            with contextlib.suppress(FileNotFoundError):
-                if _identity(self._config.socket_path) == made:
-                    self._config.socket_path.unlink()
+        if self.unix_socket is not None:
+            self.unix_socket.stop_accepting()
 
     async def close(self) -> None:
         """Close everything and wait until every connection is gone.
@@ -129,6 +140,8 @@ class Listener:
         self.stop_accepting()
         for acceptor in self._acceptors:
             await acceptor.wait_started()
+        if self.unix_socket is not None:
+            await self.unix_socket.wait_started()
         for connection in list(self.connections):
             connection.close()
         while self.connections:
@@ -136,7 +149,7 @@ class Listener:
             await self._changed.wait()
 
     async def _start_tcp(self) -> None:
-        host, port = self._config.bind_host or LOOPBACK, self._config.data_port
+        hosts, port = self._config.bind_host or (LOOPBACK,), self._config.data_port
         tls = self.tls = reloading_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
@@ -146,44 +159,30 @@ class Listener:
             return TlsTransport(connection, tls.current(), self._config.handshake_timeout_seconds)
 
         try:
-            sockets = await bind(host, port)
+            sockets = await bind(hosts, port)
             self.port = sockets[0].getsockname()[1]
-            name = f"the data port {host}:{self.port}"
+            name = f"the data port {host_ports(hosts, self.port)}"
             # What it could be told under TLS takes a handshake first, which takes its time.
-            in_need = InNeed(self._refuse_without_descriptors if tls is None else _say_nothing)
+            refusal = self._refuse_without_descriptors if tls is None else _say_nothing
+            in_need = InNeed(refusal, is_full=self._is_full)
             self._acceptors += listen(sockets, accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
             raise AddressUnavailable(
-                f"Cannot listen on {host}:{port}",
+                f"Cannot listen on {host_ports(hosts, port)}",
                 value=error.strerror or error,
                 remedy="Stop the process that has it (ss -ltnp), or set transport.data_port and "
                 "transport.bind_host",
             ) from error
 
-    async def _start_unix(self, path: Path) -> None:
-        def accept() -> asyncio.BaseProtocol:
-            return LoopProtocol(self._accept(over_tcp=False))
-
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale(path)
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.bind(str(path))
-                self._socket_file = _identity(path)
-                os.chmod(path, self._config.socket_mode)
-            except BaseException:
-                sock.close()
-                raise
-            name = f"the socket {path}"
-            in_need = InNeed(self._refuse_without_descriptors)
-            self._acceptors += listen([sock], accept, self._config.listen_backlog, name, in_need)
-        except OSError as error:
-            raise AddressUnavailable(
-                f"Cannot listen on the Unix socket {path}",
-                value=error.strerror or error,
-                remedy="Stop the TaskManager that has it, or set transport.socket_path",
-            ) from error
+    def _start_unix(self, path: Path) -> None:
+        self.unix_socket = UnixSocket(
+            path,
+            self._config.socket_mode,
+            lambda: LoopProtocol(self._accept(over_tcp=False)),
+            self._config.listen_backlog,
+            InNeed(self._refuse_without_descriptors, is_full=self._is_full),
+        )
+        self.unix_socket.start()
 
     def _accept(self, *, over_tcp: bool = True) -> Connection:
         unproven = self._unproven[0 if over_tcp else 1]
@@ -213,22 +212,27 @@ class Listener:
         """Return the error for the next connection if a limit is reached."""
         served = len(self.connections) - len(self._refused)
         limits = self._limits
-        if served < limits[0] and unproven < limits[1]:
+        if served < limits.connections and unproven < limits.handshakes:
             return None
         self.refused_total += 1
-        if served < limits[0]:
+        if served < limits.connections:
             return TooManyConnections(
                 "The TaskManager has reached its limit of unfinished handshakes",
                 value=unproven + 1,
-                limit=limits[1],
+                limit=limits.handshakes,
                 remedy="Try again; if these are no attack, raise transport.max_handshakes",
             )
         return TooManyConnections(
             "The TaskManager has reached its limit of connections",
             value=served + 1,
-            limit=limits[0],
+            limit=limits.connections,
             remedy="Raise transport.max_connections, and the limit of open files with it",
         )
+
+    def _is_full(self, starting: int) -> bool:
+        """Tell whether the next connection is not even worth a descriptor until it was told why."""
+        limits = self._limits
+        return len(self.connections) + starting >= limits.connections + limits.refusals
 
     def _refuse_without_descriptors(self) -> bytes:
         """Return the error for a connection that has no descriptor to be served with."""
@@ -243,14 +247,20 @@ class Listener:
         self.outcomes.turned_away(error)
         return encode(error_response(None, error))
 
-    def _within_open_files(self) -> tuple[int, int]:
-        """Return the limits of connections and of handshakes that the process can keep.
+    def _within_open_files(self) -> Limits:
+        """Return the limits of connections that the process can keep.
 
         Strangers over TCP and over the Unix socket together get no more than two thirds.
         """
-        most = data_connections()
         config = self._config
-        limits = min(config.max_connections, most), min(config.max_handshakes, max(1, most // 3))
+        most = data_connections()
+        refusals = max(1, min(config.max_handshakes, most // REFUSALS_SHARE))
+        most = max(1, most - refusals)
+        limits = Limits(
+            min(config.max_connections, most),
+            min(config.max_handshakes, max(1, most // 3)),
+            refusals,
+        )
         if most < config.max_connections:
             _log.info(
                 "the limit of open files lets %d connections be served, max_connections is %d",
@@ -277,31 +287,3 @@ class Listener:
 
 def _say_nothing() -> bytes:
     return b""
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a dead daemon; a living one keeps it.
-
-    Raises:
-        OSError: A process answers there, or the file is not a socket.
-    """
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "a file that is not a socket is in the way")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            _log.info("removing the socket file of a dead TaskManager: %s", path)
-            path.unlink()
-            return
-    raise OSError(errno.EADDRINUSE, "another TaskManager answers there")

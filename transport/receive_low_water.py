@@ -59,6 +59,8 @@ class ReceiveLowWater:
             return None
         if transport.get_extra_info("ssl_object") is not None or not kernel_makes_room():
             return None
+        if not hasattr(socket, "SO_RCVLOWAT"):
+            return None
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         except OSError:  # a sandbox that has its own network stack

@@ -7,13 +7,19 @@ Any other form is refused with the remedy in the message: units are never guesse
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
 import re
+import textwrap
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..protocol.limits import MAX_NAME_CHARACTERS
+from .host_port import ANY_FAMILY, without_brackets
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""
@@ -23,14 +29,33 @@ _HIGHEST_MODE: Final = 0o777
 
 
 class Settings(BaseModel):
-    """Base of every configuration class: immutable, no unknown keys, documented by docstrings."""
+    """Base of every configuration class: immutable, no unknown keys, documented by docstrings.
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        use_attribute_docstrings=True,
-    )
+    Only help texts and generated pages need these docstrings, see :func:`descriptions`. Reading the
+    source for them at every start, as ``use_attribute_docstrings`` does, would add a tenth to it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+@functools.cache
+def descriptions(settings: type[Settings]) -> dict[str, str]:
+    """Return the docstrings below the fields of a configuration class, by field.
+
+    Raises:
+        OSError: The source file is missing.
+    """
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    found: dict[str, str] = {}
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    for field, docstring in itertools.pairwise(body):
+        match field, docstring:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = inspect.cleandoc(text)
+    return found
 
 
 def format_size(size_bytes: int) -> str:
@@ -103,18 +128,29 @@ def _parse_path(value: object) -> object:
 
 
 def _check_host(host: str) -> str:
-    """Refuse a text that the resolver cannot even look up."""
+    """Refuse a text that the resolver cannot even look up; return an address without brackets."""
+    host = without_brackets(host)
     try:
         host.encode("idna")
     except UnicodeError:
         known = False
     else:
-        known = host.isprintable() and not {" ", "/"} & set(host)
+        known = host.isprintable() and not {" ", "/", ANY_FAMILY} & set(host)
     if not known or len(host) > MAX_NAME_CHARACTERS:
         raise ValueError(
             "is no host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
         )
     return host
+
+
+def _check_listened(host: str) -> str:
+    return host if host == ANY_FAMILY else _check_host(host)
+
+
+def _check_any(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    if not hosts:
+        raise ValueError("must not be empty")
+    return hosts
 
 
 def split_list(value: object) -> object:
@@ -145,6 +181,13 @@ Port = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=65535)]
 
 HostName = Annotated[str, Field(min_length=1), AfterValidator(_check_host)]
 """The name or the address of a host."""
+
+ListenHosts = Annotated[
+    tuple[Annotated[str, Field(min_length=1), AfterValidator(_check_listened)], ...],
+    AfterValidator(_check_any),
+    BeforeValidator(split_list),
+]
+"""Hosts to listen on: names and addresses, or ``*`` for every address of IPv4 and IPv6."""
 
 FileMode = Annotated[int, BeforeValidator(_parse_mode)]
 """Permission bits of a file."""

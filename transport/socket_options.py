@@ -1,4 +1,4 @@
-"""Sockets of connections: their options (no delay, keepalive, congestion control) and peers."""
+"""Sockets of connections: their options (no delay, timeouts, congestion control) and peers."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ import struct
 from typing import NamedTuple
 
 from .config import TransportConfig
+from .host_port import host_port
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +36,12 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
     idle = min(max(1, int(config.keepalive_seconds)), _LONGEST_KEEPALIVE_SECONDS)
     interval = max(1, idle // _KEEPALIVE_PROBES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    timeout_ms = 0 if (seconds := config.tcp_user_timeout_seconds) is None else int(1000 * seconds)
     for name, value in (
         ("TCP_KEEPIDLE", idle),
         ("TCP_KEEPINTVL", interval),
         ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", timeout_ms),  # with one, the kernel ignores the number of probes
     ):
         option = getattr(socket, name, None)  # not on every platform
         if option is not None:
@@ -86,4 +89,4 @@ def describe_peer(transport: asyncio.BaseTransport) -> str:
             f"unix:{transport.get_extra_info('sockname') or transport.get_extra_info('peername')}"
         )
     peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+    return host_port(peer[0], peer[1]) if isinstance(peer, tuple) else str(peer)

@@ -27,9 +27,11 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from .connection import Connection
+from .connection_log import log_end
 from .errors import DeadlineExceeded
 from .greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT
 from .tls import Tls, TlsRefused, pin_refusal, refusal
+from .write_lines import lines_writer
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +188,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         elif self._state is _State.HANDSHAKE:
             self._early.extend(map(bytes, list_of_data))
         elif self._state is _State.PLAIN:
-            self._transport.writelines(list_of_data)
+            lines_writer(self._transport)(list_of_data)
 
     def get_write_buffer_size(self) -> int:
         """Return the unsent encrypted bytes, which are never fewer than the plain bytes in them."""
@@ -338,7 +340,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _refuse(self, error: TlsRefused) -> None:
         """End the connection for a reason that OpenSSL has put into an alert."""
-        _log.warning("refusing connection %s: %s", self._connection.remote, error)
+        log_end(_log, "refusing", self._connection.remote, "TLS", error)
         self._flush()
         self._state = _State.REFUSED
         self._early.clear()
@@ -367,7 +369,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             f"{remote} does not speak TLS",
             remedy="Set transport.tls_enabled on both sides, or on neither",
         )
-        _log.warning("refusing connection %s: %s", remote, error)
+        log_end(_log, "refusing", remote, "TLS", error)
         self._connection.abort(error)
 
     def _late(self) -> None:
@@ -377,7 +379,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             limit=f"{self._handshake_timeout_seconds} s",
             remedy="Check that the other side speaks TLS to this port",
         )
-        _log.warning("closing connection %s: %s", self._connection.remote, error)
+        log_end(_log, "closing", self._connection.remote, error.code.name, error)
         self._connection.abort(error)
 
     def _cancel_timer(self) -> None:

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
+from .write_lines import Lines, lines_writer
+
 Release: TypeAlias = Callable[[], None]
 """Ends a lease: the transport does not use the memory any more. Called exactly once, also on
 failure."""
@@ -67,6 +69,7 @@ class WriteSide:
         "_transport",
         "_turn_due",
         "_watching_drain",
+        "_write_lines",
         "backlog_bytes",
         "bytes_out",
         "messages_out",
@@ -85,6 +88,7 @@ class WriteSide:
         self._high_bytes = high_bytes
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._write_lines: Callable[[Lines], None] = _nowhere
         self._closed = False
         self._leases: deque[tuple[int, Release]] = deque()
         self._turn_due = False
@@ -117,6 +121,7 @@ class WriteSide:
     def open(self, transport: asyncio.Transport) -> None:
         """Take the transport; the side is writable from now on unless it was closed before."""
         self._transport = transport
+        self._write_lines = lines_writer(transport)
         self._set_limits()
         self.writable = not self._closed
 
@@ -163,7 +168,7 @@ class WriteSide:
             elif self._joined:
                 self._write_joined(transport)
             if length > len(head):
-                transport.writelines((head, payload))
+                self._write_lines((head, payload))
             else:
                 transport.write(head)
         self._written(transport, length, release, messages)
@@ -196,7 +201,7 @@ class WriteSide:
         else:
             if self._joined:
                 self._write_joined(transport)
-            transport.writelines([head, *pieces])
+            self._write_lines([head, *pieces])
         self._written(transport, length, release, 1)
 
     def _written(
@@ -235,7 +240,7 @@ class WriteSide:
         else:
             if self._joined:
                 self._write_joined(transport)
-            transport.writelines(gathered)
+            self._write_lines(gathered)
         if self._watching_drain:
             self._see_high_watermark(transport)
 
@@ -306,6 +311,7 @@ class WriteSide:
         """End every lease, because the transport is gone."""
         self.writable = False
         self._transport = None
+        self._write_lines = _nowhere
         self._gathered = []
         self._gathered_bytes = 0
         self._joined = bytearray()
@@ -346,3 +352,7 @@ class WriteSide:
         """Let the loop tell when its buffer is empty."""
         self._watching_drain = True
         transport.set_write_buffer_limits(high=0, low=0)
+
+
+def _nowhere(lines: Lines) -> None:
+    """Write nothing: there is no transport."""

@@ -76,11 +76,18 @@ class ClientChannelOpener(ChannelOpener):
         segments = await self.exclusive_segments(len(batch))
         each = len(segments) // len(batch)
         wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []
-        for number, (channel, source) in enumerate(batch):
-            if isinstance(channel, LocalInputChannel):
-                raise TypeError("a client has no local partitions")
-            if self.give(channel, leg, segments[number * each : (number + 1) * each]):
-                wanted.append((channel, source))
+        given = 0
+        try:
+            for channel, source in batch:
+                if isinstance(channel, LocalInputChannel):
+                    raise TypeError("a client has no local partitions")
+                exclusive = segments[given : given + each]
+                given += each
+                if self.give(channel, leg, exclusive):
+                    wanted.append((channel, source))
+        except BaseException:
+            self._memory.network_pool.recycle_segments(segments[given:])
+            raise
         self._gates.append((leg, leg.open_gate(self.wanted, wanted)))
 
     def stop(self) -> None:

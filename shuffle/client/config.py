@@ -7,6 +7,7 @@ from pydantic import Field
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import TransportConfig
 from ...transport.connector import Address
+from ...transport.host_port import split_host_port
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
 
 
@@ -75,9 +76,9 @@ def parse_endpoint(endpoint: str) -> Address:
         if path.startswith("/"):
             return Address(path, 0)
     else:
-        host, _, port = endpoint.rpartition(":")
-        if host and port.isdecimal() and 0 < int(port) < 65536:
-            return Address(host.strip("[]"), int(port))
+        found = split_host_port(endpoint)
+        if found is not None:
+            return Address(*found)
     raise InvalidEndpoint(
         "Endpoint of a TaskManager cannot be understood",
         value=endpoint,

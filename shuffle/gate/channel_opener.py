@@ -171,10 +171,19 @@ class ChannelOpener:
 
         Returns:
             False if the channel was released meanwhile, and has nothing to ask for.
+
+        Raises:
+            InsufficientNetworkBuffers: No floating buffer is left; the segments are given back.
         """
         network_pool = self._memory.network_pool
-        buffers = BufferManager(network_pool, self.floating_pool(), exclusive, channel)
-        return channel.attach(buffers, sender)
+        try:
+            floating_pool = self.floating_pool()
+        except BaseException:
+            network_pool.recycle_segments(exclusive)
+            raise
+        return channel.attach(
+            BufferManager(network_pool, floating_pool, exclusive, channel), sender
+        )
 
     async def _open_or_fail(self, batch: list[Opening]) -> None:
         try:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from ...protocol.limits import RECEIVE_TAIL_BYTES
+from ..errors import NetworkMemoryUnavailable
 
 
 class MemorySegment:
@@ -69,13 +70,19 @@ class SegmentMapping:
     Args:
         total_segments: Number of segments, at least 1.
         segment_size_bytes: Payload capacity of each, at least 1.
+
+    Raises:
+        NetworkMemoryUnavailable: The operating system refuses the memory.
     """
 
     __slots__ = ("_mapping", "_view", "segments")
 
     def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
         stride = segment_size_bytes + RECEIVE_TAIL_BYTES
-        self._mapping = mmap.mmap(-1, total_segments * stride)
+        try:
+            self._mapping = mmap.mmap(-1, total_segments * stride)
+        except OSError as error:
+            raise NetworkMemoryUnavailable(total_segments * stride, str(error)) from error
         self._view = memoryview(self._mapping)
         self.segments: tuple[MemorySegment, ...] = tuple(
             MemorySegment(index, self._view, segment_size_bytes) for index in range(total_segments)

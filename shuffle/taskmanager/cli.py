@@ -1,27 +1,31 @@
 """The ``sluice`` command line.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration. An expected failure is one line on
-standard error, never a traceback. Packages above this one add commands by the entry-point group
-``sluice.commands``; they are imported when they are used.
+standard error, never a traceback. A daemon imports only its own command. Other commands are
+imported when they are used, also those that packages above this one add by the entry-point group
+``sluice.commands``.
 """
 
 from __future__ import annotations
 
+from . import early_signals, late_collection  # noqa: F401 - first: what follows takes time
+
+# isort: split
+import importlib
 import importlib.metadata
-import json
+import io
 import logging
 import os
-import shutil
+import platform
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from click import shell_completion
 
-from ...protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ...protocol.errors import SluiceError
-from . import host_limits, secret_commands
+from . import host_limits
 from .config import (
     CONFIG_FILE_VARIABLE,
     ConfigError,
@@ -29,38 +33,68 @@ from .config import (
     foreign_variables,
     load,
 )
-from .http_client import (
-    DEFAULT_URL,
-    TIMEOUT_SECONDS,
-    Given,
-    fetch_json,
-    http_url,
-    proof_options,
-)
 from .key_options import SectionedCommand, key_options
-from .watch.status import InvalidStatus, TaskManagerStatus
-from .watch.table import ANONYMOUS, render, render_application
+from .process import output
+from .watch.status import data_path
 
 _log = logging.getLogger(__name__)
 
 PROGRAM: Final = "sluice"
+DISTRIBUTION: Final = "sluice-shuffle"
 COMMANDS_GROUP: Final = "sluice.commands"
+_MODULES: Final = {
+    "drain": "status_commands",
+    "secret": "secret_commands",
+    "status": "status_commands",
+    "token": "secret_commands",
+    "undrain": "status_commands",
+}
+"""Modules beside this one that have commands, by the name of the command."""
+
 FAILURE: Final = 1
 BAD_CONFIGURATION: Final = 2
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _OpenGroup(click.Group):
-    """A group that also offers the commands that installed packages register."""
+    r"""A group with the commands of other modules and of installed packages.
+
+    Its output never fails: a character that the terminal's encoding lacks is written as its escape,
+    ``\u2192``. The variable NO_COLOR turns colors off, see https://no-color.org.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **extra)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Make the context of a call."""
+        if os.environ.get("NO_COLOR"):
+            extra["color"] = False
+        return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_registered()})
+        return sorted({*super().list_commands(ctx), *_MODULES, *_registered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
-        entry = _registered().get(cmd_name)
-        if own is not None or entry is None:
+        if own is not None:
             return own
+        if cmd_name in _MODULES:
+            module = importlib.import_module(f".{_MODULES[cmd_name]}", __package__)
+            found: click.Command = getattr(module, cmd_name)
+            return found
+        entry = _registered().get(cmd_name)
+        if entry is None:
+            return None
         try:
             command = entry.load()
         except (ImportError, AttributeError) as error:
@@ -88,14 +122,21 @@ def _broken(name: str, reason: str) -> click.Command:
     )
 
 
-@click.group(cls=_OpenGroup)
-@click.version_option(package_name="sluice-shuffle", prog_name=PROGRAM)
+@click.group(cls=_OpenGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
 def main() -> None:
     """A networked shuffle service for Spark."""
 
 
-main.add_command(secret_commands.secret)
-main.add_command(secret_commands.token)
+@main.command()
+def version() -> None:
+    """Show the version of Sluice, its data path and its Python.
+
+    The data path is compiled in the wheel, and interpreted where no wheel is installed.
+    """
+    python = platform.python_version()
+    number = importlib.metadata.version(DISTRIBUTION)
+    click.echo(f"{PROGRAM} {number}, data path {data_path()}, Python {python}")
 
 
 @main.command(cls=SectionedCommand)
@@ -113,13 +154,14 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     Every key can be given in the file, as an environment variable (SLUICE_DATA_PORT) and as a
     flag (--data-port); a flag wins over the environment, the environment over the file.
     """
+    output.redirect()
     try:
         config = load(config_file, os.environ, flags, _problems_here)
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"sluice: configuration: {problem}", err=True)
         sys.exit(BAD_CONFIGURATION)
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    output.start_logging(config.log_level)
     foreign = foreign_variables(os.environ)
     if foreign:
         _log.info(
@@ -130,6 +172,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
 
     from . import service
 
+    late_collection.begin()
     try:
         exit_code = service.run(config, lambda: load(config_file, os.environ, flags))
     except SluiceError as error:
@@ -142,129 +185,6 @@ def _problems_here(config: TaskManagerConfig) -> list[host_limits.HostProblem]:
     return host_limits.problems(config, host_limits.gather(config))
 
 
-@main.command(short_help="Show the state of a TaskManager.")
-@click.argument("url", default=DEFAULT_URL)
-@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-@click.option("--application", metavar="NAME", help="Show what one application holds.")
-@proof_options
-def status(
-    url: str,
-    as_json: bool,
-    application: str | None,
-    secret_file: Path | None,
-    token_file: Path | None,
-) -> None:
-    """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
-
-    URL may be given without http://; without any it is the default port of this host. In a pipe
-    the columns stand at least two blanks apart and no line is cut or wrapped.
-
-    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
-    command makes one for itself.
-    """
-    url = http_url(url)
-    token = Given(secret_file, token_file).token(SCOPE_STATUS)
-    try:
-        document = fetch_json(url, "/api/v1/status", token=token)
-        snapshot = TaskManagerStatus.from_json(document)
-    except InvalidStatus as error:
-        raise click.ClickException(
-            f"{url} is not the HTTP port of a TaskManager: {error}"
-        ) from None
-    if as_json:
-        click.echo(json.dumps(document, indent=2))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if application is None:
-        parts = list(render(snapshot, width))
-    else:
-        parts = list(render_application(snapshot, application, width))
-    if not parts:
-        raise click.ClickException(f"the TaskManager at {url} knows no application {application}")
-    for title, lines in parts:
-        if title:
-            click.echo(f"\n{click.style(title, bold=True)}")
-        elif snapshot.serves == "anonymous":
-            lines = [_in_red(line) if line.startswith(ANONYMOUS[:9]) else line for line in lines]
-        click.echo("\n".join(lines))
-
-
-def _in_red(line: str) -> str:
-    return click.style(line, fg="red", bold=True)
-
-
-@main.command(short_help="Let a TaskManager take no new map outputs.")
-@click.argument("url", default=DEFAULT_URL)
-@click.option(
-    "--wait",
-    "wait_seconds",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait until nothing is written or read any more.",
-)
-@click.option("--migrate", is_flag=True, help="Move all map outputs to other TaskManagers.")
-@proof_options
-def drain(
-    url: str, wait_seconds: float, migrate: bool, secret_file: Path | None, token_file: Path | None
-) -> None:
-    """Let the TaskManager whose HTTP port is at URL take nothing new.
-
-    New map outputs go to other TaskManagers. What is being written is finished, and readers are
-    served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
-
-    With --migrate all map outputs move to other TaskManagers, whose drivers send readers there, so
-    that the host can go for good. Exit code 1 if some stay, with their number and the reason.
-
-    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
-    command makes one for itself. One without a secret is drained from its own host only.
-    """
-    url = http_url(url)
-    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
-    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}{'&migrate=true' if migrate else ''}"
-    try:
-        answer = fetch_json(url, path, "POST", wait_seconds + TIMEOUT_SECONDS, token=token)
-    except InvalidStatus as error:
-        raise click.ClickException(f"{url} does not drain: {error}") from None
-    if not isinstance(answer, dict) or answer.get("busy") is not False:
-        raise click.ClickException(
-            f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
-            f"look at it with: sluice status {url}"
-        )
-    if migrate and answer.get("staying"):
-        raise click.ClickException(
-            f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
-            f"other TaskManager takes them: {answer.get('reason')}"
-        )
-    if migrate:
-        click.echo(
-            f"drained: {answer.get('moved')} map outputs have moved, nothing is written or read"
-        )
-    else:
-        click.echo("drained: nothing is written or read")
-
-
-@main.command(short_help="Let a drained TaskManager take map outputs again.")
-@click.argument("url", default=DEFAULT_URL)
-@proof_options
-def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
-    """Let the TaskManager whose HTTP port is at URL take new map outputs again.
-
-    It takes back `sluice drain`. A TaskManager that has been told to stop, stops all the same; exit
-    code 1 then. Who may drain it may do this.
-    """
-    url = http_url(url)
-    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
-    try:
-        answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
-    except InvalidStatus as error:
-        raise click.ClickException(f"{url} does not take new work: {error}") from None
-    state = answer.get("state") if isinstance(answer, dict) else None
-    if state != "ready":
-        raise click.ClickException(f"the TaskManager takes no new work: its state is {state}")
-    click.echo("the TaskManager takes new map outputs")
-
-
 @main.command(short_help="Print a completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
@@ -273,7 +193,8 @@ def completion(shell: str) -> None:
     \b
     bash: put into ~/.bashrc    eval "$(sluice completion bash)"
     zsh:  put into ~/.zshrc     eval "$(sluice completion zsh)"
-    fish: run once              sluice completion fish > ~/.config/fish/completions/sluice.fish
+    fish: run once              sluice completion fish > FILE
+    where FILE is ~/.config/fish/completions/sluice.fish
     """  # noqa: D301 - click keeps the lines that follow a backspace
     script = shell_completion.get_completion_class(shell)
     if script is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import ipaddress
 import re
 import tomllib
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
+from ...transport.host_port import is_loopback
 from ...transport.settings import (
     NONE_ALLOWED,
     Count,
-    HostName,
+    ListenHosts,
     Port,
     Seconds,
     Settings,
@@ -70,8 +70,8 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 class HttpConfig(Settings):
     """The HTTP port: metrics, health and status."""
 
-    http_host: Annotated[HostName | None, NONE_ALLOWED] = None
-    """Address that the HTTP port listens on. None: as for `bind_host`."""
+    http_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
+    """Addresses that the HTTP port listens on, as for `bind_host`."""
 
     http_port: Port = 7338
     """TCP port of the HTTP server; 0 takes a free one."""
@@ -117,7 +117,8 @@ class TaskManagerConfig(Settings):
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
     ] = "info"
-    """Least severity that is logged."""
+    """Least severity that is logged. At `debug` every line is written; otherwise lines that repeat,
+    such as those of refused connections, are counted, and their number is logged once a minute."""
 
     drain_timeout_seconds: Seconds = Field(30, ge=0)
     """Time that running transfers get to end when the daemon is told to stop."""
@@ -151,11 +152,10 @@ class TaskManagerConfig(Settings):
     def _loopback_only_without_identity(self) -> TaskManagerConfig:
         if self._is_open_to_others:
             return self
-        for name, host in (
-            ("bind_host", self.transport.bind_host),
-            ("http_host", self.http.http_host),
-        ):
-            if host is not None and not _is_loopback(host):
+        listened = [("bind_host", host) for host in self.transport.bind_host or ()]
+        listened += [("http_host", host) for host in self.http.http_host or ()]
+        for name, host in listened:
+            if not is_loopback(host):
                 raise ValueError(
                     f"{name} = {host} is open to other hosts, where anybody could read and remove "
                     f"data: make a cluster secret with sluice secret create FILE and set "
@@ -169,8 +169,8 @@ class TaskManagerConfig(Settings):
 
     def with_addresses(self) -> TaskManagerConfig:
         """Return this configuration with the addresses to listen on filled in."""
-        host = EVERY_ADDRESS if self._is_open_to_others else LOOPBACK
-        bind_host, http_host = self.transport.bind_host or host, self.http.http_host or host
+        hosts = (EVERY_ADDRESS if self._is_open_to_others else LOOPBACK,)
+        bind_host, http_host = self.transport.bind_host or hosts, self.http.http_host or hosts
         return self.model_copy(
             update={
                 "transport": self.transport.model_copy(update={"bind_host": bind_host}),
@@ -287,13 +287,6 @@ def load(
 def foreign_variables(env: Mapping[str, str]) -> list[str]:
     """Return the variables that look like Sluice's and belong to Docker Compose or Kubernetes."""
     return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"
 
 
 def _is_foreign(variable: str, value: str) -> bool:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from ...transport.settings import format_size
 from .config import CONFIG_FILE_VARIABLE, Key, keys, sections
+from .key_options import description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def page() -> str:
 
 
 def _row(key: Key) -> str:
-    meaning = " ".join((key.field.description or "").split())
+    meaning = description(key)
     return f"| `{key.name}` | {_default(key)} | {_accepts(key)} | {meaning} |"
 
 

@@ -5,6 +5,8 @@ closes them all, in an order in which nothing is used after it is closed.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from ...protocol.messages import (
     HelloAck,
 )
 from ...transport.access import Access
+from ...transport.advertised_host import with_advertised_host
 from ...transport.config import AuthConfig, TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connection_pool import ConnectionPool
@@ -36,13 +39,12 @@ from .applications import Applications
 from .copies.copies import Copies, CopiesConfig
 from .driver_handler import DriverHandler
 from .drivers import Drivers
-from .embedded.client import EmbeddedClient
-from .embedded.services import EmbeddedServices
 from .idle_connections import IdleConnections
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
 from .peer_connector import PeerConnector, abort_readers_of
+from .process.to_its_end import to_its_end
 from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
@@ -61,6 +63,7 @@ from .store.shuffle_store import ShuffleStore
 
 if TYPE_CHECKING:
     from ..gate.partition_request_client import PartitionRequestClient
+    from .embedded.client import EmbeddedClient
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
@@ -99,12 +102,13 @@ class NetworkEnvironment:
         self._quotas = quotas
         self._copies_config = CopiesConfig() if copies is None else copies
         self._peer_networks = PeerNetworks(self._auth.peer_networks)
-        self._idle = asyncio.Event()
-        """Set when a connection may have become idle."""
+        self._idle = asyncio.Event()  # set when a connection may have become idle
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
         self.embedded: set[EmbeddedClient] = set()
         """Clients of tasks in this process."""
+        self._opened = AsyncExitStack()  # closes everything that is open, newest first
+        self._closing = asyncio.Lock()
 
     @property
     def taskmanager_id(self) -> str:
@@ -119,36 +123,47 @@ class NetworkEnvironment:
     @property
     def address(self) -> Address:
         """The address at which others reach the data port."""
-        return Address(self._transport.reachable_host(), self.listener.port)
+        transport = self._transport
+        return Address(transport.reachable_host(), transport.advertised_port or self.listener.port)
 
-    async def start(self) -> None:
+    async def start(self, on_unlocked: Callable[[str], None] | None = None) -> None:
         """Open the storage, adopt what is there, and listen.
 
+        Args:
+            on_unlocked: Called with the finding when the lock of a directory is gone.
+
         Raises:
-            SluiceError: The storage or an address cannot be used; nothing is left open.
+            SluiceError: The storage or an address cannot be used.
+            OSError: The operating system refuses memory, a thread or a descriptor.
+
+        If it fails, nothing is left open or locked. Cancellation: safe; it waits until the storage,
+        which a thread opens, is closed again.
         """
-        loop = asyncio.get_running_loop()
-        self.access = Access.open(self._auth)
-        self.store, self.region_areas = await loop.run_in_executor(
-            None, _open_storage, self._storage_config, self.accounts
-        )
-        try:
-            self._wire()
+        async with AsyncExitStack() as opened:
+            self.access = Access.open(self._auth)
+            self._transport = await with_advertised_host(self._transport)
+            await self._open_storage(opened)
+            self._wire(opened)
             if self._quotas is not None:
                 self.set_quotas(self._quotas)
             # Before the first driver connects, which is told what is here.
             self.copies.start()
-            try:
-                await self.listener.start()
-            except BaseException:
-                await self.copies.close()
-                raise
-            self.store.watch(self._outputs_lost)
-        except BaseException:
-            self.applications.close()
-            await self.store.close()
-            self.region_areas.close()
-            raise
+            await self.listener.start()
+            self.store.watch(self._outputs_lost, on_unlocked)
+            self._opened = opened.pop_all()
+
+    async def _open_storage(self, opened: AsyncExitStack) -> None:
+        memory, storage = self._memory, self._storage_config
+        self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
+        opened.callback(self.network_pool.destroy)
+        self.store = await to_its_end(
+            lambda: ShuffleStore.open(storage, self.accounts),
+            lambda store: opened.push_async_callback(store.close),
+        )
+        self.region_areas = await to_its_end(
+            lambda: RegionAreas.open(storage, self.accounts),
+            lambda areas: opened.callback(areas.close),
+        )
 
     def set_quotas(self, config: QuotaConfig) -> None:
         """Set the most that an application may hold, from now on."""
@@ -209,12 +224,15 @@ class NetworkEnvironment:
 
     def client(
         self, application_id: str, credential: Credential | None, buffer_timeout_seconds: float
-    ) -> EmbeddedClient:
+    ) -> "EmbeddedClient":
         """Make a client for tasks in this process.
 
         Raises:
             AuthenticationFailed: The application may not use this TaskManager.
         """
+        from .embedded.client import EmbeddedClient  # a daemon runs no tasks itself
+        from .embedded.services import EmbeddedServices
+
         services = EmbeddedServices(
             self.address, self.access, self.applications, self.producer_services, self.gate_services
         )
@@ -224,7 +242,7 @@ class NetworkEnvironment:
         self.embedded.add(client)
         return client
 
-    def _client_closed(self, client: EmbeddedClient) -> None:
+    def _client_closed(self, client: "EmbeddedClient") -> None:
         self.embedded.discard(client)
         self._idle.set()
 
@@ -241,20 +259,14 @@ class NetworkEnvironment:
         """Close everything; committed data stays for the next start. Idempotent."""
         for client in list(self.embedded):
             await client.close()
-        self.idle_connections.close()
-        self.segment_pressure.close()
-        await self.copies.close()
-        await self.listener.close()
-        self.peers.close()
-        self.applications.close()
-        self.resumable.close()
-        await self.store.close()
-        self.region_areas.close()
-        self.network_pool.destroy()
+        async with self._closing:
+            await self._opened.aclose()
 
-    def _wire(self) -> None:
+    def _wire(self, opened: AsyncExitStack) -> None:
+        """Make everything on top of the storage; it is closed in reverse order."""
         memory = self._memory
-        self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
+        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
+        opened.callback(self.resumable.close)
         self.partitions = ResultPartitionManager(
             self.store, memory.segment_size_bytes, memory.partition_request_timeout_seconds
         )
@@ -264,6 +276,7 @@ class NetworkEnvironment:
             self._release_application,
             lambda application_id: self.copies.let_go(application_id),
         )
+        opened.callback(self.applications.close)
         self.access.knows_application = self.applications.knows
         for application_id in self.store.applications():
             self.applications.adopt(application_id)
@@ -274,11 +287,22 @@ class NetworkEnvironment:
             self._peer_networks,
             memory.segment_size_bytes,
             self.counters,
-            lambda: self._features,
+            self._transport.features,
+            self.store.taskmanager_id,
         )
         self._connector.count_in = lambda connection: connection.count_in(
             self.listener.control_memory
         )
+        self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
+            self._connector.reader,
+            self._transport.connections_per_peer,
+            self._transport.peer_idle_timeout_seconds,
+        )
+        opened.callback(self.peers.close)
+        self.listener = Listener(
+            self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
+        )
+        opened.push_async_callback(self.listener.close)
         self.drivers = Drivers(self.handlers.values)
         self.copies = Copies(
             self.partitions,
@@ -289,13 +313,9 @@ class NetworkEnvironment:
             self.counters,
             self._copies_config,
         )
+        opened.push_async_callback(self.copies.close)
         self.partitions.on_replicated = self.copies.replication.committed
         self.partitions.on_shuffle_released = self.copies.shuffle_released
-        self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
-            self._connector.reader,
-            self._transport.connections_per_peer,
-            self._transport.peer_idle_timeout_seconds,
-        )
         self.copies.on_lost = lambda lost: abort_readers_of(lost, self.peers.clients())
         self.gate_services = GateServices(
             self.store.taskmanager_id,
@@ -307,7 +327,6 @@ class NetworkEnvironment:
             self.accounts,
             self._transport,
         )
-        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
         self.producer_services = ProducerServices(
             store=self.store,
             partitions=self.partitions,
@@ -327,15 +346,14 @@ class NetworkEnvironment:
             self.counters,
             memory.gate_progress_timeout_seconds,
         )
+        opened.callback(self.segment_pressure.close)
         self.idle_connections = IdleConnections(
             self.handlers,
             self.accounts,
             self.counters,
             self._transport.idle_connection_timeout_seconds,
         )
-        self.listener = Listener(
-            self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
-        )
+        opened.callback(self.idle_connections.close)
 
     def _segment_holders(self) -> list[ConsumerHandler | PeerHandler | ProducerHandler]:
         return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
@@ -355,18 +373,15 @@ class NetworkEnvironment:
         self.copies.application_released(application_id)
         return freed
 
-    @property
-    def _features(self) -> int:
-        return self._transport.features()
-
     def _offer(self) -> HelloAck:
         return HelloAck(
             VERSION,
             self.store.taskmanager_id,
             self._memory.segment_size_bytes,
             FLOW_CREDIT,
-            self._features,
+            self._transport.features(),
             *self.address,
+            self._connector.instances.own_instance_id,
         )
 
     def _accepted(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
@@ -433,13 +448,3 @@ class NetworkEnvironment:
             self._memory.read_segments_per_connection,
             self.accounts.of(application_id) if application_id else None,
         )
-
-
-def _open_storage(config: StorageConfig, accounts: Accounts) -> tuple[ShuffleStore, RegionAreas]:
-    """Open all that lies in files. Blocks.
-
-    Raises:
-        SluiceError: The storage cannot be used; nothing is left open.
-    """
-    store = ShuffleStore.open(config, accounts)
-    return store, RegionAreas.open(config, accounts)

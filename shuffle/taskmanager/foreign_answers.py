@@ -5,6 +5,7 @@ import logging
 from ...protocol.errors import AuthenticationFailed, Fault, SluiceError, UnsupportedVersion
 from ...protocol.messages import ErrorResponse
 from ...protocol.remote_error import RemoteError
+from ...transport.connection_log import counted
 from ...transport.connector import Address
 from ...transport.errors import NoTaskManager, one_line
 
@@ -19,7 +20,8 @@ def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     """
     if isinstance(error, AuthenticationFailed | UnsupportedVersion):
         return error  # in this TaskManager's own words
-    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error))
+    extra = counted("addresses without a TaskManager of this cluster", str(address))
+    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra)
     if not isinstance(error, RemoteError):
         return NoTaskManager(
             f"The program at {address} does not speak the Sluice protocol",

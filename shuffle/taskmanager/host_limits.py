@@ -2,7 +2,7 @@
 
 A value that was set and cannot work is refused. A default gives way instead, so that a TaskManager
 without any configuration starts on a small host too: :func:`fitted` lowers ``max_connections`` to
-the descriptors there are, and the store makes a default memory tier as large as its tmpfs.
+the descriptors there are, and a default memory tier uses only the space that its tmpfs has.
 
 The checks are pure: :func:`gather` looks at the host for them.
 """
@@ -343,6 +343,8 @@ def _file_system(directory: Path) -> FileSystem | None:
 
 
 def _kind(device: int) -> str:
+    if not (hasattr(os, "major") and hasattr(os, "minor")):
+        return ""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in _text(Path("/proc/self/mountinfo")).splitlines():
         mount, _, source = line.partition(" - ")

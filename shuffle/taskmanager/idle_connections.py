@@ -12,6 +12,7 @@ from typing import Protocol
 from ...protocol.messages import ROLE_DRIVER
 from ...protocol.remote_error import error_response
 from ...transport.connection import Connection
+from ...transport.connection_log import counted
 from ..counters import Counters
 from ..errors import NoProgress
 from .accounts import Accounts, Resource
@@ -101,7 +102,8 @@ class IdleConnections:
             "idle_connection_timeout_seconds is the limit",
         )
         # Not an error for the log or the metrics: whoever keeps connections meets this every day.
-        _log.info("closing connection %s: it is idle", connection.remote)
+        extra = counted("idle connections closed", connection.remote)
+        _log.info("closing connection %s: it is idle", connection.remote, extra=extra)
         connection.send(error_response(None, error))
         connection.close()
 

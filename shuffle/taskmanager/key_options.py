@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ...transport.settings import descriptions
 from .config import Key, keys, sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from click.shell_completion import CompletionItem
+
 _HELP_ALL: Final = "sluice.help_all"
 _SENTENCE = re.compile(r"(.+?[.:;])(\s|$)")
+
+
+class KeyOption(click.Option):
+    """The option of a key. Its help text is read when it is needed.
+
+    Args:
+        key: The key.
+    """
+
+    def __init__(self, *args: Any, key: Key, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self._key = key
+
+    def describe(self) -> None:
+        """Set the help."""
+        self.help = description(self._key).replace("`", "")
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the names of the option and its help."""
+        self.describe()
+        return super().get_help_record(ctx)
 
 
 class SectionedCommand(click.Command):
@@ -27,6 +51,13 @@ class SectionedCommand(click.Command):
         """Return the parameters, with ``--help-all`` in front of ``--help``."""
         *own, help_option = super().get_params(ctx)
         return [*own, _HELP_ALL_OPTION, help_option]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the completions, with the help texts of options."""
+        for parameter in self.params:
+            if isinstance(parameter, KeyOption):
+                parameter.describe()
+        return super().shell_complete(ctx, incomplete)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of each section below a heading."""
@@ -55,13 +86,14 @@ class SectionedCommand(click.Command):
 def key_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option for every configuration key."""
     for key in reversed(keys().values()):
-        command = click.option(
-            key.flag,
-            key.name,
-            metavar=_metavar(key),
-            help=" ".join((key.field.description or "").replace("`", "").split()),
-        )(command)
+        option = click.option(key.flag, key.name, cls=KeyOption, metavar=_metavar(key), key=key)
+        command = option(command)
     return command
+
+
+def description(key: Key) -> str:
+    """Return the docstring below the field of a key, on one line."""
+    return " ".join(descriptions(dict(sections())[key.section]).get(key.name, "").split())
 
 
 def first_sentence(text: str) -> str:

@@ -10,6 +10,7 @@ from ...protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,
     FEATURE_BUFFER_GROUPS,
     FEATURE_COPIES,
+    FEATURE_INSTANCES,
     FEATURE_LARGE_PAYLOADS,
     MAGIC,
     VERSION,
@@ -37,6 +38,7 @@ from ..gate.partition_request_client import (
 )
 from .copies.watch_leg import WatchLeg
 from .foreign_answers import without_foreign_bytes
+from .instances import Instances
 
 Leg = TypeVar("Leg", bound=ConnectionHandler)
 
@@ -60,6 +62,7 @@ class PeerConnector:
         segment_size_bytes: Size of its segments.
         counters: Its counters.
         features: Returns the feature bits that it has.
+        taskmanager_id: Its id.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class PeerConnector:
         segment_size_bytes: int,
         counters: Counters,
         features: Callable[[], int],
+        taskmanager_id: str,
     ) -> None:
         self._transport = transport
         # Another TaskManager may have the data, or take the copy. Those who wait try again.
@@ -79,6 +83,7 @@ class PeerConnector:
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
         self._features = features
+        self.instances: Final = Instances(taskmanager_id)
         self.count_in: Callable[[Connection], None] = lambda connection: None
         """Counts the messages of a connection in the memory of all."""
 
@@ -109,7 +114,8 @@ class PeerConnector:
             b"",
             self._segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS) & self._features(),
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS | FEATURE_INSTANCES)
+            & self._features(),
             _name(),
         )
         try:
@@ -156,7 +162,7 @@ class PeerConnector:
             b"",
             0,
             FLOW_CREDIT,
-            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES) & self._features(),
+            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES | FEATURE_INSTANCES) & self._features(),
             _name(),
         )
 
@@ -171,6 +177,8 @@ class PeerConnector:
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
             if not isinstance(greeting, HelloAck):
                 raise TypeError("the side that connects is greeted with a HelloAck")
+            self.instances.admit(connection, greeting)
+            connection.on_closed = self.instances.lost
             legs.append(make(connection, greeting))
             self.count_in(connection)
             return legs[0]

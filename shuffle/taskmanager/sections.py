@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from ...transport.host_port import split_host_port
 from ...transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 from ..partition.partition_type import ceiling_segments
 
@@ -145,6 +146,17 @@ def _split_directories(value: object) -> object:
     )
 
 
+def _temporary_directory() -> str:
+    """Return the system's temporary directory, also if nothing can be written there.
+
+    Opening the storage says then what is wrong, in one line; a default cannot.
+    """
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "/tmp"  # noqa: S108 - made private at start
+
+
 def _own_directory(parent: str) -> Path:
     """Return a directory below ``parent`` that belongs to this user alone."""
     return Path(parent, f"sluice-{os.getuid()}")
@@ -189,12 +201,12 @@ def http_url(given: str) -> str:
 
 
 class StorageConfig(Settings):
-    """Storage of committed map outputs: a memory tier, disks, and a remote store behind them."""
+    """Storage of committed map outputs: memory tier, disks, remote store."""
 
     data_directories: Annotated[
         tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)
     ] = Field(
-        default_factory=lambda: (_own_directory(tempfile.gettempdir()) / "data",),
+        default_factory=lambda: (_own_directory(_temporary_directory()) / "data",),
         json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
     )
     """Directories of the disk tier, each best on a disk of its own; they also keep the journal and
@@ -208,7 +220,8 @@ class StorageConfig(Settings):
     memory tier."""
 
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
-    """Size of the memory tier, touched once at start; 0 means none."""
+    """Most bytes of the memory tier, which takes them as it needs them and as its tmpfs has them;
+    0 means none."""
 
     memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
     """Part of the memory tier that a lone application leaves free, so that another one finds room
@@ -311,8 +324,7 @@ class ClusterConfig(Settings):
     @classmethod
     def _have_ports(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
         for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            if split_host_port(address) is None:
                 raise ValueError(f'"{address}" is no address: write it as HOST:PORT')
         return addresses
 

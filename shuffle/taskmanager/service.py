@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 
 from ...transport import descriptors
 from ...transport import loop as event_loop
 from .config import ConfigError, TaskManagerConfig
+from .process.signals import FAILURE, ProcessSignals
 from .taskmanager import TaskManager
 
 _log = logging.getLogger(__name__)
@@ -29,77 +29,111 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
        have begun may end. With ``drain_migrate`` all map outputs move to other TaskManagers.
     2. Flush and close connections, then close the storage. Both have deadlines of their own.
 
-    When the deadlines are over, or at a second signal, the process ends at once. Committed data is
-    safe in either case.
+    When the deadlines are over, or at a second signal, the process ends at once with exit code 1,
+    whatever its threads do. Committed data is safe in either case. After this function the process
+    must end, too: the deadline holds until it has.
+
+    If the lock of a directory is gone, the TaskManager does not drain and the exit code is 1,
+    because another TaskManager may use the directory then.
 
     SIGHUP loads the TLS files again, and the quotas of the configuration. The limit of open files
     becomes the highest that the process may have.
 
     Returns:
-        The exit code: 0 after an orderly end, 1 if a step was cut short.
+        The exit code: 0 after an orderly end.
 
     Raises:
         SluiceError: The TaskManager could not start.
     """
     descriptors.raise_limit()
-    return event_loop.run(_serve(config, load_again), config.transport.event_loop)
+    signals = ProcessSignals(config.drain_timeout_seconds + _closing_seconds(config))
+    signals.start()
+    return event_loop.run(_serve(config, load_again, signals), config.transport.event_loop)
 
 
-async def _serve(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) -> int:
-    loop = asyncio.get_running_loop()
+async def _serve(
+    config: TaskManagerConfig,
+    load_again: Callable[[], TaskManagerConfig],
+    signals: ProcessSignals,
+) -> int:
     stop = asyncio.Event()
-    hurry = asyncio.Event()
-
-    def signalled(number: signal.Signals) -> None:
-        _log.info("%s received", number.name)
-        if stop.is_set():
-            hurry.set()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number)
-    taskmanager = TaskManager(config)
-    loop.add_signal_handler(signal.SIGHUP, _reload, taskmanager, load_again)
-    await taskmanager.start()
-    await stop.wait()
-    drain_seconds = config.drain_timeout_seconds
-    stopping = loop.create_task(_stop(taskmanager, config))
-    hurried = loop.create_task(hurry.wait())
-    done, _ = await asyncio.wait(
-        (stopping, hurried),
-        timeout=drain_seconds + config.transport.close_timeout_seconds + STORAGE_SECONDS,
-        return_when=asyncio.FIRST_COMPLETED,
-    )
-    hurried.cancel()
-    if stopping in done:
-        stopping.result()
-        return 0
-    _log.warning("stopping took longer than it may; committed data is safe")
-    stopping.cancel()
-    return 1
-
-
-def _reload(taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig]) -> None:
-    if taskmanager.state == "starting":
-        _log.info("SIGHUP received: the files are being read for the first time")
-        return
-    tls = taskmanager.environment.listener.tls
-    if tls is None:
-        _log.info("SIGHUP received: loading the quotas again")
-    else:
-        _log.info("SIGHUP received: loading the quotas and the TLS files again")
-        tls.reload()  # logs the result
+    unlocked = asyncio.Event()
+    taskmanager = TaskManager(config, unlocked.set)
+    loop = asyncio.get_running_loop()
+    signals.notify(loop, stop.set, _Reloads(taskmanager, load_again).request)
     try:
-        config = load_again()
-    except ConfigError as error:
-        for problem in error.problems:
-            _log.error("the quotas stay as they are: %s", problem)
-        return
-    taskmanager.environment.set_quotas(config.quotas)
-    _log.info("the quotas are those of the configuration now")
+        await taskmanager.start()
+        drained = loop.create_task(_drain_at(stop, taskmanager, config))
+        ended = loop.create_task(unlocked.wait())
+        await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (drained, ended):
+            each.cancel()
+        signals.end_within(_closing_seconds(config))
+        await taskmanager.stop()
+        if unlocked.is_set():
+            return FAILURE
+        await drained
+    except BaseException:
+        signals.end_within(STORAGE_SECONDS)
+        raise
+    return 0
 
 
-async def _stop(taskmanager: TaskManager, config: TaskManagerConfig) -> None:
+def _closing_seconds(config: TaskManagerConfig) -> float:
+    return config.transport.close_timeout_seconds + STORAGE_SECONDS
+
+
+class _Reloads:
+    """Reloads TLS files and quotas, in a thread and one reload at a time."""
+
+    def __init__(
+        self, taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig]
+    ) -> None:
+        self._taskmanager = taskmanager
+        self._load_again = load_again
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """Reload; if a reload is under way, reload once more after it."""
+        if self._taskmanager.state == "starting":
+            _log.info("SIGHUP received: the files are being read for the first time")
+            return
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            await self._reload()
+
+    async def _reload(self) -> None:
+        environment = self._taskmanager.environment
+        tls = environment.listener.tls
+        if tls is None:
+            _log.info("SIGHUP received: loading the quotas again")
+        else:
+            _log.info("SIGHUP received: loading the quotas and the TLS files again")
+            await asyncio.to_thread(tls.reload)  # logs the result
+        try:
+            config = await asyncio.to_thread(self._load_again)
+        except ConfigError as error:
+            for problem in error.problems:
+                _log.error("the quotas stay as they are: %s", problem)
+            return
+        environment.set_quotas(config.quotas)
+        _log.info("the quotas are those of the configuration now")
+
+
+async def _drain_at(
+    stop: asyncio.Event, taskmanager: TaskManager, config: TaskManagerConfig
+) -> None:
+    """Wait for the signal, then drain.
+
+    Cancellation: safe.
+    """
+    await stop.wait()
     drain_seconds = config.drain_timeout_seconds
     try:
         async with asyncio.timeout(drain_seconds):
@@ -108,4 +142,3 @@ async def _stop(taskmanager: TaskManager, config: TaskManagerConfig) -> None:
         _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
         if config.drain_migrate:
             _log.warning("%s", taskmanager.environment.copies.migration.progress)
-    await taskmanager.stop()

@@ -7,15 +7,15 @@ import logging
 import os
 import time
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ..client.credentials import client_credential
 from .config import TaskManagerConfig
 from .copies.copies import CopiesConfig
-from .embedded.client import EmbeddedClient
-from .embedded.directories import temporary_config
 from .environment import NetworkEnvironment
+from .process import output
 from .watch.event_loop_lag import EventLoopLag
 from .watch.http import HttpServer
 from .watch.http_access import HttpAccess
@@ -24,9 +24,27 @@ from .watch.snapshot import Vitals, take_snapshot
 from .watch.status import TaskManagerState, TaskManagerStatus, data_path
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+
+    from .embedded.client import EmbeddedClient
 
 _log = logging.getLogger(__name__)
+
+
+class StartFailed(SluiceError):
+    """A TaskManager could not start, for a reason that no other error names.
+
+    Args:
+        reason: What failed.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The TaskManager could not start: {reason}",
+            remedy="Start it with log_level = debug to see where it failed",
+        )
 
 
 class TaskManager:
@@ -34,9 +52,13 @@ class TaskManager:
 
     Args:
         config: All its settings.
+        on_unlocked: Called when the lock of a directory is gone. The TaskManager refuses new
+            work from then on; the caller must stop it.
     """
 
-    def __init__(self, config: TaskManagerConfig) -> None:
+    def __init__(
+        self, config: TaskManagerConfig, on_unlocked: "Callable[[], None] | None" = None
+    ) -> None:
         self.config = config = config.with_addresses()
         self.environment = NetworkEnvironment(
             config.transport,
@@ -47,6 +69,7 @@ class TaskManager:
             config.quotas,
             CopiesConfig(config.replication, config.cluster),
         )
+        self._on_unlocked = on_unlocked
         self.state: TaskManagerState = "starting"
         self._stops = False
         self._migrating: asyncio.Task[None] | None = None
@@ -83,6 +106,8 @@ class TaskManager:
 
         Cancellation: the TaskManager stops, without the time to drain.
         """
+        from .embedded.directories import temporary_config  # a daemon does not need it
+
         with temporary_config() if config is None else nullcontext(config) as settings:
             taskmanager = cls(settings)
             await taskmanager.start()
@@ -100,7 +125,7 @@ class TaskManager:
         *,
         credential: str | Credential | None = None,
         buffer_timeout_seconds: float = 0.1,
-    ) -> EmbeddedClient:
+    ) -> "EmbeddedClient":
         """Make a client for tasks that run in this process, on the event loop of the TaskManager.
 
         Args:
@@ -128,9 +153,19 @@ class TaskManager:
         """Start serving.
 
         Raises:
-            SluiceError: An address or the storage cannot be used; nothing is left open.
+            SluiceError: An address or the storage cannot be used, or the start failed otherwise;
+                nothing is left open.
         """
-        await self.environment.start()
+        try:
+            await self._start()
+        except SluiceError:
+            raise
+        except Exception as error:
+            _log.debug("the start failed", exc_info=True)
+            raise StartFailed(f"{type(error).__name__}: {error}") from error
+
+    async def _start(self) -> None:
+        await self.environment.start(self._unlocked)
         try:
             self._http = HttpServer(
                 self.config.http,
@@ -146,18 +181,21 @@ class TaskManager:
             raise
         self.state = "ready"
         self.event_loop_lag.start()
-        address = self.environment.address
         _log.info(
             "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
             "%d map outputs adopted, data path %s",
             self.environment.taskmanager_id,
-            address,
+            self._shown_data_port(),
             self.http_port,
             self.config.transport.socket_path,
             self.environment.counters.map_outputs_adopted,
             data_path(),
         )
         _log.log(*self._who_may_connect())
+
+    def _shown_data_port(self) -> str:
+        address, port = self.environment.address, self.environment.listener.port
+        return str(address) if address.port == port else f"{address} (here {port})"
 
     def _http_access(self) -> HttpAccess:
         return HttpAccess(
@@ -233,10 +271,30 @@ class TaskManager:
                 self._http.forget()
             _log.info("TaskManager %s takes new work again", self.environment.taskmanager_id)
 
+    def _unlocked(self, found: str) -> None:
+        """Refuse new work: another TaskManager may start on a directory without a lock."""
+        _log.error(
+            "storage directory %s, so another TaskManager may take the directory: this one ends. "
+            "Exclude the directory from cleaners of temporary files",
+            found,
+        )
+        self._stops = True  # it takes no new work again
+        self.state = "draining"
+        self.environment.drain()
+        if self._http is not None:
+            self._http.forget()
+        if self._on_unlocked is not None:
+            self._on_unlocked()
+
     def status(self) -> TaskManagerStatus:
         """Take a snapshot of everything."""
         vitals = Vitals(
-            self.state, self.version, self.uptime_seconds, self.event_loop_lag, self._room
+            self.state,
+            self.version,
+            self.uptime_seconds,
+            self.event_loop_lag,
+            self._room,
+            output.dropped_lines(),
         )
         return take_snapshot(self.environment, vitals)
 

@@ -133,6 +133,7 @@ class AttackedDaemon(Daemon):
             map_output_resume_timeout_seconds=TIMEOUT_SECONDS,
             drain_timeout_seconds=1,
             close_timeout_seconds=1,
+            log_level="debug",  # which has a line for each connection
             **keys,
         )
         self._reader = threading.Thread(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
 from sluice.protocol.messages import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
+from sluice.shuffle.taskmanager.config import HttpConfig
 from sluice.shuffle.taskmanager.watch.published_snapshot import BURST
 from tests.attack.hostile import Hostile
 from tests.attack.rig import AttackedDaemon, commit, read
@@ -28,6 +30,7 @@ OPEN_FILES = 136
 HALF_REQUESTS = 4 * OPEN_FILES
 HALF = b"GET /metrics HTTP/1.1\r\nHost: victim\r\nX-Slow: "
 SCRAPERS = 4
+SNAPSHOT_SECONDS: float = HttpConfig.model_fields["http_snapshot_interval_seconds"].default
 ANSWERS = 50
 """Of each scraper, at least."""
 
@@ -126,7 +129,7 @@ async def test_half_requests_keep_nobody_out(confined):
 
 @one_loop
 async def test_silent_data_connections_do_not_take_every_descriptor(confined):
-    """Those that are too many are refused at once; whoever was let in before is served."""
+    """Connections above the limit are refused at once; admitted clients are still served."""
     known = await Hostile.reach(confined.address)
     assert isinstance(await known.greet(ROLE_PRODUCER), HelloAck)
     silent = [await Hostile.reach(confined.address) for _ in range(HALF_REQUESTS)]
@@ -146,6 +149,7 @@ async def test_silent_data_connections_do_not_take_every_descriptor(confined):
 @one_loop
 async def test_a_flood_of_requests_takes_nothing_from_an_application(cluster, victim):
     daemon = cluster.first
+    began = time.monotonic()
     pages: list[list[str]] = [[] for _ in range(SCRAPERS)]
     enough = asyncio.Event()
 
@@ -166,10 +170,12 @@ async def test_a_flood_of_requests_takes_nothing_from_an_application(cluster, vi
             attempt = 0
             while attempt < ANSWERS or any(len(got) < ANSWERS for got in pages):
                 attempt += 1
-                await commit(daemon.address, victim, attempt, RECORDS)
-                assert await read(daemon.socket, victim, [attempt]) == RECORDS
+                if attempt <= ANSWERS:  # more could reach the quota, if the scrapers are slow
+                    await commit(daemon.address, victim, attempt, RECORDS)
+                assert await read(daemon.socket, victim, [min(attempt, ANSWERS)]) == RECORDS
         finally:
             enough.set()
-    # Many answers for each snapshot: the flood does not make the data path take more.
-    assert len(set[str]().union(*pages)) < sum(map(len, pages)) / 2 + BURST
+    # The flood does not make the data path take more snapshots than it may in that time.
+    most = BURST + 1 + (time.monotonic() - began) / SNAPSHOT_SECONDS
+    assert len(set[str]().union(*pages)) <= most
     assert await ask(daemon.http_port, "/healthz") == 200

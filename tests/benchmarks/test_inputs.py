@@ -82,7 +82,7 @@ def test_the_configuration_is_one_that_a_taskmanager_accepts(tmp_path: Path):
     memory = tmp_path / "memory"
     config.write_text(taskmanagers.configuration("127.0.0.2", tmp_path, memory, "64 MiB"))
     loaded = load(config, {}, {})
-    assert loaded.transport.bind_host == "127.0.0.2"
+    assert loaded.transport.bind_host == ("127.0.0.2",)
     assert loaded.transport.data_port == 0
     assert loaded.transport.socket_path == tmp_path / "127.0.0.2.sock"
     assert loaded.storage.memory_tier_bytes == 64 << 20

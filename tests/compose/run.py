@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from tests.compose import checks
+from tests.compose import checks, image_checks
 from tests.compose.commands import ComposeTestFailed
 from tests.compose.engine import any_engine
 from tests.compose.images import REPOSITORY, image_names
@@ -62,6 +62,10 @@ def _test(engine: Engine, name: str, directory: Path) -> None:
     try:
         with _step("build"):
             stack.build()
+        with _step("the image for any user of group 0"):
+            image_checks.any_user_of_group_0_works(stack)
+        with _step("the image ends at once"):
+            image_checks.it_ends_at_a_signal_at_once(stack)
         with stack.up():
             try:
                 _check(stack)

@@ -19,7 +19,15 @@ LIMITS = Path(__file__).parents[2] / "docs" / "operate" / "limits.md"
 IS_LIMIT = re.compile(r"(max_|quota_).*|.*_timeout_seconds")
 NO_LIMITS = {
     # Names and places.
-    *("bind_host", "data_port", "advertised_host", "socket_path", "socket_mode", "listen_backlog"),
+    *(
+        "bind_host",
+        "data_port",
+        "advertised_host",
+        "advertised_port",
+        "socket_path",
+        "socket_mode",
+        "listen_backlog",
+    ),
     *("http_host", "http_port", "data_directories", "memory_directory", "region_areas_directory"),
     # Who may do what.
     *("cluster_secret_files", "allow_anonymous", "peer_networks", "names_on_loopback"),

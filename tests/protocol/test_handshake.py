@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ from sluice.protocol.identity import (
     SubmitToken,
     is_scoped,
 )
-from sluice.protocol.limits import MAX_U32, PREFIX_BYTES
+from sluice.protocol.limits import FEATURE_INSTANCES, MAX_U32, PREFIX_BYTES
 from sluice.protocol.states import State
 from tests.protocol import identity_vectors as vectors
 
@@ -141,10 +142,11 @@ class Exchange:
         admission: Admission | None = None,
         bindings: tuple[bytes, bytes] = (b"", b""),
         now_seconds: float = 0,
+        offer: m.HelloAck = OFFER,
     ) -> None:
         self.connects = ConnectingHandshake(hello, credential, NONCE_A)
         self.accepts = AcceptingHandshake(
-            OFFER, vectors.admission(SECRET) if admission is None else admission, NONCE_B
+            offer, vectors.admission(SECRET) if admission is None else admission, NONCE_B
         )
         self.bindings = bindings
         self.now_seconds = now_seconds
@@ -266,6 +268,19 @@ def test_refused(hello: m.Hello, credential: Credential, reason: str) -> None:
     assert caught.value.remedy
     assert exchange.accepts.claim is None or reason in ("wrong address", "long name")
     assert m.HelloAck not in map(type, exchange.sent)
+
+
+@pytest.mark.parametrize("credential", [None, TASK])
+def test_the_instance_goes_to_those_who_know_it(credential: Credential | None) -> None:
+    offer = OFFER._replace(features=FEATURE_INSTANCES, instance_id="1")
+    admission = vectors.admission(SECRET, anonymous=True)
+    for features, told in ((0, ""), (FEATURE_INSTANCES, "1")):
+        hello = CONSUMER_HELLO._replace(features=features)
+        agreed = Exchange(hello, credential, admission, offer=offer).run().connected.agreed
+        assert agreed == offer._replace(features=features, instance_id=told)
+        assert agreed is not None
+        fields = msgpack.unpackb(encode(agreed)[PREFIX_BYTES:])[1:]
+        assert fields == list(agreed[: None if told else -1])  # as without instances
 
 
 def test_a_wrong_key_and_an_unknown_secret_are_told_alike() -> None:

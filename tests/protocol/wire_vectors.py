@@ -72,6 +72,11 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         m.HelloAck(MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535),
         b"",
     ),
+    (
+        "hello ack with an instance",
+        m.HelloAck(1, "tm-a", 32768, 0, 1024, "host-a.example", 7337, "0123456789abcdef"),
+        b"",
+    ),
     ("challenge", m.Challenge(bytes(range(32))), b""),
     ("proof", m.Proof(bytes(range(255, 223, -1))), b""),
     ("partition request", m.PartitionRequest(1, "app-1", 3, [7, 9, 1000], 0, 4, 2), b""),
@@ -332,6 +337,9 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("unknown type id 2^63", pack([1 << 63]), "unknown message type"),
         ("field too few", pack([4, 1, 0, 0]), "wrong number of fields"),
         ("field too many", pack([5, 1, 2, 3]), "wrong number of fields"),
+        ("hello ack too short", pack([2, 1, "tm", 1, 0, 0, "h"]), "no port"),
+        ("hello ack too long", pack([2, 1, "tm", 1, 0, 0, "h", 1, "i", 0]), "9 fields, at most 8"),
+        ("hello ack of instance 7", pack([2, 1, "tm", 1, 0, 0, "h", 1, 7]), "number for a name"),
         ("field on an empty message", pack([11, None]), "wrong number of fields"),
         ("channel negative", pack([7, -1]), "u32 below 0"),
         ("channel above u32", pack([7, MAX_U32 + 1]), "u32 above 2^32 - 1"),
@@ -417,6 +425,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _sent(message: m.Message) -> Any:
+    """Return the fields that are on the wire: an empty instance id is not."""
+    without = isinstance(message, m.HelloAck) and not message.instance_id
+    return _plain(message[:-1] if without else message)
+
+
 def encode_block(
     map_attempt_id: int, subpartition: int, flags: int, number: int, stored: bytes
 ) -> bytes:
@@ -443,7 +457,7 @@ def build() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": name,
                 "type": type(message).__name__,
-                "fields": _plain(message),
+                "fields": _sent(message),
                 "control_hex": head[PREFIX_BYTES:].hex(),
                 "payload_hex": payload.hex(),
                 "frame_hex": (head + payload).hex(),

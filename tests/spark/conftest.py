@@ -26,8 +26,11 @@ FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
 """For each test with the fixtures it is the first to need."""
 
-GROUPS = ("spark-cluster", "spark-sessions")
+GROUPS = ("spark-cluster", "spark-sessions", "spark-commands")
 """Names of what pytest-xdist gives to one worker."""
+
+COMMANDS = ("test_works_with.py", "test_front_door.py")
+"""Tests of commands that need neither the cluster nor its applications."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
@@ -37,13 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.slow)
-            # When several workers run, one has all that share a cluster and its applications,
-            # and one those that start applications of their own.
-            shares = "cluster" in item.fixturenames  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.xdist_group(GROUPS[0] if shares else GROUPS[1]))
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _group(item: pytest.Item) -> str:
+    """Put tests that share a cluster and its applications into one group; spread the rest."""
+    if "cluster" in item.fixturenames:  # type: ignore[attr-defined]
+        return GROUPS[0]
+    return GROUPS[2] if item.path.name in COMMANDS else GROUPS[1]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -134,9 +134,13 @@ class Daemon:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.stop()
 
-    def lose_data(self) -> None:
-        """Remove all it has stored, as with a new disk; not while it runs."""
-        for directory in (self._data_directory, self._memory_directory):
+    def lose_data(self, *, keeps_id: bool = False) -> None:
+        """Remove all it has stored; not while it runs.
+
+        Args:
+            keeps_id: Whether a directory without map outputs is left, which has its id.
+        """
+        for directory in (self._memory_directory, self._data_directory)[: 1 if keeps_id else 2]:
             shutil.rmtree(directory)
             directory.mkdir()
 
@@ -153,14 +157,14 @@ class Daemon:
         )
 
     def remove_memory_directory(self) -> None:
-        """Remove the directory of its memory tier while it runs, which then stays out of use."""
+        """Remove the directory of its memory tier while it runs, which makes it again, empty."""
         _remove(self._memory_directory)
 
-    def mend_memory_directory(self) -> None:
-        """Start it again with a memory tier."""
-        self._memory_directory.mkdir()
-        self.kill()
-        self.start()
+    def wait_for_all_tiers(self) -> None:
+        """Wait until all its tiers are in use."""
+        self.wait_until(
+            lambda status: all(tier.healthy for tier in status.storage), START_TIMEOUT_SECONDS
+        )
 
     def pause(self) -> None:
         """Let it stand still, as on a host that hangs."""

@@ -25,6 +25,7 @@ PATIENT_SECONDS = 3600.0
 JOB_SECONDS = 120.0
 END_SECONDS = 45.0
 SLOTS = 2
+MAPS = 4
 LARGE = {"record_bytes": 4_000}
 """Each reducer gets 13 MB, more than all buffers on its way hold."""
 
@@ -84,6 +85,32 @@ def test_queries_drop_their_shuffles_at_their_end(
             assert application.rows(job).read_text() == expected[job]
         # What is gone is known to be gone: no task finds it out by failing.
         assert application.new_events().task_ends().keys() == {"Success"}
+
+
+def test_a_release_that_comes_late_leaves_outputs_written_since_then(
+    driver: Driver, cluster: StandaloneCluster, lonely: Daemons, own: Application
+):
+    expected = [own.rows(job).read_text() for job in ("prepare", "read_again")]
+    late = {
+        # Usually map tasks write again before the driver connects again.
+        "spark.sluice.driver.pingInterval": "5s",
+        "spark.sluice.replicas.lostAfter": "0",
+    }
+    with _application("late", driver, cluster, lonely, late) as application:
+        found = [application.rows("prepare").read_text()]
+        application.new_events()
+        lonely[1].kill()
+        application.rows("release_prepared")
+        lonely[1].start()
+        found.append(application.rows("read_again", kept=True).read_text())
+        name = application.application_id
+        lonely.wait_until(lambda _: sum(lonely.newest_outputs(name)) == MAPS, END_SECONDS)
+        assert lonely.newest_outputs(name)[1] > 0
+        assert application.rows("read_again").read_text() == found[1]
+        assert found == expected
+        events = application.new_events()
+        assert events.task_ends().keys() == {"Success"}
+        assert events.map_runs() == dict.fromkeys(range(MAPS), 1)
 
 
 def test_nothing_is_left_when_the_application_has_ended(

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.cluster import installed_spark
 from benchmarks.executors import children_executors, executors_below, wait_for_end
 from tests.spark.applications import sluice_settings
+from tests.spark.barrier import Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
-    from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
 
@@ -41,6 +41,8 @@ DECOMMISSION = {
     "spark.storage.decommission.enabled": "true",
     "spark.storage.decommission.shuffleBlocks.enabled": "true",
     "spark.storage.decommission.rddBlocks.enabled": "true",
+    # An executor with nothing left to copy ends after this time, 30 s by default.
+    "spark.storage.decommission.replicationReattemptInterval": "1s",
 }
 
 LEFT_TO_SPARK = {"spark.sluice.enabled": "false"}
@@ -291,6 +293,47 @@ def test_outputs_left_to_spark_are_unregistered_with_their_executors(
     events = impatient.new_events()
     assert events.map_runs() == ONCE, "all of them run again"
     assert "FetchFailed" not in events.task_ends()
+
+
+def test_decommissioned_and_cancelled_tasks_count_as_with_sparks_own_shuffle(
+    driver: Driver,
+    cluster: StandaloneCluster,
+    daemons: Daemons,
+    barrier: Barrier,
+    directory: Path,
+):
+    with driver.application("plainlife", cluster.master_url, DECOMMISSION) as application:
+        expected = _counted(application, barrier, directory, {})
+    settings = sluice_settings(daemons) | DECOMMISSION
+    with driver.application("counted", cluster.master_url, settings) as application:
+        assert _counted(application, barrier, directory, {}) == expected
+        assert _counted(application, barrier, directory, LEFT_TO_SPARK) == expected
+
+
+def _counted(
+    application: Application, barrier: Barrier, directory: Path, settings: dict[str, str]
+) -> list[object]:
+    """Return rows and counts of a job that loses an executor, and of one that is cancelled."""
+    application.fill_slots(barrier, SLOTS)
+    application.new_events()
+    counted: list[object] = [application.rows("prepare", settings=settings).read_text()]
+    leaving = executors_below(directory, application.application_id)[:1]
+    os.kill(leaving[0].pid, signal.SIGPWR)
+    wait_for_end(leaving, LEAVE_SECONDS)
+    counted.append(application.rows("read_again").read_text())
+    events = application.new_events()
+    counted += [events.map_runs(), events.task_ends(), events.executors_removed()]
+    application.fill_slots(barrier, SLOTS)
+    with Barrier(directory / f"{application.name}-{len(settings)}.sock") as held:
+        running = application.start(
+            "cancelled", barrier=str(held.path), record_bytes=10, settings=settings
+        )
+        held.wait("map-", SLOTS)
+        held.release("driver")
+        counted.append(running.result(RESULT_SECONDS).read_text())
+    application.fill_slots(barrier, SLOTS)  # the killed tasks have ended
+    events = application.new_events()
+    return [*counted, events.map_runs(), events.task_ends()]
 
 
 def _working_directory(pid: int) -> str:

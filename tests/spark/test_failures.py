@@ -139,7 +139,7 @@ def test_a_directory_removed_while_its_taskmanager_runs(
         )
         found.append(frail.rows("read_again").read_text())
     finally:
-        revived.mend_memory_directory()
+        revived.wait_for_all_tiers()
     assert found == expected
     events = frail.new_events()
     assert sorted(events.map_runs().values()) == [1] * (many - lost) + [2] * lost

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.cluster import WORKER_HOSTS
 from tests.spark.applications import sluice_settings
+from tests.spark.jobs.locality import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +47,8 @@ def test_a_host_without_a_taskmanager_gets_reduce_tasks(
     job = one_sided.start("held_reducers", barrier=str(barrier.path), reducers=SLOTS, maps=maps)
     barrier.wait("reduce", SLOTS)
     barrier.release()
-    job.result()
+    rows = job.result().read_text(encoding="utf-8").splitlines()
+    assert sum(json.loads(row)[0] for row in rows) == RECORDS
     assert {host for host, _ in one_sided.new_events().placements()} == set(WORKER_HOSTS)
 
 
@@ -53,3 +56,18 @@ def test_reduce_tasks_prefer_the_hosts_of_their_input(both: Both):
     compared = both.compare("rdd_group_by_key")
     assert compared.differences == []
     assert {locality for _, locality in compared.events.placements()} == {"NODE_LOCAL"}
+
+
+def test_reduce_tasks_prefer_no_host_after_hosts_are_hidden(both: Both):
+    """Also for map outputs written before."""
+    expected = [both.own.rows(job).read_text() for job in ("prepare", "read_again")]
+    found = [both.sluice.rows("prepare").read_text()]
+    both.sluice.rows("hide_hosts")
+    both.sluice.new_events()
+    found.append(both.sluice.rows("read_again").read_text())
+    assert found == expected
+    events = both.sluice.new_events()
+    # Each of the few outputs names a host that does not exist.
+    assert {locality for _, locality in events.placements()} == {"ANY"}
+    assert events.task_ends().keys() == {"Success"}
+    assert events.map_runs() == {}

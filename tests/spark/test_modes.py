@@ -98,11 +98,23 @@ def test_settings_that_sluice_refuses_do_not_stop_an_application_with_sluice_off
     assert "no session can turn it on: Sluice cannot start" in application.output
 
 
+def test_an_application_with_sluice_off_needs_no_taskmanager(
+    own: Application, driver: Driver, cluster: StandaloneCluster, daemons: Daemons
+):
+    nowhere = {"spark.sluice.endpoints": "127.0.0.1:1", "spark.sluice.io.connectTimeout": "1s"}
+    given = sluice_settings(daemons) | OFF | nowhere
+    with driver.application("nowhere", cluster.master_url, given) as application:
+        found = application.rows("reduce_waits", barrier=None)
+        assert found.read_text() == own.rows("reduce_waits", barrier=None).read_text()
+        application.wait_for_output(re.compile("Executor 0 reaches no TaskManager"), 60.0)
+    assert [line for line in application.output.splitlines() if WARNING.search(line)] == []
+
+
 def test_an_application_ends_without_a_warning_and_the_next_one_counts_from_zero(
     driver: Driver, daemons: Daemons
 ):
     applications: list[GuestApplication] = []
-    for name in ("first", "second"):
+    for name in ("count1", "count2"):
         with driver.application(name, LOCAL_MASTER, sluice_settings(daemons)) as application:
             applications.append(application)
             assert set(counters_of(application).values()) == {0}

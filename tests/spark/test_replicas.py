@@ -111,7 +111,7 @@ def test_a_directory_that_is_lost_has_copies_elsewhere(
         )
         found.append(copied.rows("read_again").read_text())
     finally:
-        revived.mend_memory_directory()
+        revived.wait_for_all_tiers()
     assert found == expected
     check_that_nothing_ran_again(copied.new_events(), many)
 

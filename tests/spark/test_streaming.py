@@ -1,4 +1,4 @@
-"""Structured Streaming: fifty micro-batches with state leave no more behind than ten did."""
+"""Structured Streaming: what micro-batches leave behind, and when a stream sees a setting."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def test_fifty_micro_batches(
     print(*samples, sep="\n")
     assert len(samples) == BATCHES // 10
     _check_no_growth(samples)
+
+
+def test_a_running_stream_picks_up_the_switch_at_its_next_start(
+    own: Application, sluice: Application, tmp_path: Path
+):
+    found = sluice.rows("switched_stream", directory=str(tmp_path))
+    (_, left), *state = [json.loads(line) for line in found.read_text().splitlines()]
+    assert left[:2] == [0, 0]
+    assert left[2] > 0
+    expected = own.rows("sums_of_stream", batches=len(left)).read_text()
+    assert state == [json.loads(line) for line in expected.splitlines()]
 
 
 def _check_no_growth(samples: list[dict[str, Any]]) -> None:

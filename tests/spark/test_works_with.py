@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +28,8 @@ PAGE = REPOSITORY / "docs" / "guide" / "works-with.md"
 ENDPOINTS = "host1:7337,host2:7337"
 PORTS = ("10000", "18080")
 RUN_TIMEOUT_SECONDS = 200
+LOOK_SECONDS = 0.2
+"""Pause between two looks at the history server, which cannot be waited for."""
 ACTIVE = re.compile(r"Sluice \S+ is active: shuffles go through the TaskManagers at unix:")
 BLOCK = re.compile(
     r"^## (?P<title>.*?)$"
@@ -75,7 +80,7 @@ SAID = {
     "Packages": "the job is done",
     "Kryo with registration": "the job is done",
     "GraphX": "ranks: 16",
-    "History server": "the job is done",
+    "History server": r'"name" : "job\.py"',
 }
 """Text in the output of each section."""
 
@@ -152,6 +157,8 @@ def test_the_commands_of_a_section_run(
                 server = _serve(code, environment, tmp_path)
                 servers.append(server)
                 output += _until(server, command.ready)
+                if title == "History server":
+                    output += _applications(ports["18080"])
     finally:
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
@@ -182,6 +189,19 @@ def _until(server: subprocess.Popen[str], ready: str) -> str:
         if ready in line:
             return said
     raise AssertionError(said[-4000:])
+
+
+def _applications(port: str) -> str:
+    """Return the history server's list of applications when it has read an event log."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        with opener.open(f"http://127.0.0.1:{port}/api/v1/applications", timeout=30.0) as answer:
+            listed = str(answer.read().decode())
+        if json.loads(listed):
+            return listed
+        time.sleep(LOOK_SECONDS)
+    raise AssertionError("the history server lists no application")
 
 
 def _free_port() -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,13 +18,15 @@ if TYPE_CHECKING:
 
     from tests.spark.applications import Application
     from tests.spark.daemons import Daemons
-    from tests.spark.driver import Driver
+    from tests.spark.driver import Driver, GuestApplication
 
 SMALL_BUFFER = {"spark.sluice.writer.bufferSize": "256k", "spark.sluice.writer.regionSize": "64k"}
 """Many passes for each map task."""
 
 SENT_SECONDS = 60.0
 UI_TIMEOUT_SECONDS = 30.0
+LOOK_SECONDS = 0.2
+"""Pause between two looks at the stacks of a driver, which cannot be waited for."""
 
 CACHED = {
     # Cached blocks are not evicted for execution.
@@ -30,6 +34,7 @@ CACHED = {
     "spark.storage.unrollMemoryThreshold": "4096",
     "spark.unsafe.exceptionOnMemoryLeak": "true",
 }
+OFF_HEAP = {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1m"}
 NO_MEMORY_BYTES = 20_000 * 20
 """The rows of that job, each preceded by its length."""
 
@@ -51,7 +56,9 @@ TIGHT = {
 }
 
 
-def local(driver: Driver, name: str, daemons: Daemons, settings: dict[str, str]) -> Application:
+def local(
+    driver: Driver, name: str, daemons: Daemons, settings: dict[str, str]
+) -> GuestApplication:
     """Return an application in one process."""
     return driver.application(name, LOCAL_MASTER, sluice_settings(daemons) | settings)
 
@@ -110,15 +117,46 @@ def test_others_that_need_memory(own: Application, driver: Driver, daemons: Daem
         check(both, "writer_pressure", python=True)
 
 
+@pytest.mark.parametrize("off_heap", [False, True], ids=["on-heap", "off-heap"])
 def test_records_are_gathered_if_cached_blocks_have_the_memory(
-    own: Application, driver: Driver, daemons: Daemons
+    own: Application, driver: Driver, daemons: Daemons, off_heap: bool
 ):
-    with local(driver, "cached", daemons, TIGHT | CACHED) as application:
+    settings = TIGHT | CACHED | (OFF_HEAP if off_heap else {})
+    with local(driver, f"cached-{off_heap}", daemons, settings) as application:
         both = Both(own, application, daemons)
-        compared = both.compare("writer_no_memory", full=True, other={"full": False})
+        size = 1024 * 1024 if off_heap else None
+        compared = both.compare(
+            "writer_no_memory", full=True, off_heap_bytes=size, other={"full": False}
+        )
         assert compared.differences == []
         # Without a block header for each record.
         assert compared.events.shuffle_use().bytes_written < 1.2 * NO_MEMORY_BYTES
+
+
+def test_a_task_killed_while_it_sends_for_another_operator_has_not_failed(
+    own: Application, driver: Driver, directory: Path, daemons: Daemons
+):
+    expected = own.rows("writer_killed_spill").read_text()
+    with (
+        local(driver, "killedspill", daemons, TIGHT) as application,
+        Barrier(directory / "killedspill.sock") as barrier,
+        ExitStack() as paused,
+    ):
+        running = application.start("writer_killed_spill", barrier=str(barrier.path))
+        barrier.wait("half", 1)
+        for daemon in daemons:
+            daemon.pause()
+            paused.callback(daemon.resume)
+        barrier.release("half")
+        _wait_for_stack(application, "ExecutionMemory$Spark.spill")
+        barrier.wait("kill", 1)
+        barrier.release("kill")
+        barrier.wait("half", 2)  # the first attempt has ended
+        paused.close()
+        assert running.result(SENT_SECONDS).read_text() == expected
+        ends = application.new_events().task_ends()
+        assert ends.pop("TaskKilled") == 1
+        assert ends.keys() == {"Success"}
 
 
 def test_nothing_is_written_to_local_disk(
@@ -163,6 +201,13 @@ def test_regions_come_through_the_region_area(own: Application, driver: Driver, 
         application.rows("frame_repartition")
         moved = daemons.moved() - before
         assert moved.region_area_bytes == moved.written_bytes > 0
+
+
+def _wait_for_stack(application: GuestApplication, method: str) -> None:
+    deadline = time.monotonic() + SENT_SECONDS
+    while method not in application.host.thread_dump():
+        assert time.monotonic() < deadline, f"no thread has come to {method}"
+        time.sleep(LOOK_SECONDS)
 
 
 def _spills(application: Application) -> int:

@@ -14,7 +14,10 @@ import pytest
 
 SLUICE = Path(sys.executable).with_name("sluice")
 TIMEOUT_SECONDS = 30
-READY = re.compile(r"is ready: data port 127\.0\.0\.\d+:(\d+), HTTP port (\d+)")
+READY = re.compile(
+    r"is ready: data port 127\.0\.0\.\d+:(?P<advertised>\d+)(?: \(here (?P<here>\d+)\))?, "
+    r"HTTP port (?P<http>\d+)"
+)
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 
@@ -40,22 +43,30 @@ class Daemon:
     WRAPPER: ClassVar[tuple[str, ...]] = ()
     """Program and arguments that run the command given behind them."""
 
+    environment: ClassVar[dict[str, str]] = ENVIRONMENT
+
     def __init__(self, directory: Path, **keys: object) -> None:
         self.process = subprocess.Popen(
-            [*self.WRAPPER, *arguments(directory, **keys)],
+            [*self.WRAPPER, *self.command(directory, **keys)],
             stderr=subprocess.PIPE,
             text=True,
-            env=ENVIRONMENT,
+            env=self.environment,
         )
         assert self.process.stderr is not None
         self.log = ""
         for line in self.process.stderr:  # ends with the process; the test's timeout bounds it
             self.log += line
             if (found := READY.search(line)) is not None:
-                self.data_port, self.http_port = int(found[1]), int(found[2])
+                self.data_port = int(found["here"] or found["advertised"])
+                self.http_port = int(found["http"])
                 return
         self.end()
         pytest.fail(f"the daemon did not start:\n{self.log}")
+
+    @staticmethod
+    def command(directory: Path, **keys: object) -> list[str]:
+        """Return the command that starts it."""
+        return arguments(directory, **keys)
 
     @property
     def url(self) -> str:

@@ -52,7 +52,7 @@ NONCE = st.binary(min_size=32, max_size=32)
 
 _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.Hello: (NAME, U32, U32, U32, NAME, st.binary(max_size=40), U32, U32, U32, NAME),
-    m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT),
+    m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT, NAME),
     m.Challenge: (NONCE,),
     m.Proof: (NONCE,),
     m.PartitionRequest: (U32, NAME, U32, ATTEMPTS, U32, U32, U32),

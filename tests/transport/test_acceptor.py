@@ -132,7 +132,7 @@ async def test_in_need_a_few_are_served_and_then_room_is_asked_for() -> None:
 
 
 async def test_limits_fit_into_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "data_connections", lambda: 3)
+    monkeypatch.setattr(listener, "data_connections", lambda: 4)  # three are served
     async with a_service(a_config()) as service:
         served = [await open_client(service.address) for _ in range(3)]
         with pytest.raises(RemoteError) as caught:
@@ -145,6 +145,29 @@ async def test_limits_fit_into_the_limit_of_open_files(monkeypatch: pytest.Monke
             await until(lambda: len(service.listener.connections) == 1)
             with pytest.raises(RemoteError, match="unfinished handshakes"):
                 await open_client(service.address)
+
+
+async def test_a_crowd_that_is_refused_does_not_take_the_last_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "data_connections", lambda: 4)  # one is told why it is refused
+    async with a_service(a_config()) as service:
+        served = [await open_client(service.address) for _ in range(3)]
+        with client_sockets(*[socket.AF_INET] * 3) as crowd:
+            for sock in crowd:  # all are accepted in one turn of the event loop
+                sock.setblocking(True)
+                sock.connect(tuple(service.address))
+                sock.setblocking(False)
+            answers = [(await RawPeer(sock).read_frame())[0] for sock in crowd]
+        told = [answer.message for answer in answers if isinstance(answer, ErrorResponse)]
+        assert [("max_connections" in text, "no open file" in text) for text in told] == [
+            (True, False),
+            (False, True),
+            (False, True),
+        ]
+        assert service.listener.refused_total == 3
+        for client in served:
+            await end(client)
 
 
 def test_what_is_free_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import socket
 import stat
@@ -14,6 +15,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
 from sluice.protocol.remote_error import RemoteError
+from sluice.transport.acceptor import bind
 from sluice.transport.connection import Connection
 from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable
@@ -51,6 +53,89 @@ async def test_a_port_in_use_is_named_with_the_remedy() -> None:
 async def test_an_address_of_another_host_is_refused() -> None:
     with pytest.raises(AddressUnavailable):
         await Service(a_config(bind_host="192.0.2.1")).listener.start()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+
+
+@needs_ipv6
+async def test_addresses_of_both_families_are_served_at_the_same_port() -> None:
+    async with a_service(a_config(bind_host="127.0.0.1, ::1")) as service:
+        remotes = []
+        for number, host in enumerate(("127.0.0.1", "::1")):
+            leg = await open_client(Address(host, service.listener.port))
+            remotes.append((await service.handler(number)).connection.remote)
+            await end(leg)
+        assert remotes[0].startswith("127.0.0.1:")
+        assert remotes[1].startswith("[::1]:")
+
+
+@needs_ipv6
+async def test_an_address_in_use_is_named_with_brackets() -> None:
+    async with a_service(a_config(bind_host="::1")) as service:
+        port = service.listener.port
+        with pytest.raises(AddressUnavailable, match=rf"127.0.0.1:{port}, \[::1\]:{port}"):
+            await Service(a_config(bind_host="127.0.0.1, ::1", data_port=port)).listener.start()
+
+
+@pytest.mark.parametrize("hosts", [("*",), ("*", "0.0.0.0"), ("127.0.0.1", "*")])
+async def test_a_star_binds_every_address_of_the_families_that_there_are(
+    hosts: tuple[str, ...],
+) -> None:
+    sockets = await bind(hosts, 0)
+    try:
+        addresses = {sock.getsockname()[0] for sock in sockets}
+        assert addresses == ({"0.0.0.0", "::"} if has_ipv6() else {"0.0.0.0"})
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def test_a_star_is_satisfied_with_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *rest)
+
+    monkeypatch.setattr("sluice.transport.acceptor.socket.socket", without_ipv6)
+    (sock,) = await bind(("*",), 0)
+    sock.close()
+    with pytest.raises(OSError, match="not supported"):
+        await bind(("0.0.0.0", "::"), 0)
+
+
+async def test_a_free_port_is_free_on_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel chooses it for the first address; another program may have it on the second."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.3", 0))
+        taken.listen()
+        chosen = iter([taken.getsockname()[1]])
+        real = socket.socket.bind
+
+        def choose(sock: socket.socket, address: tuple[str, int]) -> None:
+            host, port = address
+            real(sock, (host, next(chosen, 0) if port == 0 else port))
+
+        monkeypatch.setattr("sluice.transport.acceptor.socket.socket.bind", choose)
+        sockets = await bind(("127.0.0.2", "127.0.0.3"), 0)
+        ports = {sock.getsockname()[1] for sock in sockets}
+        for sock in sockets:
+            sock.close()
+        assert len(ports) == 1
+        assert ports != {taken.getsockname()[1]}
+    assert next(chosen, None) is None
 
 
 async def test_tcp_and_unix_are_both_served(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from typing import TYPE_CHECKING
@@ -35,6 +36,35 @@ async def test_options_of_both_ends(keepalive: float, idle: int, interval: int) 
             control = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
             assert control.rstrip(b"\0") == b"reno"
         await end(client)
+
+
+@pytest.mark.parametrize(("seconds", "milliseconds"), [(60, 60_000), (0.5, 500), (None, 0)])
+async def test_both_ends_have_the_user_timeout(seconds: float | None, milliseconds: int) -> None:
+    config = a_config(tcp_user_timeout_seconds=seconds)
+    async with a_service(config) as service:
+        client = await open_client(service.address, config)
+        server = await service.handler()
+        for connection in (client.connection, server.connection):
+            assert connection._transport is not None
+            sock = connection._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+        await end(client)
+
+
+async def test_data_that_nobody_takes_ends_the_connection() -> None:
+    config = a_config(tcp_user_timeout_seconds=0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+        with client, accepted:  # the client never reads: its window is shut
+            socket_options.apply(accepted, config)
+            with pytest.raises(TimeoutError):
+                await asyncio.to_thread(_send_for_ever, accepted)
+
+
+def _send_for_ever(sock: socket.socket) -> None:
+    while True:  # ends with the connection; the test's timeout bounds it
+        sock.sendall(bytes(1 << 20))
 
 
 async def test_an_unknown_congestion_control_is_logged_and_left_out(

@@ -136,7 +136,9 @@ ENTRIES: Final = {
     ErrorCode.CONNECT_FAILED: Entry(CLIENT, "Nobody answers at an address before the deadline."),
     ErrorCode.CONNECTION_LOST: Entry(BOTH_SIDES, "The connection ended while it was in use."),
     ErrorCode.TASKMANAGER_MISMATCH: Entry(
-        READER, "Another TaskManager than the wanted one answers at that address."
+        "the reader; a TaskManager or driver that connects",
+        "Another TaskManager than the wanted one answers at that address, or one whose directories"
+        " are a copy of a connected one's.",
     ),
     ErrorCode.CONFIGURATION: Entry(
         "the process with the setting; a client that TLS refuses",

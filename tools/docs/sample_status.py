@@ -76,6 +76,7 @@ COUNTERS = Counters(
     peer_serving=ServingSeconds(2001.5, 2002.5, 2003.5, 2004.5, 2005.5),
     consumer_serving=ServingSeconds(3001.5, 3002.5, 3003.5, 3004.5, 3005.5),
     event_loop_lag_seconds=1022.5,
+    socket_file_restorations=1,
     events_by_type=BoundedCounts(CheckpointBarrier=1028),
     backward_messages=BoundedCounts(TaskEvent=1029),
     late_messages=BoundedCounts(AddCredit=1023),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ....transport.connector import Address
+from ....transport.host_port import split_host_port
 from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
 from ...names import ShuffleKey, TaskManagerPlace
@@ -175,5 +176,7 @@ class Copies:
 
 
 def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+    found = split_host_port(text)
+    if found is None:
+        raise ValueError(f'"{text}" is not an address')  # the configuration has checked it
+    return Address(*found)

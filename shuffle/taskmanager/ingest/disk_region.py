@@ -97,10 +97,10 @@ class DiskRegion(ReceivedRegion):
         used = sum(len(group.segments) for group in groups)
         if used < len(segments):
             self._recycled(segments[used:])
+        self._filled += groups
         complete = False
         for group in groups:
             complete = self._add(group.payload)
-        self._filled += groups
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
         return complete
@@ -164,13 +164,17 @@ class DiskRegion(ReceivedRegion):
         size = self._segment_payload_bytes
         # Half of the pool: one payload is written while the next one comes.
         most = min(most_payload_bytes // size, -(-self.length // size), pool.size_segments // 2)
-        while len(self._free) < most:
-            segment = pool.request_segment_nowait()
-            if segment is None:
-                break
-            if segment.size_bytes != size:  # the producer sends less: segments would have gaps
-                most = 1
-            self._free.append(segment)
+        try:
+            while len(self._free) < most:
+                segment = pool.request_segment_nowait()
+                if segment is None:
+                    break
+                if segment.size_bytes != size:  # the producer sends less: segments would have gaps
+                    most = 1
+                self._free.append(segment)
+        except BaseException:  # the region does not come about, and cannot be aborted
+            self._give_back_free()
+            raise
         return max(1, len(self._free))
 
     def _grant_more(self) -> None:

@@ -187,7 +187,7 @@ class PipelinedOutput(IncomingOutput):
             self._counters.producer_buffers_in += 1
         if self.state is not PipelinedState.OPEN:
             raise not_open(self.state, PipelinedData, self.number)
-        arriving, self._arriving = self._arriving, None
+        arriving = self._arriving
         if arriving is None:
             raise InvalidRequest("PipelinedData without content", value=0, limit="1 byte")
         subpartition = message.subpartition
@@ -195,9 +195,11 @@ class PipelinedOutput(IncomingOutput):
             subpartition = ALL_SUBPARTITIONS
         if isinstance(arriving, MemorySegment):
             self.total_bytes += length
-            if length < arriving.size_bytes and self.partition.extend_last(
+            is_extension = length < arriving.size_bytes and self.partition.extend_last(
                 subpartition, arriving.memory[:length]
-            ):
+            )
+            self._arriving = None  # until here :meth:`drop_arriving` gives it back
+            if is_extension:
                 self._credit.put_back(arriving)
             else:
                 buffer = self._pool.buffer_of(arriving, length)
@@ -206,6 +208,7 @@ class PipelinedOutput(IncomingOutput):
             if self._credit.outstanding == 0:
                 self.credit_wait.begin()
             return
+        self._arriving = None
         payload = bytes(arriving)
         event = decode_event(payload)
         self._counters.events_by_type.bump(type(event).__name__)

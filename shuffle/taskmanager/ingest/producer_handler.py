@@ -201,6 +201,9 @@ class ProducerHandler:
         except SluiceError as error:
             output.drop_arriving()
             self._outputs.fail(message.partition, error)
+        except BaseException:  # a bug, which costs the connection
+            output.drop_arriving()
+            raise
 
     def _to_output(self, message: OutputMessage) -> None:
         output = self._outputs.find(message)

@@ -148,11 +148,10 @@ class RegionOpener:
         if writer.in_memory:
             return MemoryRegion(writer, announced.crc32c, self._settings, grant)
         try:
-            pool = self.pool
-        except SluiceError:
+            return DiskRegion(writer, announced.crc32c, self._settings, self.pool, grant, failed)
+        except BaseException:
             writer.abort()
             raise
-        return DiskRegion(writer, announced.crc32c, self._settings, pool, grant, failed)
 
     def copy(self, announced: SharedRegion, regions: int, area: "RegionArea") -> CopiedRegion:
         """Open a region whose bytes lie in a region area; a failed copy shows when it is flushed.

@@ -94,7 +94,7 @@ class MovedOutputs:
 def _moved(key: ShuffleKey, map_attempt_id: int, place: TaskManagerPlace) -> PartitionMoved:
     return PartitionMoved(
         f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} is at another TaskManager now",
-        value=str(place),
+        value=place.wire_text(),
         remedy="Read it there",
         map_attempt_id=map_attempt_id,
     )

@@ -15,6 +15,8 @@ from ....protocol.messages import (
 )
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
+from ....transport.connection_log import counted
+from ....transport.errors import one_line
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, NoProgress
 from ...gate.task_events import UnknownProducer
@@ -236,12 +238,14 @@ class ServingHandler:
         self._without_readers()
         if error is not None:
             self.counters.errors_by_code.bump(error.code.name)
+            remote = self.connection.remote
             _log.warning(
                 "channel %d of %s failed: %s: %s",
                 reader.channel,
-                self.connection.remote,
+                remote,
                 error.code.name,
-                str(error),  # a log record must not keep the frames of the traceback alive
+                one_line(error),  # a log record must not keep the frames of the traceback alive
+                extra=counted(f"channels failed because of {error.code.name}", remote),
             )
 
     def _without_readers(self) -> None:

@@ -178,6 +178,8 @@ class StoredPartitionView:
             and self._on_disk()
         ):
             self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
+        if self.failure is not None:
+            raise self.failure
         if not ready:
             return None
         return self._next_from_disk(min(self._message_bytes, credit * self._credit_bytes))
@@ -288,11 +290,7 @@ class StoredPartitionView:
             self._wanted_bytes = most_bytes
             self._listener_handle = pool.add_listener(self._segment_came)
             return
-        reads, groups = self._plan(pool, [segment], most_bytes, pool.request_segment_nowait)
-        if self._store.read_cached(reads):
-            self._read_ended(groups)
-        else:
-            self._start_reading(reads, groups)
+        self._read_into(pool, segment, most_bytes, pool.request_segment_nowait, at_once=True)
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         """Take the segment waited for (None: the pool is gone, and this view with it)."""
@@ -303,8 +301,34 @@ class StoredPartitionView:
         pool = self._read_pool()
         # Segments recycled together stay together: neighbours are sent as one piece. Always
         # deferred to a task: recycling calls this method and must not be re-entered.
-        self._start_reading(*self._plan(pool, [segment], self._wanted_bytes, pool.take_more_nowait))
+        self._read_into(pool, segment, self._wanted_bytes, pool.take_more_nowait, at_once=False)
+        if self.failure is not None:
+            self._listener()
         return True
+
+    def _read_into(
+        self,
+        pool: LocalBufferPool,
+        segment: MemorySegment,
+        most_bytes: int,
+        another: Callable[[], MemorySegment | None],
+        *,
+        at_once: bool,
+    ) -> None:
+        """Read into a segment and others; a bug on the way fails this channel, and keeps none."""
+        segments = [segment]
+        try:
+            reads, groups = self._plan(pool, segments, most_bytes, another)
+            segments = [each for group in groups for each in group.segments]
+            if at_once and self._store.read_cached(reads):
+                self._read_ended(groups)
+            else:
+                self._start_reading(reads, groups)
+        except Exception as error:  # noqa: BLE001 - as in a read that has begun
+            self.failure = failure_of(error, "reading the disk tier")
+            self._reading = False
+            self._reading_buffers = 0
+            pool.recycle_together(segments)
 
     def _plan(
         self,

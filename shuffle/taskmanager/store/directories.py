@@ -1,5 +1,6 @@
 """Storage directories: private, locked against a second daemon, with the TaskManager's id."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -21,7 +22,9 @@ _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 class DirectoryLock:
     """An exclusive lock on a directory, held until :meth:`release` or the end of the process.
 
-    The kernel drops the lock with the process, so a killed daemon leaves none behind.
+    There are two locks. The lock of the directory itself holds even if the file is removed. The
+    lock of the file works on file systems that cannot lock directories, such as NFS, and against
+    older releases. The kernel drops both when the process ends, so a killed daemon leaves no lock.
 
     Args:
         directory: The directory; a missing one is created, for this user alone.
@@ -33,26 +36,58 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_other_owner(directory)
-            self._fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StorageUnavailable(directory, error.strerror or str(error)) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
-        except OSError as error:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._fd)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StorageInUse(directory, holder) from error
-            raise StorageUnavailable(directory, error.strerror or str(error)) from error
+        self.path = directory / LOCK_NAME
+        """The lock file, which contains the id of the process."""
+        with contextlib.ExitStack() as opened:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                refuse_other_owner(directory)
+                # Lock the directory before the file is made: a start that fails must not bring
+                # back a file that was removed.
+                fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, fd)
+                _lock_directory(fd)
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                opened.callback(os.close, self._fd)
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+            except OSError as error:
+                if error.errno == errno.EWOULDBLOCK:
+                    raise StorageInUse(directory, _holder(self.path)) from error
+                raise StorageUnavailable(directory, error.strerror or str(error)) from error
+            self._opened = opened.pop_all()
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the lock file."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
 
     def release(self) -> None:
-        """Let others have the directory."""
-        os.close(self._fd)
+        """Unlock the directory. Idempotent."""
+        self._opened.close()
+
+
+def _lock_directory(fd: int) -> None:
+    """Lock a directory itself, if its file system can.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
+
+
+def _holder(path: Path) -> str:
+    """Return the process id in a lock file; empty if there is none."""
+    try:
+        return path.read_bytes()[:32].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def taskmanager_id(directories: Iterable[Path]) -> str:
@@ -103,6 +138,12 @@ def keep_id(identity: str, directory: Path) -> None:
         raise StorageUnavailable(directory, str(error)) from error
 
 
+def has_same_id(directory: Path, others: Iterable[Path]) -> bool:
+    """Return whether a directory has the id of a TaskManager, and one of the others has it too."""
+    identity = _read_id(directory)
+    return identity is not None and any(_read_id(other) == identity for other in others)
+
+
 def _read_id(directory: Path) -> str | None:
     try:
         text = (directory / ID_NAME).read_text(encoding="ascii").strip()
@@ -111,8 +152,13 @@ def _read_id(directory: Path) -> str | None:
     return text if _ID.fullmatch(text) else None
 
 
-def _refuse_other_owner(directory: Path) -> None:
-    """Refuse a directory that another user may have made in a shared place like /tmp."""
+def refuse_other_owner(directory: Path) -> None:
+    """Refuse a directory that another user may have made in a shared place like /tmp.
+
+    Raises:
+        StorageUnavailable: It belongs to another user.
+        OSError: It is not there.
+    """
     owner = directory.stat().st_uid
     parent = directory.resolve().parent.stat()
     if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:

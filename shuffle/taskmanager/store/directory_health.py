@@ -10,6 +10,8 @@
            three times
 
 ``OUT``: it takes nothing new, and what it holds can be read. ``LOST``: what it held is not there.
+
+If only the lock file of a directory is removed, the TaskManager stops.
 """
 
 import enum
@@ -22,6 +24,10 @@ MOST_TO_RETURN: Final = 192
 """A directory that fails again soon after it was taken back needs twice as many as the last time,
 up to this."""
 
+UNLOCKED_TO_STOP: Final = 2
+"""Number of probes in a row that miss only the lock file before the TaskManager stops. After the
+first, other files may follow: a directory that is removed loses its files one after the other."""
+
 GOOD_TO_FORGET: Final = 300
 """After so many good probes in a row no failure counts as a relapse."""
 
@@ -32,6 +38,7 @@ class Condition(enum.Enum):
     GOOD = "good"
     BAD = "bad"
     GONE = "gone"
+    UNLOCKED = "unlocked"
     UNKNOWN = "unknown"
 
 
@@ -58,6 +65,7 @@ class Change(enum.Enum):
     LOSE = "forget what it held"
     TAKE_BACK = "use it again"
     MAKE_ANEW = "use it again, empty"
+    STOP = "stop using it, and all others"
 
 
 _NEXT: Final = {
@@ -84,12 +92,17 @@ class DirectoryHealth:
         self.state = state
         self._good = GOOD_TO_FORGET if state is HealthState.IN_USE else 0
         self._needed = GOOD_TO_RETURN
+        self._unlocked = 0
 
     def take(self, finding: Finding) -> Change:
         """Take the outcome of a probe; return what is to be done."""
         before = self.state
         if finding.condition is Condition.UNKNOWN:
             return Change.NONE
+        if finding.condition is Condition.UNLOCKED:
+            self._unlocked += 1
+            return Change.STOP if self._unlocked == UNLOCKED_TO_STOP else Change.NONE
+        self._unlocked = 0
         if finding.condition is Condition.GOOD:
             self._good += 1
             if before is not HealthState.IN_USE and self._good < self._needed:

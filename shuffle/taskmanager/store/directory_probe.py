@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .directories import refuse_other_owner
 from .directory_health import Condition, Finding
+from .errors import StorageUnavailable
+from .file_calls import UNSUPPORTED, read_into, write_from
 from .tier import FULL
 
 PROBE_NAME: Final = "health"
@@ -33,11 +36,15 @@ class ProbedDirectory(NamedTuple):
         directory: Its path.
         identity: Device and inode of the directory; None: any will do.
         files: Paths there, with device and inode of each.
+        lock: Path of its lock file, with device and inode; None: it is not checked.
+        make: Whether it is made if it is missing.
     """
 
     directory: Path
     identity: tuple[int, int] | None = None
     files: tuple[tuple[Path, tuple[int, int]], ...] = ()
+    lock: tuple[Path, tuple[int, int]] | None = None
+    make: bool = False
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int]:
@@ -53,12 +60,20 @@ def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
         slow_seconds: A disk that takes longer is of no use.
     """
     try:
+        if probed.make:
+            probed.directory.mkdir(mode=0o700, exist_ok=True)
         missing = _missing(probed)
         if missing:
             return Finding(Condition.GONE, missing)
+        unlocked = "" if probed.lock is None else _missing_file(*probed.lock)
+        if unlocked:
+            return Finding(Condition.UNLOCKED, unlocked)
+        refuse_other_owner(probed.directory)
         began = time.monotonic()
         same = _write_and_read(probed.directory / PROBE_NAME)
         seconds = time.monotonic() - began
+    except StorageUnavailable as error:
+        return Finding(Condition.BAD, error.reason)
     except OSError as error:
         if error.errno in _ABSENT:
             return Finding(Condition.GONE, f"it is gone: {error.strerror}")
@@ -83,39 +98,46 @@ def slow_reason(seconds: float, slow_seconds: float) -> str:
 
 
 def _missing(probed: ProbedDirectory) -> str:
-    """Say what is not there any more; empty if all is."""
+    """Return what is missing; empty if everything is there."""
     if probed.identity not in (None, identity_of(probed.directory.stat())):
         return "another directory has its place"
-    for path, identity in probed.files:
-        try:
-            found = identity_of(path.stat())
-        except FileNotFoundError:
-            return f"{path.name} was removed"
-        if found != identity:
-            return f"another file has the place of {path.name}"
-    return ""
+    return next(filter(None, (_missing_file(*each) for each in probed.files)), "")
+
+
+def _missing_file(path: Path, identity: tuple[int, int]) -> str:
+    """Return why a file is missing; empty if it is still there."""
+    try:
+        found = identity_of(path.stat())
+    except FileNotFoundError:
+        return f"{path.name} was removed"
+    return "" if found == identity else f"another file has the place of {path.name}"
 
 
 def _write_and_read(path: Path) -> bool:
-    """Write bytes that were never there and read them; return whether they are the same."""
-    fd = _open(path)
+    """Write bytes that were never there and read them; return whether they are the same.
+
+    Some file systems refuse ``O_DIRECT`` when a file is opened, others only when it is written or
+    read. Their page cache answers.
+    """
+    direct = getattr(os, "O_DIRECT", 0)
+    if direct:
+        try:
+            return _write_and_read_with(path, direct)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+    return _write_and_read_with(path, 0)
+
+
+def _write_and_read_with(path: Path, direct: int) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | direct, 0o600)
     try:
         with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as the disk wants it
             written = secrets.token_bytes(16) * (_PROBE_BYTES // 16)
             memory[:] = written
-            os.pwritev(fd, [memory], 0)
+            write_from(fd, [memory], 0)
             memory[:] = bytes(_PROBE_BYTES)
-            os.preadv(fd, [memory], 0)
+            read_into(fd, [memory], 0)
             return memory[:] == written
     finally:
         os.close(fd)
-
-
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    try:
-        return os.open(path, flags | os.O_DIRECT, 0o600)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # tmpfs before Linux 6.6, and some others
-            raise
-    return os.open(path, flags, 0o600)

@@ -1,22 +1,24 @@
 """The disk tier: an arena file in a data directory, which threads read and write."""
 
-import ctypes
-import errno
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .arena_files import open_arena
 from .errors import (
     StorageReadFailed,
     StorageWriteFailed,
 )
+from .file_calls import (
+    UNSUPPORTED,
+    read_into,
+    read_without_waiting,
+    write_from,
+)
 from .slot_allocator import occupied_bytes
-from .tier import FULL, ArenaTier, Extent, TierStatistics, open_arena
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .tier import FULL, Extent
+from .trimmed_tier import TrimmedTier
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +31,6 @@ RECOVERY_BYTES = 64 * 1024 * 1024
 IOV_MAX = 1024
 """Most buffers that Linux takes in one preadv or pwritev."""
 
-_FALLOC_FL_KEEP_SIZE = 1
-_FALLOC_FL_PUNCH_HOLE = 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 @dataclass(frozen=True, slots=True)
 class _FullMark:
@@ -43,7 +40,7 @@ class _FullMark:
     room_bytes: int
 
 
-class DiskTier(ArenaTier):
+class DiskTier(TrimmedTier):
     """Extents in a file on disk.
 
     The file grows on demand, as long as the disk keeps ``min_free_bytes`` free after all bytes that
@@ -57,9 +54,7 @@ class DiskTier(ArenaTier):
         retained_bytes: Free space at the end of the file that is kept for reuse.
 
     Attributes:
-        can_read_cached: Whether file system and kernel can read from the page cache only.
-        on_excess: Called when more than ``retained_bytes`` is free at the end, so that
-            :meth:`begin_trim` is worthwhile.
+        can_read_cached: Whether file system, kernel and Python can read from the page cache only.
     """
 
     def __init__(
@@ -70,15 +65,11 @@ class DiskTier(ArenaTier):
         min_free_bytes: int,
         retained_bytes: int = RETAINED_FREE_BYTES,
     ) -> None:
-        super().__init__("disk", path, fd, quota_bytes)
+        super().__init__("disk", path, fd, quota_bytes, retained_bytes)
         self._min_free_bytes = min_free_bytes
-        self._retained_bytes = retained_bytes
         self._unwritten_bytes = 0
         self._full_at: _FullMark | None = None
-        self._trimming_bytes = 0
-        self._can_punch = True
         self.can_read_cached = True
-        self.on_excess: Callable[[DiskTier], None] | None = None
 
     @classmethod
     def open(cls, directory: Path, quota_bytes: int | None, min_free_bytes: int) -> "DiskTier":
@@ -92,7 +83,7 @@ class DiskTier(ArenaTier):
 
     def allocate(self, length: int) -> Extent | None:
         """Allocate an extent, or return None if quota, free-space floor or health forbid it."""
-        if not self.healthy or not self._recovered():
+        if not self.takes_regions or not self._recovered():
             return None
         growth = self._allocator.growth_for(length)
         if growth and growth > self._room_bytes():
@@ -113,8 +104,6 @@ class DiskTier(ArenaTier):
         mark = self._full_at
         if mark is not None and self._allocator.used_bytes < mark.written_bytes:
             self._full_at = None
-        if self.on_excess is not None and self._allocator.tail_free_bytes > self._retained_bytes:
-            self.on_excess(self)
 
     def finish_adoption(self) -> None:
         """Cut off the file behind the last adopted extent: data of uncommitted attempts."""
@@ -122,6 +111,7 @@ class DiskTier(ArenaTier):
             os.ftruncate(self.fd, self._allocator.frontier_bytes)
         except OSError as error:
             self.fail(str(error))
+        self.give_back_above_capacity()
 
     def note_failure(self, error: OSError) -> None:
         """Leave the disk out after a failed read or write.
@@ -145,9 +135,10 @@ class DiskTier(ArenaTier):
             return 0
         allocator = self._allocator
         room = max(self._room_bytes(), 0) // allocator.alignment * allocator.alignment
+        within = allocator.largest_free_bytes
         return max(
-            allocator.largest_hole_bytes,
-            min(allocator.largest_free_bytes, allocator.tail_free_bytes + room),
+            min(allocator.largest_hole_bytes, within),
+            min(within, allocator.tail_free_bytes + room),
         )
 
     def whole_bytes(self) -> int:
@@ -155,54 +146,6 @@ class DiskTier(ArenaTier):
         on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0)
         quota_bytes = self._allocator.capacity_bytes
         return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
-
-    def begin_trim(self) -> tuple[int, int] | None:
-        """Take the free end of the arena out of use, except ``retained_bytes`` of it.
-
-        Returns:
-            Offset and length to pass to :meth:`punch` in a thread and then to :meth:`end_trim`;
-            None if less than a page would be given back.
-        """
-        tail = self._allocator.tail_free_bytes
-        if tail <= self._retained_bytes or not self._can_punch:
-            return None
-        length = tail - self._retained_bytes
-        length -= length % self._allocator.alignment
-        if not length:
-            return None
-        offset = self._allocator.frontier_bytes - length
-        self._allocator.reserve(offset, length)
-        self._trimming_bytes += length
-        return offset, length
-
-    def punch(self, offset: int, length: int) -> str:
-        """Give the blocks of a range back to the file system. Runs in a thread.
-
-        A hole is punched instead of cutting the file, because regions may be written behind it
-        meanwhile.
-
-        Returns:
-            The operating system's message if it failed, else an empty string.
-        """
-        result = _libc.fallocate(
-            self.fd,
-            _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE,
-            ctypes.c_int64(offset),
-            ctypes.c_int64(length),
-        )
-        return os.strerror(ctypes.get_errno()) if result else ""
-
-    def end_trim(self, offset: int, length: int, failure: str) -> None:
-        """Put a trimmed range back; if no extent lies behind it the arena has become shorter."""
-        if failure:
-            self._can_punch = False
-            logger.info("%s cannot give space back while running: %s", self.path, failure)
-        self._trimming_bytes -= length
-        # If regions lie behind it by now, the hole stays below the frontier although it is cold.
-        at_end = offset + length == self._allocator.frontier_bytes
-        self._allocator.free(offset, length)
-        if at_end and not failure:
-            self._allocator.trim_to(offset)
 
     def read(self, offset: int, buffers: list[memoryview]) -> None:
         """Fill buffers from the file. Runs in a thread.
@@ -216,7 +159,7 @@ class DiskTier(ArenaTier):
         for first in range(0, len(buffers), IOV_MAX):
             part = buffers[first : first + IOV_MAX]
             length = sum(len(buffer) for buffer in part)
-            received = os.preadv(self.fd, part, offset + done)
+            received = read_into(self.fd, part, offset + done)
             done += received
             if received != length:
                 raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
@@ -230,12 +173,12 @@ class DiskTier(ArenaTier):
         if not self.can_read_cached or len(buffers) > IOV_MAX:
             return False
         try:
-            received = os.preadv(self.fd, buffers, offset, os.RWF_NOWAIT)
+            received = read_without_waiting(self.fd, buffers, offset)
         except BlockingIOError:
             return False
         except OSError as error:
-            # Some file systems (EOPNOTSUPP) and some kernels (ENOSYS) cannot do this.
-            self.can_read_cached = error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS)
+            # Some file systems, some kernels and some builds of Python cannot do this.
+            self.can_read_cached = error.errno not in UNSUPPORTED
             return False
         return received == sum(len(buffer) for buffer in buffers)
 
@@ -247,7 +190,7 @@ class DiskTier(ArenaTier):
         """
         pending = [buffer for buffer in buffers if len(buffer)]
         while pending:
-            written = os.pwritev(self.fd, pending[:IOV_MAX], offset)
+            written = write_from(self.fd, pending[:IOV_MAX], offset)
             offset += written
             while pending and written >= len(pending[0]):
                 written -= len(pending.pop(0))
@@ -266,11 +209,6 @@ class DiskTier(ArenaTier):
         """Turn a disk error into a typed one, and leave the disk out if it must be."""
         self.note_failure(error)
         return StorageWriteFailed(self.path, extent_offset, length, str(error))
-
-    def statistics(self) -> TierStatistics:
-        """Return a snapshot; a range that is being trimmed counts as free."""
-        statistics = super().statistics()
-        return replace(statistics, used_bytes=statistics.used_bytes - self._trimming_bytes)
 
     def _recovered(self) -> bool:
         """Whether the disk was not full, or may be tried again."""

@@ -5,7 +5,7 @@
     StorageError(SluiceError)
     ├── StorageFull             tiers full, or quota or free-space floor reached
     ├── StorageUnavailable      a directory cannot be used (at the start: no directory can)
-    │   ├── ObsoleteJournal     an older version wrote it
+    │   ├── OtherJournalFormat  another release wrote it
     │   └── StorageInUse        another process holds the directory
     ├── RemoteFailed            the remote tier does not answer, or refuses
     │   └── RemoteFull          the remote tier has no room
@@ -73,7 +73,7 @@ class StorageUnavailable(StorageError):
             f"storage directory {directory} cannot be used: {reason}",
             remedy=remedy
             or "Check that the directory exists or can be created, is writable, "
-            "and lies on a working disk",
+            "and lies on a working disk, or correct data_directories or memory_directory",
         )
         self.directory = directory
         self.reason = reason
@@ -227,15 +227,21 @@ class CorruptJournal(StorageError):
         self.offset = offset
 
 
-class ObsoleteJournal(StorageUnavailable):
-    """A directory holds data in a format that an older version wrote."""
+class OtherJournalFormat(StorageUnavailable):
+    """The journal of a directory has a format that another release writes.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: The directory; nothing in it was changed.
+        found: The format of the journal.
+        known: The format that this release reads.
+    """
+
+    def __init__(self, directory: Path, found: str, known: int) -> None:
         super().__init__(
             directory,
-            "its journal was written by an older version, in a format of that time",
-            f"Let the older version serve the applications that need it, or empty the directory: "
-            f"rm {directory}/journal-* {directory}/arena-*",
+            f"its journal has format {found}, this release reads format {known}; "
+            "everything in it stays as it is",
+            "Start the release of Sluice that wrote it, or give this one other data_directories",
         )
 
 

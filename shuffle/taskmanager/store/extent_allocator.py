@@ -18,7 +18,8 @@ class ExtentAllocator:
     """Allocates by best fit and joins neighbouring holes.
 
     Args:
-        capacity_bytes: No allocation reaches beyond this. None: no limit.
+        capacity_bytes: No allocation reaches beyond this, or makes the used bytes more than this.
+            Reserved extents may lie beyond. None: no limit.
         alignment: Every extent starts at and occupies a multiple of this, in bytes.
 
     Raises:
@@ -87,9 +88,28 @@ class ExtentAllocator:
         """Longest extent that could be allocated now; 2**64 - 1 without a limit."""
         if self.capacity_bytes is None:
             return 2**64 - 1
+        if self.is_beyond_capacity:
+            within = (
+                min(start + self._lengths[start], self.capacity_bytes) - start
+                for start in self._starts
+            )
+            return max(0, min(max(within, default=0), self.capacity_bytes - self._used))
         return max(
             self.largest_hole_bytes, self.capacity_bytes - self._frontier + self.tail_free_bytes
         )
+
+    @property
+    def is_beyond_capacity(self) -> bool:
+        """Whether the frontier is above the capacity, because of reserved extents there."""
+        return self.capacity_bytes is not None and self._frontier > self.capacity_bytes
+
+    def holes_above_capacity(self) -> list[tuple[int, int]]:
+        """Return start and length of all free space between the capacity and the frontier."""
+        if self.capacity_bytes is None or not self.is_beyond_capacity:
+            return []
+        ends = [(start, start + self._lengths[start]) for start in self._starts]
+        clipped = [(max(start, self.capacity_bytes), end) for start, end in ends]
+        return [(start, end - start) for start, end in clipped if start < end]
 
     def rounded(self, length: int) -> int:
         """Return the bytes that an extent of this length occupies."""
@@ -118,13 +138,12 @@ class ExtentAllocator:
             msg = f"an extent has at least 1 byte, got {length}"
             raise ValueError(msg)
         size = self.rounded(length)
+        if self.is_beyond_capacity:
+            return self._allocate_below_capacity(size)
         index = bisect_left(self._by_size, (size, -1))
         if index < len(self._by_size):
             hole_length, start = self._by_size[index]
-            self._remove_hole(start, hole_length)
-            if hole_length > size:
-                self._add_hole(start + size, hole_length - size)
-            self._used += size
+            self._fill_hole(start, hole_length, size)
             return start
         tail = self.tail_free_bytes
         start = self._frontier - tail
@@ -175,27 +194,29 @@ class ExtentAllocator:
     def reserve(self, offset: int, length: int) -> None:
         """Occupy a given range: an extent that an earlier process stored there.
 
+        It may lie beyond the capacity, which may have been larger then.
+
         Args:
             offset: Start, a multiple of the alignment.
             length: Bytes, at least 1.
 
         Raises:
-            ValueError: The range is misaligned, beyond the capacity, or overlaps one in use.
+            ValueError: The range is misaligned, or overlaps one in use.
         """
         size = self.rounded(length)
         end = offset + size
         if length < 1 or offset < 0 or offset % self.alignment:
             msg = f"extent [{offset}, {end}) is empty or not aligned to {self.alignment}"
             raise ValueError(msg)
-        if self.capacity_bytes is not None and end > self.capacity_bytes:
-            msg = f"extent [{offset}, {end}) ends beyond the capacity {self.capacity_bytes}"
-            raise ValueError(msg)
         if offset >= self._frontier:
-            gap_start = self._frontier - self.tail_free_bytes
-            if gap_start < self._frontier:
-                self._remove_hole(gap_start, self._frontier - gap_start)
+            tail = self.tail_free_bytes
+            gap_start = self._frontier - tail
             if gap_start < offset:
+                if tail:
+                    self._remove_hole(gap_start, tail)
                 self._add_hole(gap_start, offset - gap_start)
+            elif tail:
+                self._remove_hole(gap_start, tail)
             self._frontier = end
             self._used += size
             return
@@ -233,6 +254,25 @@ class ExtentAllocator:
             if start < frontier:
                 self._add_hole(start, frontier - start)
             self._frontier = frontier
+
+    def _allocate_below_capacity(self, size: int) -> int | None:
+        """Allocate while reserved extents lie beyond the capacity; the space there is not used."""
+        capacity_bytes = self.capacity_bytes or 0
+        if self._used + size > capacity_bytes:
+            return None
+        for index in range(bisect_left(self._by_size, (size, -1)), len(self._by_size)):
+            hole_length, start = self._by_size[index]
+            if start + size <= capacity_bytes:
+                self._fill_hole(start, hole_length, size)
+                return start
+        return None
+
+    def _fill_hole(self, start: int, hole_length: int, size: int) -> None:
+        """Use the beginning of a hole."""
+        self._remove_hole(start, hole_length)
+        if hole_length > size:
+            self._add_hole(start + size, hole_length - size)
+        self._used += size
 
     def _add_hole(self, start: int, length: int) -> None:
         insort(self._starts, start)

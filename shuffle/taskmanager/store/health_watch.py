@@ -31,6 +31,9 @@ class WatchedStore(Protocol):
     def lose(self, tier: ArenaTier, reason: str) -> None:
         """Forget what a directory held."""
 
+    def unlocked(self, tier: ArenaTier, reason: str) -> None:
+        """Stop using all directories: the lock of one is gone."""
+
     async def take_back(self, tier: ArenaTier) -> bool:
         """Use a directory again; return whether that went well."""
 
@@ -115,6 +118,8 @@ class HealthWatch:
                     self._store.leave_out(tier, reason)
                 case Change.LOSE:
                     self._store.lose(tier, reason)
+                case Change.STOP:
+                    self._store.unlocked(tier, reason)
                 case Change.TAKE_BACK:
                     return await self._store.take_back(tier)
         return True

@@ -18,22 +18,25 @@ cut off. Behind any other damage reading goes on at the next whole record.
 no damage of the journal brings back what was released.
 
 The name of a journal carries its generation and its run. A rewrite makes the next generation beside
-the old one and renames it into place; a start only renames the file, for its run.
+the old one, or in another place (:mod:`.journal_places`), and renames it into place; a start only
+renames the file, for its run.
+Room for the next rows is reserved, and the last part of it for releases, which free space.
 """
 
 import contextlib
 import logging
 import os
-import re
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from .errors import CorruptJournal, ObsoleteJournal, StorageUnavailable
+from .errors import CorruptJournal, StorageUnavailable
+from .file_format import HEADER, is_file_of_releases
+from .journal_places import generation_of, is_on_a_disk, releases_path, run_of
+from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
 from .rows import is_undoing
 
 logger = logging.getLogger(__name__)
@@ -44,13 +47,10 @@ MAX_ROW_BYTES: Final = 256 * 1024 * 1024
 COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
 """A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
 
-_HEADER: Final = f"sluice journal 2 {sys.byteorder} ".encode("ascii")
-_HEADER_BYTES: Final = len(_HEADER) + 17  # 16 hex digits and the end of the line
+_HEADER_BYTES: Final = len(HEADER) + 17  # 16 hex digits and the end of the line
 _MARK: Final = b"\xd7Row"
 _HEAD: Final = struct.Struct("<4sIIIQ")
 _ORDER: Final = struct.Struct("<IQ")
-_NAME: Final = re.compile(r"journal-(\d{8,})-(\d{8,})")
-_OBSOLETE_NAME: Final = re.compile(r"journal-\d{8,}")
 _WRITE_BYTES: Final = 1 << 20
 _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
@@ -83,6 +83,15 @@ class Journal:
         self.run = run_of(path)
         self._fds = fds
         self._sizes = sizes
+        self._rooms = (
+            ReservedRoom(fds[0], sizes[0], RESERVED_BYTES),
+            ReservedRoom(fds[1], sizes[1], RELEASES_BYTES),
+        )
+
+    @property
+    def generation(self) -> int:
+        """Number of the rewrite that made the file, starting at 1."""
+        return generation_of(self.path)
 
     @property
     def size_bytes(self) -> int:
@@ -97,23 +106,28 @@ class Journal:
         run: int,
         entries: Iterable[Entry],
         releases: Sequence[Entry] = (),
+        above: int = 0,
     ) -> Self:
-        """Write the next generation of a directory's journal and put it into place.
+        """Write the next generation of an arena's journal and put it into place.
 
         Args:
-            directory: A locked directory.
+            directory: A locked directory, or a place in one, which is made if it is missing.
             tier_id: Its arena.
             run: The run that has begun.
             entries: The first rows, releases not among them.
             releases: The releases behind them.
+            above: The previous generation, which may be in another place.
 
         Raises:
             OSError: The directory does not take the file; no part of it is left behind.
         """
-        generation = max((generation_of(path) for path in directory.iterdir()), default=0) + 1
+        if is_on_a_disk(directory):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        found = (generation_of(path) for path in directory.iterdir())
+        generation = max(above, *found, 0) + 1
         path = directory / f"journal-{generation:08d}-{run:08d}"
         temporary = directory / "journal.new"
-        second = _releases_path(path)
+        second = releases_path(path)
         fds: list[int] = []
         try:
             sizes = []
@@ -130,29 +144,55 @@ class Journal:
                 with contextlib.suppress(OSError):
                     target.unlink()
             raise
-        return cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
+        journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
+        journal.reserve()
+        return journal
+
+    def reserve(self) -> bool:
+        """Reserve room; return whether there is some for rows, beside that kept for releases."""
+        try:
+            for room, size in zip(self._rooms, self._sizes, strict=True):
+                room.require(size, 0, RELEASES_BYTES)
+            self._rooms[0].require(self._sizes[0], 0, RESERVED_BYTES)
+        except OSError:
+            return False
+        return True
 
     def append(self, entries: Sequence[Entry], releases: Sequence[Entry]) -> None:
         """Append rows with one write, and those of releases to the second file before.
 
         Raises:
             OSError: The disk did not take them. Both files are cut back if the disk allows it, and
-                the next rows overwrite what is behind :attr:`size_bytes`.
+                the next rows overwrite what is behind :attr:`size_bytes`. If there is no room
+                (``tier.FULL``), nothing was written, and releases alone may still find some.
         """
         parts = [_record(self.tier_id, entry) for entry in (*entries, *releases)]
         second = b"".join(parts[len(entries) :])
         first = b"".join(parts)
         sizes = self._sizes
+        self._rooms[0].require(sizes[0], len(first), RELEASES_BYTES if entries else 0)
+        self._rooms[1].require(sizes[1], len(second))
         try:
             if second:
                 _write_all(self._fds[1], second, sizes[1])
             _write_all(self._fds[0], first, sizes[0])
         except OSError:
-            for fd, size in zip(self._fds, sizes, strict=True):
+            for fd, room, size in zip(self._fds, self._rooms, sizes, strict=True):
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, size)
+                room.forget(size)
             raise
         self._sizes = sizes[0] + len(first), sizes[1] + len(second)
+
+    def is_in_place(self) -> bool:
+        """Whether both files are still at their paths. Blocks."""
+        for path, fd in zip((self.path, releases_path(self.path)), self._fds, strict=True):
+            try:
+                if not os.path.samestat(path.stat(), os.fstat(fd)):
+                    return False
+            except OSError:
+                return False
+        return True
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode of the file that is open."""
@@ -160,7 +200,7 @@ class Journal:
         return status.st_dev, status.st_ino
 
     def begin_run(self, run: int) -> None:
-        """Name the file for a new run.
+        """Name the file for a new run, and reserve room for its rows. It needs no room itself.
 
         Raises:
             OSError: The directory does not allow it.
@@ -168,11 +208,12 @@ class Journal:
         path = self.path.with_name(f"journal-{generation_of(self.path):08d}-{run:08d}")
         self.path.rename(path)
         self.path, self.run = path, run
+        self.reserve()
 
     def remove(self) -> None:
         """Close and delete the files: the next generation is in place."""
         self.close()
-        for path in (self.path, _releases_path(self.path)):
+        for path in (self.path, releases_path(self.path)):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -212,55 +253,56 @@ def record_bytes(row_bytes: int) -> int:
     return _HEAD.size + row_bytes
 
 
-def generation_of(path: Path) -> int:
-    """Return the generation in a journal's name, from 1 on; 0 for any other name."""
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else 0
-
-
-def run_of(path: Path) -> int:
-    """Return the run in a journal's name; 0 for any other name."""
-    match = _NAME.fullmatch(path.name)
-    return int(match[2]) if match else 0
-
-
-def open_journal(directory: Path, tier_id: bytes) -> FoundJournal | None:
-    """Read the newest journal of a directory; remove what older ones left behind.
+def open_journal(
+    directory: Path, tier_id: bytes, places: Sequence[Path] = ()
+) -> FoundJournal | None:
+    """Read the newest journal of an arena; remove what older ones left behind.
 
     Args:
-        directory: A locked directory.
-        tier_id: Its arena, for a journal whose header is damaged.
+        directory: The locked directory of the arena.
+        tier_id: The arena, for a journal whose header is damaged.
+        places: Other places where the journal may be; they may be missing.
 
     Returns:
         What was found; None if there is no journal.
 
     Raises:
-        ObsoleteJournal: Its format is of an older version.
         StorageUnavailable: The directory cannot be read.
     """
     try:
         paths = list(directory.iterdir())
-        if any(_OBSOLETE_NAME.fullmatch(path.name) for path in paths):
-            raise ObsoleteJournal(directory)
-        found = sorted(filter(generation_of, paths), key=generation_of)
+        for place in places:
+            with contextlib.suppress(OSError):
+                paths += place.iterdir()
+        # The run comes first: a disk that was away may have a higher generation of an earlier run.
+        found = sorted(
+            filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
+        )
         if not found:
             return None
         path = found[-1]
-        for old in paths:
-            if old.name.startswith("releases-") and old != _releases_path(path):
-                old.unlink()
-        for old in found[:-1]:
-            old.unlink()
+        releases = filter(is_file_of_releases, paths)
+        for old in {*found[:-1], *releases} - {releases_path(path)}:
+            _remove_old(old, directory)
         return _open(path, tier_id)
     except OSError as error:
         raise StorageUnavailable(directory, str(error)) from error
 
 
+def _remove_old(path: Path, directory: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        if path.parent == directory:
+            raise
+        logger.warning("%s of an earlier run cannot be removed: %s", path, error)
+
+
 def _open(path: Path, tier_id: bytes) -> FoundJournal:
     fds = [os.open(path, _OPEN, 0o600)]
     try:
-        fds.append(os.open(_releases_path(path), _OPEN, 0o600))
-        scans = [_scan(path, fds[0], tier_id), _scan(_releases_path(path), fds[1], tier_id)]
+        fds.append(os.open(releases_path(path), _OPEN, 0o600))
+        scans = [_scan(path, fds[0], tier_id), _scan(releases_path(path), fds[1], tier_id)]
         first, second = scans
         for fd, scan in zip(fds, scans, strict=True):
             if not scan.damage and scan.end < scan.size:
@@ -273,8 +315,8 @@ def _open(path: Path, tier_id: bytes) -> FoundJournal:
     damage = [*first.damage, *second.damage]
     doubtful = first.before_damage if second.damage else 0
     journal = Journal(path, first.tier_id, (fds[0], fds[1]), (first.end, second.end))
-    undoing = {entry[:2] for entry in first.entries if is_undoing(entry.row)}
-    uneven = undoing != {entry[:2] for entry in second.entries}
+    undoing = {(run, number) for run, number, row in first.entries if is_undoing(row)}
+    uneven = undoing != {(run, number) for run, number, _ in second.entries}
     return FoundJournal(journal, first.entries, second.entries, damage, doubtful, uneven)
 
 
@@ -311,49 +353,53 @@ def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
     if named is None:
         damage.append(CorruptJournal(path, 0, size, "it has no header of a journal"))
     tier_id = named or tier_id
-    position = end = _HEADER_BYTES if named else 0
-    while position < size:
-        entry = _entry_at(data, position, tier_id)
-        if entry is None:
-            found = _next_record(data, position + 1, tier_id)
-            if found is None and _is_torn(data, position):
-                break
-            damage.append(CorruptJournal(path, position, size, "a record is not whole"))
-            before_damage = len(entries)
-            if found is None:
-                break
-            position = found
-            continue
-        entries.append(entry)
-        position = end = position + record_bytes(len(entry.row))
+    position = _HEADER_BYTES if named else 0
+    while True:
+        before = len(entries)
+        entries += _records(data, position, tier_id)
+        rows_bytes = sum([len(row) for _, _, row in entries[before:]])
+        end = position = position + (len(entries) - before) * _HEAD.size + rows_bytes
+        if position == size:
+            break
+        found = _next_record(data, position + 1, tier_id)
+        if found is None and _is_torn(data, position):
+            break
+        damage.append(CorruptJournal(path, position, size, "a record is not whole"))
+        before_damage = len(entries)
+        if found is None:
+            break
+        position = found
     return _Scan(tier_id, entries, end, size, damage, before_damage)
 
 
 def _tier_named(header: bytes) -> bytes | None:
-    if len(header) != _HEADER_BYTES or not header.startswith(_HEADER) or header[-1:] != b"\n":
+    if len(header) != _HEADER_BYTES or not header.startswith(HEADER) or header[-1:] != b"\n":
         return None
     try:
-        return bytes.fromhex(header[len(_HEADER) : -1].decode("ascii"))
+        return bytes.fromhex(header[len(HEADER) : -1].decode("ascii"))
     except ValueError:
         return None
 
 
-def _entry_at(data: bytes, position: int, tier_id: bytes) -> Entry | None:
-    """Return the row of the record that begins there, if one does."""
-    start = position + _HEAD.size
-    if start > len(data):
-        return None
-    mark, length, checksum, run, number = _HEAD.unpack_from(data, position)
-    if mark != _MARK or length > MAX_ROW_BYTES or start + length > len(data):
-        return None
-    row = data[start : start + length]
-    return Entry(run, number, row) if _checksum(tier_id, run, number, row) == checksum else None
+def _records(data: bytes, position: int, tier_id: bytes) -> Iterator[Entry]:
+    """Yield the rows of the whole records from a position on, up to the first that is not whole."""
+    seed, size = crc32c(tier_id), len(data)
+    head_bytes, order_bytes, read_head = _HEAD.size, _ORDER.size, _HEAD.unpack_from
+    while (start := position + head_bytes) <= size:
+        mark, length, checksum, run, number = read_head(data, position)
+        position = start + length
+        if mark != _MARK or length > MAX_ROW_BYTES or position > size:
+            return
+        # Run and number precede the row: one checksum covers all three.
+        if crc32c(data[start - order_bytes : position], seed) != checksum:
+            return
+        yield Entry(run, number, data[start:position])
 
 
 def _next_record(data: bytes, position: int, tier_id: bytes) -> int | None:
     """Return where the next whole record begins."""
     while (position := data.find(_MARK, position)) >= 0:
-        if _entry_at(data, position, tier_id) is not None:
+        if any(True for _ in _records(data, position, tier_id)):
             return position
         position += 1
     return None
@@ -365,10 +411,6 @@ def _is_torn(data: bytes, position: int) -> bool:
         return _MARK.startswith(data[position : position + len(_MARK)])
     mark, length, *_ = _HEAD.unpack_from(data, position)
     return bool(mark == _MARK and position + _HEAD.size + length > len(data))
-
-
-def _releases_path(path: Path) -> Path:
-    return path.with_name(f"releases-{generation_of(path):08d}")
 
 
 def _checksum(tier_id: bytes, run: int, number: int, row: bytes) -> int:
@@ -390,7 +432,7 @@ def _write_file(fd: int, tier_id: bytes, entries: Iterable[Entry]) -> int:
 
 
 def _chunks(tier_id: bytes, entries: Iterable[Entry]) -> Iterator[bytes]:
-    chunk = bytearray(_HEADER + tier_id.hex().encode("ascii") + b"\n")
+    chunk = bytearray(HEADER + tier_id.hex().encode("ascii") + b"\n")
     for entry in entries:
         chunk += _record(tier_id, entry)
         if len(chunk) >= _WRITE_BYTES:

@@ -1,9 +1,11 @@
 """Group commit: rows wait while writes are under way, then all of them share the next ones.
 
 A row goes to the journals of all arenas in which its map output lies, and counts when each of them
-has it; the row of a release goes to every journal. One task drains the queue, so rows and rewrites
-never overlap, and rows have one order. The writes run in a thread for each journal: even a write to
-the page cache blocks while the kernel throttles writers on a busy disk.
+has it; the row of a release goes to every journal. A journal without room for a row moves to
+another place, and back when there is room beside its arena (:mod:`.journal_files`). One task drains
+the queue, so rows and rewrites never overlap, and rows have one order. The writes run in a thread
+for each journal: even a write to the page cache blocks while the kernel throttles writers on a busy
+disk.
 
 The space of what is released is given back when the journal beside it has the row. Otherwise a
 crash could bring the map output back after others have written over its bytes.
@@ -15,10 +17,7 @@ shuffle or application that is being released.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...names import MapAttemptKey, ShuffleKey
@@ -29,8 +28,8 @@ from .errors import (
     StorageClosed,
     StorageError,
 )
-from .io_threads import IoThreads
-from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
+from .journal import Entry
+from .journal_files import JournalFiles, JournalWrite
 from .outputs import MapOutput, Region, journals_for
 from .pending_rows import PendingRelease, PendingRow
 from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
@@ -43,15 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Until a release is written again to a journal whose disk was full: nothing tells of room."""
-
-
-@dataclass(slots=True)
-class _Write:
-    """The rows of a batch for one journal."""
-
-    entries: list[Entry] = field(default_factory=list)
-    releases: list[Entry] = field(default_factory=list)
+"""Interval to check whether a full journal has room again, and whether a moved one can come back:
+nothing notifies of free space."""
 
 
 class JournalWriter:
@@ -61,13 +53,13 @@ class JournalWriter:
         storage: Has the run, the open journals, and the index, to which the writer adds the map
             outputs whose rows are written.
         tiers: Told of a directory that refuses a write.
+
+    Attributes:
+        files: The journals.
     """
 
     def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
-        self.journals = dict(storage.journals)
-        self.compactions = 0
-        self._run = storage.run
-        self._number = 0
+        self.files = JournalFiles(storage, tiers, self._kept_releases)
         self._index = storage.index
         self._tiers = tiers
         self._queue: list[PendingRow | PendingRelease] = []
@@ -80,15 +72,10 @@ class JournalWriter:
         self._last_release: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._must_look = False
+        """Whether to look for room in the next round."""
         self._leaving: set[bytes] = set()
-        self._restores: list[tuple[bytes, Path, asyncio.Future[bool]]] = []
-        self._compact_above_bytes = dict.fromkeys(self.journals, 0)
-        self._threads = {arena: IoThreads(1, "sluice-journal") for arena in self.journals}
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of all journals."""
-        return sum(journal.size_bytes for journal in self.journals.values())
+        self._restores: list[tuple[bytes, asyncio.Future[bool]]] = []
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
@@ -156,14 +143,14 @@ class JournalWriter:
         self._leaving.add(arena)
         self._put_release(pack_lose(arena), [])
 
-    def restore(self, arena: bytes, directory: Path) -> "asyncio.Future[bool]":
+    def restore(self, arena: bytes) -> "asyncio.Future[bool]":
         """Write a journal anew, with the rows that count now and the releases that it missed.
 
         Returns:
             A future that tells whether rows go there again.
         """
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._restores.append((arena, directory, done))
+        self._restores.append((arena, done))
         self._begin()
         return done
 
@@ -175,10 +162,7 @@ class JournalWriter:
             self._retry.cancel()
         for release in self._late:
             self._give_back(release, set(release.arenas))
-        for threads in self._threads.values():
-            await asyncio.to_thread(threads.end)
-        for journal in self.journals.values():
-            journal.close()
+        await self.files.close()
 
     def _put_row(
         self,
@@ -188,7 +172,7 @@ class JournalWriter:
         publish: Callable[[], None],
     ) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        arenas, needs_all = journals_for(regions, list(self.journals))
+        arenas, needs_all = journals_for(regions, list(self.files.journals))
         self._pending[attempt] = PendingRow(attempt, regions, row, arenas, needs_all, publish, done)
         self._put(self._pending[attempt])
         return done
@@ -196,7 +180,7 @@ class JournalWriter:
     def _put_release(self, row: bytes, regions: Iterable[Region]) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         extents = [region.extent for region in regions if region.extent is not None]
-        self._put(PendingRelease(row, set(self.journals), extents, done))
+        self._put(PendingRelease(row, set(self.files.journals), extents, done))
         return done
 
     def _put(self, entry: PendingRow | PendingRelease) -> None:
@@ -209,18 +193,21 @@ class JournalWriter:
 
     async def _drain(self) -> None:
         try:
-            while self._queue or self._leaving or self._restores:
+            while self._queue or self._leaving or self._restores or self._must_look:
                 while self._leaving:
-                    self._leave(self._leaving.pop())
+                    self.files.leave(self._leaving.pop())
                 while self._restores:
                     await self._restore(*self._restores.pop())
+                if self._must_look:
+                    self._must_look = False
+                    await self.files.look_for_room()
                 self._in_flight = [*self._late, *self._queue]
                 self._late, self._queue = [], []
-                failures = await self._write(self._in_flight)
+                writes = await self._write(self._in_flight)
                 batch, self._in_flight = self._in_flight, []
-                self._complete(batch, failures)
-                for arena in list(self.journals):
-                    await self._compact_if_worthwhile(arena)
+                self._complete(batch, writes)
+                await self.files.compact_if_worthwhile()
+                self._look_again_later()
         except BaseException as error:  # the loop ends, or a bug: no caller may wait for ever
             left = [*self._in_flight, *self._queue]
             self._in_flight, self._queue = [], []
@@ -229,7 +216,7 @@ class JournalWriter:
                 failure = StorageClosed()
             for entry in left:
                 self._fail(entry, failure)
-            for *_, done in self._restores:
+            for _, done in self._restores:
                 done.cancel()
             raise
         finally:
@@ -237,74 +224,61 @@ class JournalWriter:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    async def _write(self, batch: Sequence[PendingRow | PendingRelease]) -> dict[bytes, OSError]:
-        """Append a batch to the journals; return the failures by arena."""
-        writes: dict[bytes, _Write] = {}
+    async def _write(
+        self, batch: Sequence[PendingRow | PendingRelease]
+    ) -> dict[bytes, JournalWrite]:
+        """Append a batch to the journals; return the write of each, by arena."""
+        writes: dict[bytes, JournalWrite] = {}
         for each in batch:
             if isinstance(each, PendingRelease):
-                each.entry = each.entry or self._entry(each.row)
+                each.entry = each.entry or self.files.entry(each.row)
                 for arena in each.arenas:
-                    writes.setdefault(arena, _Write()).releases.append(each.entry)
+                    writes.setdefault(arena, JournalWrite()).releases.append(each.entry)
             elif each.refusal is None:
-                entry = self._entry(each.row)
+                entry = self.files.entry(each.row)
                 for arena in each.arenas:
-                    writes.setdefault(arena, _Write()).entries.append(entry)
-        failures: dict[bytes, OSError] = {}
-        appends = [self._append(arena, write, failures) for arena, write in writes.items()]
+                    writes.setdefault(arena, JournalWrite()).entries.append(entry)
+        appends = [self.files.append(arena, write) for arena, write in writes.items()]
         if len(appends) == 1:  # a task would cost turns of the event loop
             await appends[0]
         else:
             await asyncio.gather(*appends)
-        return failures
+        return writes
 
-    def _entry(self, row: bytes) -> Entry:
-        self._number += 1
-        return Entry(self._run, self._number, row)
+    def _kept_releases(self) -> list[Entry]:
+        """Return the releases that a rewritten journal must have: another one may lack them."""
+        under_way = (each for each in self._in_flight if isinstance(each, PendingRelease))
+        late = (each.entry for each in (*self._late, *under_way) if each.entry is not None)
+        return [*self._missed, *late]
 
-    async def _append(self, arena: bytes, write: _Write, failures: dict[bytes, OSError]) -> None:
-        journal = self.journals.get(arena)
-        if journal is None:
-            failures[arena] = OSError("the directory is left out")
-            return
-        try:
-            await self._threads[arena].run(partial(journal.append, write.entries, write.releases))
-        except OSError as error:
-            failures[arena] = error
-            count = len(write.entries) + len(write.releases)
-            logger.error("the journal %s refused %d rows: %s", journal.path, count, error)
-            self._note_failure(arena, error)
-
-    def _note_failure(self, arena: bytes, error: OSError) -> None:
-        """Draw the consequences of a failed write; a journal that is left out misses releases."""
-        if not self._tiers.note_journal_failure(arena, error):
-            self._leave(arena)
-
-    def _leave(self, arena: bytes) -> None:
-        journal = self.journals.pop(arena, None)
-        if journal is not None:
-            journal.close()
-
-    def _misses(self) -> bool:
-        """Whether a journal that is left out misses what is released now."""
-        return any(tier.tier_id not in self.journals for tier in self._tiers.tiers())
-
-    async def _restore(self, arena: bytes, directory: Path, done: "asyncio.Future[bool]") -> None:
-        self._threads.setdefault(arena, IoThreads(1, "sluice-journal"))
-        self._compact_above_bytes.setdefault(arena, 0)
-        restored = await self._rewrite(arena, directory)
-        if restored and not self._misses():
+    async def _restore(self, arena: bytes, done: "asyncio.Future[bool]") -> None:
+        restored = await self.files.restore(arena)
+        if restored and not self.files.misses_rows:
             self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
         if not done.done():
             done.set_result(restored)
 
+    def _look_again_later(self) -> None:
+        """Schedule a look for room if a journal lacks rows or room, or is in another place."""
+        if self._retry is None and (self._late or self.files.lack_room):
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._retry = None
+        self._must_look = True
+        self._begin()
+
     # ---- what comes after a write ----------------------------------------------------------------
 
     def _complete(
-        self, batch: Sequence[PendingRow | PendingRelease], failures: Mapping[bytes, OSError]
+        self, batch: Sequence[PendingRow | PendingRelease], writes: Mapping[bytes, JournalWrite]
     ) -> None:
+        failures = {arena: each.failure for arena, each in writes.items() if each.failure}
+        kept = {arena for arena, each in writes.items() if each.release_failure is None}
         for each in batch:
             if isinstance(each, PendingRelease):
-                self._complete_release(each, failures)
+                self._complete_release(each, kept)
                 continue
             refused = each.arenas & failures.keys()
             failed = next(iter(refused), None) if each.needs_all or refused == each.arenas else None
@@ -319,29 +293,25 @@ class JournalWriter:
                 if not each.done.done():
                     each.done.set_result(None)
 
-    def _complete_release(self, release: PendingRelease, failures: Mapping[bytes, OSError]) -> None:
-        """Give back what the journals allow; a release is valid once one of them has it."""
-        written = {arena for arena in release.arenas if arena not in failures}
-        left_out = {arena for arena in release.arenas if arena not in self.journals}
+    def _complete_release(self, release: PendingRelease, kept: set[bytes]) -> None:
+        """Give back what the journals allow; a release is valid once one of them has it.
+
+        Args:
+            release: The release.
+            kept: Arenas whose journals took the releases of its batch.
+        """
+        written = release.arenas & kept
+        left_out = {arena for arena in release.arenas if arena not in self.files.journals}
         release.arenas -= written | left_out
-        if release.entry is not None and self._misses():
+        if release.entry is not None and self.files.misses_rows:
             self._missed.append(release.entry)
         if written and not release.done.done():
             release.done.set_result(None)
         self._give_back(release, written | left_out)
         if release.arenas:
             self._late.append(release)
-            if self._retry is None:
-                loop = asyncio.get_running_loop()
-                self._retry = loop.call_later(RETRY_SECONDS, self._write_late)
         elif not release.done.done():
             self._fail(release, JournalWriteFailed(None, "no directory is left"))
-
-    def _write_late(self) -> None:
-        self._retry = None
-        if self._late:
-            self._queue.append(self._late.pop())  # the others come along
-            self._begin()
 
     def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
         """Release the extents of some arenas, and objects once the release is valid."""
@@ -375,43 +345,3 @@ class JournalWriter:
     def _forget(self, entry: PendingRow) -> None:
         if self._pending.get(entry.attempt) is entry:
             del self._pending[entry.attempt]
-
-    # ---- compaction ------------------------------------------------------------------------------
-
-    async def _compact_if_worthwhile(self, arena: bytes) -> None:
-        journal = self.journals[arena]
-        live = self._index.live_bytes(arena)
-        dead = journal.size_bytes - live
-        if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
-            return
-        if await self._rewrite(arena, journal.path.parent):
-            self.compactions += 1
-            self._compact_above_bytes[arena] = 0
-        else:
-            self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
-
-    async def _rewrite(self, arena: bytes, directory: Path) -> bool:
-        """Write the next generation of a journal; return whether that went well."""
-        old = self.journals.get(arena)
-        outputs = self._index.outputs_in(arena)
-        secured = self._index.secured_in(arena)
-        first = self._number
-        self._number += len(outputs) + len(secured)
-        missed = [*self._missed, *(each.entry for each in self._late if each.entry is not None)]
-
-        def write() -> Journal:
-            # Outputs are immutable, so the thread may read them while the event loop goes on. The
-            # rows of releases in the meantime wait in the queue and follow in the new file.
-            rows = chain(map(pack_commit, outputs), secured)
-            entries = (Entry(self._run, first + n, row) for n, row in enumerate(rows, 1))
-            return Journal.create(directory, arena, self._run, entries, missed)
-
-        try:
-            self.journals[arena] = await self._threads[arena].run(write)
-        except OSError as error:
-            logger.error("no new journal can be written to %s: %s", directory, error)
-            self._tiers.note_journal_failure(arena, error)
-            return False
-        if old is not None:
-            await self._threads[arena].run(old.remove)
-        return True

@@ -114,25 +114,36 @@ class OutputIndex:
 
     def add(self, output: MapOutput) -> None:
         """Make a map output visible. The caller has checked that it is new."""
-        application_id, shuffle_id = output.key
-        if self._open:
-            self.pop_open(MapAttemptKey(output.key, output.map_attempt_id))
+        self.add_all(output.key, (output,))
+
+    def add_all(self, key: ShuffleKey, outputs: Sequence[MapOutput]) -> None:
+        """Make map outputs of a shuffle visible, like :meth:`add`."""
+        application_id, shuffle_id = key
         shuffles = self._applications.setdefault(application_id, {})
         entry = shuffles.get(shuffle_id)
         if entry is None:
             entry = shuffles[shuffle_id] = ShuffleEntry(self._accounts.of(application_id))
-        entry.outputs[output.map_attempt_id] = output
+        stored = regions = 0
+        journal_bytes: dict[bytes, int] = {}
+        for output in outputs:
+            entry.outputs[output.map_attempt_id] = output
+            regions += len(output.regions)
+            for region in output.regions:
+                stored += region.offsets[-1]
+            if not output.is_moved:
+                for arena, size in row_bytes_of(key, output.regions).items():
+                    journal_bytes[arena] = journal_bytes.get(arena, 0) + size
+        if self._open:
+            for output in outputs:
+                self.pop_open(MapAttemptKey(key, output.map_attempt_id))
         if self._lost:
-            self._lost.get(output.key, set()).discard(output.map_attempt_id)
-        stored = output.total_bytes
+            self._lost.get(key, set()).difference_update(each.map_attempt_id for each in outputs)
         entry.stored_bytes += stored
-        entry.regions += len(output.regions)
-        journal_bytes = {} if output.is_moved else row_bytes_of(output.key, output.regions)
-        for arena, size in journal_bytes.items():
-            entry.journal_bytes[arena] += size
-            self.journal_bytes[arena] += size
-        self.map_outputs += 1
-        entry.account.hold(Resource.MAP_OUTPUTS)
+        entry.regions += regions
+        entry.journal_bytes.update(journal_bytes)
+        entry.account.hold(Resource.MAP_OUTPUTS, len(outputs))
+        self.journal_bytes.update(journal_bytes)
+        self.map_outputs += len(outputs)
         self.stored_bytes += stored
 
     def get(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:

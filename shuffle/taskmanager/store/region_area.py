@@ -7,7 +7,9 @@ that cannot be listed, and the store's files stay private. The TaskManager reads
 ``pread``, never through a mapping, so that a file cut short is an error and not a SIGBUS.
 
 An area lives as long as there is a reference to it: of a connection to which it is attached, or of
-a copy under way. The next start removes the files of a killed daemon.
+a copy under way. The next start removes the files of a killed daemon. If the directory is removed,
+as RemoveIPC of systemd does, the areas in use stay usable, and the next one that is made makes the
+directory again.
 """
 
 import asyncio
@@ -19,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from ..accounts import Accounts, QuotaExceeded, Resource
 from .directories import DirectoryLock
-from .errors import StorageUnavailable
+from .errors import StorageError, StorageUnavailable
+from .file_calls import allot
 from .io_threads import IoThreads
 from .tier import Referenced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..sections import StorageConfig
 
@@ -74,27 +77,79 @@ class RegionArea(Referenced):
         return f"<RegionArea {self.path} references={self._references}>"
 
 
+class AreasDirectory:
+    """The locked directory of the areas. Its methods block; one thread at a time may call them.
+
+    Args:
+        path: The directory; it is made if it is missing, and areas of a killed daemon are removed.
+        enclosing: Directories above it that executors have to pass.
+
+    Raises:
+        StorageUnavailable: The directory cannot be used.
+        StorageInUse: Another process has it.
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: Path, enclosing: "Sequence[Path]" = ()) -> None:
+        self.path = path
+        self._enclosing = enclosing
+        self._lock = self._open()
+
+    def make(self, name: str, size_bytes: int) -> int:
+        """Make an area's file with all its pages, and the directory if it was removed.
+
+        Returns:
+            The file's descriptor.
+
+        Raises:
+            OSError: The file cannot be made.
+            StorageError: The directory was removed and cannot be made again.
+        """
+        try:
+            return _make(self.path / name, size_bytes)
+        except FileNotFoundError:
+            logger.warning("the region areas' directory %s was removed: making it again", self.path)
+        lock = self._open()
+        self._lock.release()
+        self._lock = lock
+        return _make(self.path / name, size_bytes)
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        self._lock.release()
+
+    def _open(self) -> DirectoryLock:
+        self.path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        lock = DirectoryLock(self.path)
+        try:
+            _remove_areas(self.path)
+            # Executors may run as another user: they can enter these directories, not list them.
+            for each in (*self._enclosing, self.path):
+                each.chmod(0o711)
+        except OSError:
+            lock.release()
+            raise
+        return lock
+
+
 class RegionAreas:
     """All areas of a TaskManager. Belongs to the event-loop thread.
 
     Args:
-        directory: Directory of the areas, locked; None: :meth:`create` makes none.
+        directory: Directory of the areas; None: :meth:`create` makes none. :meth:`close` closes it.
         limit_bytes: Most bytes of all areas together.
         accounts: Applications pay here for their areas; by default there are no quotas.
-        lock: The directory's lock; :meth:`close` releases it.
     """
 
     def __init__(
         self,
-        directory: Path | None,
+        directory: AreasDirectory | None,
         limit_bytes: int,
         accounts: Accounts | None = None,
-        lock: DirectoryLock | None = None,
     ) -> None:
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._accounts = accounts or Accounts()
-        self._lock = lock
         self._areas: dict[str, RegionArea] = {}
         self._making_bytes = 0
         self._thread = IoThreads(1, "sluice-region-area")
@@ -110,26 +165,18 @@ class RegionAreas:
         if directory is None and config.memory_directory is not None:
             directory = config.memory_directory / DIRECTORY_NAME
             enclosing = [config.memory_directory]
-        if directory is None or not config.region_areas_bytes:
+        if directory is None:
+            return cls(None, 0)
+        if not config.region_areas_bytes:
+            _remove_left(directory)
             return cls(None, 0)
         try:
-            directory.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-            lock = DirectoryLock(directory)
+            _require_utf8(directory)
+            opened = AreasDirectory(directory, enclosing)
         except (OSError, StorageUnavailable) as error:
             logger.warning("no region areas, executors send regions through the socket: %s", error)
             return cls(None, 0)
-        try:
-            for path in directory.iterdir():
-                if _is_token(path.name):
-                    path.unlink()
-            # Executors may run as another user: they can enter these directories, not list them.
-            for each in (*enclosing, directory):
-                each.chmod(0o711)
-        except OSError as error:
-            lock.release()
-            logger.warning("no region areas, executors send regions through the socket: %s", error)
-            return cls(None, 0)
-        return cls(directory, config.region_areas_bytes, accounts, lock)
+        return cls(opened, config.region_areas_bytes, accounts)
 
     @property
     def used_bytes(self) -> int:
@@ -170,19 +217,19 @@ class RegionAreas:
                 "no region area of %d bytes for %s: %s", size_bytes, application_id, error
             )
             return None
-        path = directory / secrets.token_hex(_TOKEN_BYTES)
+        path = directory.path / secrets.token_hex(_TOKEN_BYTES)
         self._making_bytes += size_bytes
         made: list[int] = []
         try:
-            await self._thread.run(lambda: made.append(_make(path, size_bytes)))
+            await self._thread.run(lambda: made.append(directory.make(path.name, size_bytes)))
         except asyncio.CancelledError:
             account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
             for fd in made:
                 _remove(fd, path)
             raise
-        except OSError as error:
+        except (OSError, StorageError) as error:
             account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
-            logger.warning("no region area of %d bytes in %s: %s", size_bytes, directory, error)
+            logger.warning("no region area of %d bytes in %s: %s", size_bytes, path.parent, error)
             return None
         finally:
             self._making_bytes -= size_bytes
@@ -193,10 +240,9 @@ class RegionAreas:
     def close(self) -> None:
         """Unlock the directory, once all connections are gone and their areas with them."""
         self._thread.end()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        self._directory = None
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
     def _removed(self, area: RegionArea) -> None:
         del self._areas[area.token]
@@ -210,7 +256,7 @@ def _make(path: Path, size_bytes: int) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # Touching a page that a full tmpfs cannot allot would kill the executor with SIGBUS.
-        os.posix_fallocate(fd, 0, size_bytes)
+        allot(fd, 0, size_bytes)
         os.fchmod(fd, 0o666)
     except OSError:
         _remove(fd, path)
@@ -221,6 +267,63 @@ def _make(path: Path, size_bytes: int) -> int:
 def _remove(fd: int, path: Path) -> None:
     os.close(fd)
     path.unlink(missing_ok=True)
+
+
+def _require_utf8(directory: Path) -> None:
+    """Refuse a directory that the protocol cannot name to an executor.
+
+    Raises:
+        StorageUnavailable: Its name is not UTF-8.
+    """
+    name = os.fsencode(directory)
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        printable = Path(name.decode(errors="backslashreplace"))
+        raise StorageUnavailable(
+            printable, "its name is not UTF-8", "Set region_areas_directory to one whose name is"
+        ) from None
+
+
+def _remove_areas(directory: Path) -> tuple[int, int]:
+    """Remove the areas of a killed daemon; return their number and bytes.
+
+    Raises:
+        OSError: They cannot be listed or removed.
+    """
+    number = size_bytes = 0
+    for path in directory.iterdir():
+        if _is_token(path.name):
+            size_bytes += path.stat().st_size
+            path.unlink()
+            number += 1
+    return number, size_bytes
+
+
+def _remove_left(directory: Path) -> None:
+    """Remove what a killed daemon left, although there are no areas now. Blocks."""
+    if not directory.is_dir():
+        return
+    try:
+        lock = DirectoryLock(directory)
+    except (OSError, StorageUnavailable) as error:
+        logger.warning("region areas of an earlier run may be left in %s: %s", directory, error)
+        return
+    try:
+        number, size_bytes = _remove_areas(directory)
+    except OSError as error:
+        logger.warning("region areas of an earlier run are left in %s: %s", directory, error)
+    else:
+        if number:
+            logger.warning(
+                "region_areas_bytes is 0: removed %d region areas that an earlier run left in %s, "
+                "%d bytes",
+                number,
+                directory,
+                size_bytes,
+            )
+    finally:
+        lock.release()
 
 
 def _is_token(name: str) -> bool:

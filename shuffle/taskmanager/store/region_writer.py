@@ -1,6 +1,5 @@
 """Writes one region into its extent."""
 
-import os
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from .disk_tier import DiskTier
 from .errors import OutsideRegion, StorageError, StorageReadFailed
 from .extent_reader import disk_tier_of
 from .fair_queue import Flow
+from .file_calls import read_into
 from .io_threads import IoThreads
 from .outputs import Region
 from .remote_tier import RemoteExtent
@@ -335,7 +335,7 @@ def _copy(
 
 def _read_piece(area: "RegionArea", offset: int, piece: memoryview) -> None:
     try:
-        received = os.preadv(area.fd, [piece], offset)
+        received = read_into(area.fd, [piece], offset)
     except OSError as error:
         raise StorageReadFailed(area.path, offset, len(piece), 0, str(error)) from error
     if received != len(piece):

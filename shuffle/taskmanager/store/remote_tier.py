@@ -356,6 +356,7 @@ class RemoteTier(Tier):
 
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
+        largest = self.largest_free_bytes() if self.healthy else 0
         return TierStatistics(
             kind="remote",
             directory=str(self.place),
@@ -365,8 +366,11 @@ class RemoteTier(Tier):
             used_bytes=self._used_bytes,
             peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._used_bytes,
-            largest_free_bytes=self.largest_free_bytes() if self.healthy else 0,
+            largest_free_bytes=largest,
             extents=self._extents,
+            free_bytes=largest
+            if self.capacity_bytes is None
+            else max(0, self.capacity_bytes - self._used_bytes),
         )
 
 

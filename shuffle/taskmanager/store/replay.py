@@ -5,6 +5,7 @@ is gone, whichever journal the release was found in.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,35 +27,29 @@ from .tier import is_arena
 
 logger = logging.getLogger(__name__)
 
-Order = tuple[int, int]
-"""Run and number: the place of a row in the order of all rows."""
-
-
-class Copies(NamedTuple):
-    """A row, and where it was found.
-
-    Attributes:
-        order: Its place in the order of all rows.
-        data: Its bytes, by which it is known when a rewrite has given it another place.
-        arenas: Those whose journals have it.
-    """
-
-    order: Order
-    data: bytes
-    arenas: frozenset[bytes]
+Arenas = frozenset[bytes]
+"""The ids of the arenas whose journals have a row."""
 
 
 class Committed(NamedTuple):
-    """A committed map output that no later row has undone."""
+    """A committed map output that no later row has undone.
 
-    copies: Copies
+    Attributes:
+        entry: Its row as it was found. The bytes identify a row that a rewrite has moved.
+        arenas: The arenas whose journals have the row.
+        row: The row.
+    """
+
+    entry: Entry
+    arenas: Arenas
     row: CommitRow
 
 
 class Secured(NamedTuple):
-    """A row of secured regions that no later row has undone."""
+    """A row of secured regions that no later row has undone: see :class:`Committed`."""
 
-    copies: Copies
+    entry: Entry
+    arenas: Arenas
     row: SecureRow
 
 
@@ -82,8 +77,8 @@ def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
         found: The journals of this start, by the ids of their arenas.
     """
     state = _State()
-    for copies in _in_order(found):
-        state.apply(copies)
+    for entry, arenas in _in_order(found):
+        state.apply(entry, arenas)
     return state.end()
 
 
@@ -99,8 +94,9 @@ def lost_arenas(found: Iterable[FoundJournal]) -> dict[bytes, Entry]:
     return lost
 
 
-def _in_order(found: Mapping[bytes, FoundJournal]) -> list[Copies]:
-    rows: dict[Order, Copies] = {}
+def _in_order(found: Mapping[bytes, FoundJournal]) -> list[tuple[Entry, Arenas]]:
+    """Return each row once, with the arenas whose journals have it."""
+    rows: dict[Entry, Arenas] = {}
     lost = lost_arenas(found.values())
     for arena, each in found.items():
         if each.doubtful:
@@ -109,59 +105,61 @@ def _in_order(found: Mapping[bytes, FoundJournal]) -> list[Copies]:
                 each.journal.path,
                 each.doubtful,
             )
-        here = frozenset({arena})
-        gone = lost[arena][:2] if arena in lost else (0, 0)
-        for entries in (each.entries[each.doubtful :], each.releases):
-            for run, number, data in entries:
-                order = (run, number)
-                if order < gone:
-                    continue
-                before = rows.get(order)
-                arenas = here if before is None else before.arenas | here
-                rows[order] = Copies(order, data, arenas)
-    return sorted(rows.values())
+        here = dict.fromkeys(each.entries[each.doubtful :], frozenset({arena}))
+        here.update(dict.fromkeys(each.releases, frozenset({arena})))
+        if arena in lost:
+            gone = lost[arena]
+            here = {entry: arenas for entry, arenas in here.items() if entry >= gone}
+        for entry in rows.keys() & here.keys():
+            here[entry] |= rows[entry]
+        rows.update(here)
+    return sorted(rows.items())
 
 
 class _State:
     def __init__(self) -> None:
-        self._commits: dict[str, dict[int, dict[int, Committed]]] = {}
+        self._commits: dict[str, dict[int, dict[int, Committed]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
         self._secured: dict[MapAttemptKey, dict[int, Secured]] = {}
         self._undone: set[bytes] = set()
 
-    def apply(self, copies: Copies) -> None:
+    def apply(self, entry: Entry, arenas: Arenas) -> None:
         """Take the next row."""
         try:
-            row = unpack(copies.data)
+            row = unpack(entry.row)
         except ValueError as error:
             # Its checksum is right, so another version wrote it; the other rows still count.
-            logger.error("row %d of run %d is not understood: %s", *copies.order[::-1], error)
+            logger.error("row %d of run %d is not understood: %s", entry.number, entry.run, error)
             return
         match row:
-            case CommitRow(key=key):
-                shuffles = self._commits.setdefault(key.application_id, {})
-                attempts = shuffles.setdefault(key.shuffle_id, {})
+            case CommitRow():
+                application_id, shuffle_id = row.key
+                attempts = self._commits[application_id][shuffle_id]
                 before = attempts.get(row.map_attempt_id)
-                attempts[row.map_attempt_id] = Committed(_joined(before, copies), row)
+                if before is not None and before.entry.row == entry.row:
+                    arenas |= before.arenas
+                attempts[row.map_attempt_id] = Committed(entry, arenas, row)
             case SecureRow():
-                self._secure(copies, row)
+                self._secure(Secured(entry, arenas, row))
             case ReleaseShuffleRow(key=key):
                 shuffles = self._commits.get(key.application_id, {})
-                self._undo(copies, shuffles.pop(key.shuffle_id, {}).values())
-                self._drop(copies, lambda attempt: attempt.shuffle == key)
+                self._undo(arenas, shuffles.pop(key.shuffle_id, {}).values())
+                self._drop(arenas, lambda attempt: attempt.shuffle == key)
             case ReleaseAttemptsRow(key=key, end=end):
                 attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
                 released = [each for each in attempts if each < end]
-                self._undo(copies, [attempts.pop(each) for each in released])
-                self._drop(copies, lambda each: each.shuffle == key and each.map_attempt_id < end)
+                self._undo(arenas, [attempts.pop(each) for each in released])
+                self._drop(arenas, lambda each: each.shuffle == key and each.map_attempt_id < end)
             case ReleaseApplicationRow(application_id=application_id):
                 for attempts in self._commits.pop(application_id, {}).values():
-                    self._undo(copies, attempts.values())
-                self._drop(copies, lambda each: each.shuffle.application_id == application_id)
+                    self._undo(arenas, attempts.values())
+                self._drop(arenas, lambda each: each.shuffle.application_id == application_id)
             case LoseRow():
                 pass  # it was heeded when the rows were put in order
             case DropRow():
                 dropped = MapAttemptKey(row.key, row.map_attempt_id)
-                self._drop(copies, lambda attempt: attempt == dropped)
+                self._drop(arenas, lambda attempt: attempt == dropped)
 
     def end(self) -> Replayed:
         """Return what is left."""
@@ -185,37 +183,35 @@ class _State:
                     logger.warning("map attempt %d of %s lacks regions", *attempt[::-1])
         return result
 
-    def _secure(self, copies: Copies, row: SecureRow) -> None:
+    def _secure(self, each: Secured) -> None:
+        row = each.row
         rows = self._secured.setdefault(MapAttemptKey(row.key, row.map_attempt_id), {})
-        first = rows.get(0)
-        if row.first_region == 0 and first is not None and first.copies.data != copies.data:
-            rows.clear()  # the map output was begun anew
-        rows[row.first_region] = Secured(_joined(rows.get(row.first_region), copies), row)
+        before = rows.get(row.first_region)
+        if before is not None:
+            if before.entry.row == each.entry.row:
+                each = each._replace(arenas=each.arenas | before.arenas)
+            elif row.first_region == 0:
+                rows.clear()  # the map output was begun anew
+        rows[row.first_region] = each
 
-    def _drop(self, release: Copies, dropped: Callable[[MapAttemptKey], bool]) -> None:
+    def _drop(self, having: Arenas, dropped: Callable[[MapAttemptKey], bool]) -> None:
         if self._secured:
             for attempt in [attempt for attempt in self._secured if dropped(attempt)]:
-                self._undo(release, self._secured.pop(attempt).values())
+                self._undo(having, self._secured.pop(attempt).values())
 
-    def _undo(self, release: Copies, rows: Iterable[Committed | Secured]) -> None:
+    def _undo(self, having: Arenas, rows: Iterable[Committed | Secured]) -> None:
+        """Record the journals that have one of the rows but not its release."""
         for row in rows:
-            if not row.copies.arenas <= release.arenas:
-                self._undone |= row.copies.arenas - release.arenas
-
-
-def _joined(before: Committed | Secured | None, copies: Copies) -> Copies:
-    """Return a row with the arenas of its other copies; another row takes its place."""
-    if before is None or before.copies.data != copies.data:
-        return copies
-    return copies._replace(arenas=before.copies.arenas | copies.arenas)
+            self._undone |= row.arenas - having
 
 
 def _is_whole(each: Committed | Secured) -> bool:
     """Whether the journals of all arenas of a row have it; an object needs any of them."""
-    arenas = each.copies.arenas
-    return all(
-        region.tier_id in arenas or not is_arena(region.tier_id) for region in each.row.regions
-    )
+    arenas = each.arenas
+    for region in each.row.regions:  # all() would be slower, for each map output
+        if region.tier_id not in arenas and is_arena(region.tier_id):
+            return False
+    return True
 
 
 def _following_on(rows: Mapping[int, Secured]) -> list[Secured]:

@@ -44,17 +44,17 @@ _UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _REL
 
 _TYPECODES = {4: "I", 8: "Q"}
 
-_TYPES: dict[int, list[type]] = {
-    _COMMIT: [int, str, int, int, int, tuple],
-    _COMMIT_OF_SEVERAL: [int, str, int, int, int, tuple, str, int],
-    _RELEASE_SHUFFLE: [int, str, int],
-    _RELEASE_APPLICATION: [int, str],
-    _SECURE: [int, str, int, int, int, int, tuple],
-    _DROP: [int, str, int, int],
-    _LOSE: [int, bytes],
-    _RELEASE_ATTEMPTS: [int, str, int, int],
+_TYPES: dict[int, tuple[type, ...]] = {
+    _COMMIT: (int, str, int, int, int, tuple),
+    _COMMIT_OF_SEVERAL: (int, str, int, int, int, tuple, str, int),
+    _RELEASE_SHUFFLE: (int, str, int),
+    _RELEASE_APPLICATION: (int, str),
+    _SECURE: (int, str, int, int, int, int, tuple),
+    _DROP: (int, str, int, int),
+    _LOSE: (int, bytes),
+    _RELEASE_ATTEMPTS: (int, str, int, int),
 }
-_REGION_TYPES: list[type] = [bytes, int, int, int, bytes, int]
+_REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
 
 
 class RegionRow(NamedTuple):
@@ -213,7 +213,7 @@ def unpack(data: bytes) -> Row:
             kind = _COMMIT_OF_SEVERAL
         elif kind == _COMMIT_OF_SEVERAL:
             kind = None
-        if _TYPES.get(kind) == [*map(type, fields)]:
+        if _TYPES.get(kind) == tuple(map(type, fields)):
             return _row(kind, fields)
     msg = "it has the fields of no known row"
     raise ValueError(msg)
@@ -244,7 +244,7 @@ def _unpack_regions(regions: Sequence[Any]) -> tuple[RegionRow, ...]:
 
 
 def _unpack_region(fields: Any) -> RegionRow:
-    if type(fields) is tuple and [*map(type, fields)] == _REGION_TYPES:
+    if type(fields) is tuple and tuple(map(type, fields)) == _REGION_TYPES:
         tier_id, offset, first, size, raw, checksum = fields
         typecode = _TYPECODES.get(size)
         if typecode is not None and raw and len(raw) % size == 0:

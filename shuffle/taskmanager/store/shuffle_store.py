@@ -95,7 +95,8 @@ class ShuffleStore:
             StorageInUse: Another process has one of the directories.
             StorageUnavailable: No data directory can be used.
         """
-        return cls(config, open_storage(config, accounts or Accounts()))
+        with open_storage(config, accounts or Accounts()).closed_on_error() as storage:
+            return cls(config, storage)
 
     @property
     def taskmanager_id(self) -> str:
@@ -172,11 +173,10 @@ class ShuffleStore:
                 caller.
 
         Returns:
-            A future like that of :meth:`commit`.
+            A future like that of :meth:`commit`, which raises as this does.
 
         Raises:
             DuplicateMapOutput: The map attempt is committed, or a row of it is being written.
-            StorageClosed: The store was closed.
         """
         self._check_open()
         if self.lookup(*attempt) is not None or self._journal.is_pending(*attempt):
@@ -251,20 +251,20 @@ class ShuffleStore:
     def released(self) -> "asyncio.Future[None] | None":
         """Return a future that ends when a restart will not undo the last release; None: now.
 
-        It may fail with JournalWriteFailed or StorageClosed. Cancelling it is not allowed: others
-        may wait for it.
+        It may fail with JournalWriteFailed or StorageClosed. Do not cancel it: others may wait.
         """
         return self._journal.released()
 
-    # ---- health and the remote tier --------------------------------------------------------------
-
-    def watch(self, on_lost: Callable[[Lost], None]) -> None:
+    def watch(
+        self, on_lost: Callable[[Lost], None], on_unlocked: Callable[[str], None] | None = None
+    ) -> None:
         """Probe the directories and the remote tier from now on, until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
+            on_unlocked: Called with the finding when the lock of a directory is gone.
         """
-        self._health.watch(on_lost)
+        self._health.watch(on_lost, on_unlocked)
         remote = self._tiers.remote
         if remote is not None:
             config = self._config
@@ -281,10 +281,9 @@ class ShuffleStore:
         """Copy a committed map output to the remote tier, where any TaskManager finds it.
 
         Afterwards :meth:`find_remote` of each TaskManager with the same ``remote`` returns it. What
-        lies here stays as it is, and is served and counted as before, until it is released. A map
-        output that is there already, by whichever TaskManager, is left as it is. The copy is
-        removed when its shuffle is released on a TaskManager that moved or found it, when its
-        application ends, or as an orphan.
+        lies here is served and counted as before, until it is released. A map output that is there
+        already is left as it is. The copy is removed when its shuffle is released on a TaskManager
+        that moved or found it, when its application ends, or as an orphan.
 
         Args:
             output: A committed map output with bytes in any tier. Its extents are retained
@@ -352,7 +351,7 @@ class ShuffleStore:
         Args:
             extent: It is retained meanwhile.
             offset: Position in the extent, in bytes.
-            buffers: Filled completely, one behind the other.
+            buffers: Filled completely.
 
         Raises:
             StorageReadFailed: The disk failed or gave less than was written.
@@ -419,9 +418,9 @@ class ShuffleStore:
             commits=self._commits,
             adopted_map_outputs=self._adopted,
             forgotten_map_outputs=self._storage.forgotten,
-            journal_bytes=self._journal.size_bytes,
+            journal_bytes=self._journal.files.size_bytes,
             journal_live_bytes=self._index.journal_bytes.total(),
-            compactions=self._journal.compactions,
+            compactions=self._journal.files.compactions,
         )
 
     async def close(self) -> None:

@@ -31,15 +31,16 @@ def occupied_bytes(length: int) -> int:
 class _Page:
     """A page that is divided into slots; ``used`` has a bit for each that is in use."""
 
-    __slots__ = ("slot_bytes", "used")
+    __slots__ = ("_all", "slot_bytes", "used")
 
     def __init__(self, slot_bytes: int) -> None:
         self.slot_bytes = slot_bytes
         self.used = 0
+        self._all = (1 << PAGE_BYTES // slot_bytes) - 1
 
     @property
     def is_full(self) -> bool:
-        return self.used.bit_count() == PAGE_BYTES // self.slot_bytes
+        return self.used == self._all
 
     def free_slot(self) -> int:
         """Return the number of the first free slot."""
@@ -52,7 +53,7 @@ class SlotAllocator(ExtentAllocator):
     Its figures of used and free bytes count whole pages.
 
     Args:
-        capacity_bytes: No extent reaches beyond this. None: no limit.
+        capacity_bytes: As of :class:`ExtentAllocator`.
     """
 
     __slots__ = ("_open", "_pages")
@@ -73,9 +74,9 @@ class SlotAllocator(ExtentAllocator):
         if not 0 < length <= MOST_SLOT_BYTES:
             return super().allocate(length)
         slot_bytes = occupied_bytes(length)
-        pages = self._open.get(slot_bytes)
-        if pages:
-            offset, page = next(iter(pages.items()))
+        found = self._page_with_slot(slot_bytes)
+        if found is not None:
+            offset, page = found
         else:
             start = super().allocate(PAGE_BYTES)
             if start is None:
@@ -117,17 +118,17 @@ class SlotAllocator(ExtentAllocator):
         """Occupy a given range: an extent that an earlier process stored there.
 
         Raises:
-            ValueError: The range is misaligned, beyond the capacity, or overlaps one in use.
+            ValueError: The range is misaligned, or overlaps one in use.
         """
         if not 0 < length <= MOST_SLOT_BYTES:
             super().reserve(offset, length)
             return
         slot_bytes = occupied_bytes(length)
-        start = offset - offset % PAGE_BYTES
-        slot, misplaced = divmod(offset - start, slot_bytes)
-        if offset < 0 or misplaced:
+        if offset < 0 or offset % slot_bytes:
             msg = f"extent [{offset}, {offset + length}) is not aligned to {slot_bytes}"
             raise ValueError(msg)
+        start = offset - offset % PAGE_BYTES
+        slot = (offset - start) // slot_bytes
         page = self._pages.get(start)
         if page is None:
             super().reserve(start, PAGE_BYTES)
@@ -136,6 +137,16 @@ class SlotAllocator(ExtentAllocator):
             msg = f"extent [{offset}, {offset + length}) overlaps one in use"
             raise ValueError(msg)
         self._occupy(start, page, slot)
+
+    def _page_with_slot(self, slot_bytes: int) -> tuple[int, _Page] | None:
+        """Return offset and page of a free slot, below the capacity."""
+        pages = self._open.get(slot_bytes)
+        if not pages:
+            return None
+        if not self.is_beyond_capacity:
+            return next(iter(pages.items()))
+        most = (self.capacity_bytes or 0) - PAGE_BYTES
+        return next(((offset, page) for offset, page in pages.items() if offset <= most), None)
 
     def _add_page(self, start: int, slot_bytes: int) -> _Page:
         page = self._pages[start] = _Page(slot_bytes)

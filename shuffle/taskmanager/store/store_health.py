@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..sections import StorageConfig
+from .directories import DirectoryLock
 from .directory_probe import ProbedDirectory, identity_of
 from .errors import StorageError
 from .health_watch import HealthWatch
@@ -44,14 +45,23 @@ class StoreHealth:
         self._config = config
         self._watch: HealthWatch | None = None
         self._on_lost: Callable[[Lost], None] | None = None
+        self._on_unlocked: Callable[[str], None] | None = None
+        self._refusals: dict[Path, str] = {}
+        """Why a directory could not be used again, as the log has it."""
 
-    def watch(self, on_lost: Callable[[Lost], None]) -> None:
+    def watch(
+        self,
+        on_lost: Callable[[Lost], None],
+        on_unlocked: Callable[[str], None] | None = None,
+    ) -> None:
         """Probe the directories from now on, until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
+            on_unlocked: Called with the finding when the lock of a directory is gone.
         """
         self._on_lost = on_lost
+        self._on_unlocked = on_unlocked
         directories = {tier.directory: True for tier in self._tiers.tiers()}
         directories |= dict.fromkeys(self._tiers.left_out(), False)
         self._watch = HealthWatch(self, directories, self._config)
@@ -60,12 +70,21 @@ class StoreHealth:
         """Return the tier of a directory, if it has one, and what must be found there."""
         tier = next((each for each in self._tiers.tiers() if each.directory == directory), None)
         if tier is None or tier.lost:
-            return tier, ProbedDirectory(directory)
+            # What RemoveIPC or a cleaner has removed from a tmpfs comes back. A data directory that
+            # is missing may be a disk that is not mounted: its mount point must stay empty.
+            make = directory not in self._config.data_directories
+            return tier, ProbedDirectory(directory, make=make)
         files = [(tier.path, identity_of(os.fstat(tier.fd)))]
-        journal = self._journal.journals.get(tier.tier_id)
-        if journal is not None:
+        journal = self._journal.files.journals.get(tier.tier_id)
+        if journal is not None and journal.path.parent == directory:
             files.append((journal.path, journal.identity()))
-        return tier, ProbedDirectory(directory, tier.directory_identity, tuple(files))
+        locks = [(each.path, each.identity()) for each in self._locks_of(directory)]
+        return tier, ProbedDirectory(
+            directory, tier.directory_identity, tuple(files), locks[0] if locks else None
+        )
+
+    def _locks_of(self, directory: Path) -> list[DirectoryLock]:
+        return [each for each in self._storage.locks if each.directory == directory]
 
     def leave_out(self, tier: ArenaTier, reason: str) -> None:
         """Give a directory nothing new; what it holds can be read."""
@@ -82,6 +101,11 @@ class StoreHealth:
             f"{tier.directory}: {reason}",
         )
 
+    def unlocked(self, tier: ArenaTier, reason: str) -> None:
+        """Report that the lock of a directory is gone."""
+        if self._on_unlocked is not None:
+            self._on_unlocked(f"{tier.directory}: {reason}")
+
     def lose_outputs(self, is_lost: Callable[[MapOutput], bool], why: str) -> None:
         """Forget map outputs whose bytes are gone, and say so."""
         outputs = self._index.lose(is_lost)
@@ -95,26 +119,27 @@ class StoreHealth:
 
     async def take_back(self, tier: ArenaTier) -> bool:
         """Use a directory again, with what it holds; return whether that went well."""
-        if tier.tier_id not in self._journal.journals and not await self._journal.restore(
-            tier.tier_id, tier.directory
+        if tier.tier_id not in self._journal.files.journals and not await self._journal.restore(
+            tier.tier_id
         ):
             return False
         tier.recover()
         return True
 
     async def make_anew(self, directory: Path) -> bool:
-        """Use a data directory again, empty; return whether that went well."""
-        if directory not in self._config.data_directories:
-            return False  # the memory tier comes back with the next start
+        """Use a directory again, empty; return whether that went well."""
         try:
-            disk = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
+            tier = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
         except StorageError as error:
-            logger.error("left out: %s", error)
+            if self._refusals.get(directory) != str(error):  # once, and not every few seconds
+                logger.error("left out: %s", error)
+                self._refusals[directory] = str(error)
             return False
-        self._tiers.use_anew(disk)
-        restored = await self._journal.restore(disk.tier_id, directory)
+        self._refusals.pop(directory, None)
+        self._tiers.use_anew(tier)
+        restored = await self._journal.restore(tier.tier_id)
         if not restored:
-            disk.lost = True
+            tier.lost = True
         return restored
 
     async def close(self) -> None:

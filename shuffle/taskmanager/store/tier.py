@@ -11,20 +11,20 @@ Everything here belongs to the event-loop thread; threads only get file descript
 import errno
 import logging
 import os
-import re
-import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ..accounts import Account, Resource
-from .errors import StorageUnavailable
+from .file_format import TIER_ID_BYTES, tier_id_of
 from .slot_allocator import SlotAllocator, occupied_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 logger = logging.getLogger(__name__)
 
-TIER_ID_BYTES = 8
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file system that has no room, and may have some later."""
 
@@ -35,8 +35,6 @@ _RESOURCES: Final[dict[TierKind, Resource]] = {
     "disk": Resource.DISK_TIER_BYTES,
     "remote": Resource.REMOTE_TIER_BYTES,
 }
-
-_ARENA_NAME = re.compile(rf"arena-([0-9a-f]{{{2 * TIER_ID_BYTES}}})\.dat")
 
 
 class Referenced(ABC):
@@ -94,7 +92,7 @@ class Extent(Referenced):
     __slots__ = ("_account", "length", "offset", "tier")
 
     def __init__(self, tier: "Tier", offset: int, length: int) -> None:
-        super().__init__()
+        self._references = 1  # as the base does; the call would slow down a start
         self.tier = tier
         self.offset = offset
         self.length = length
@@ -122,6 +120,16 @@ class Extent(Referenced):
         """Let an application pay for the space until it is given back."""
         self._account = account
         account.hold(self.tier.resource, occupied_bytes(self.length))
+
+    @staticmethod
+    def charge_all(extents: "Iterable[Extent]", account: Account) -> None:
+        """Charge the space of extents to an application, like :meth:`charge_to` for each."""
+        amounts: dict[Tier, int] = {}
+        for extent in extents:
+            extent._account = account
+            amounts[extent.tier] = amounts.get(extent.tier, 0) + occupied_bytes(extent.length)
+        for tier, amount in amounts.items():
+            account.hold(tier.resource, amount)
 
     def _give_back(self) -> None:
         self.tier.recycle(self)
@@ -166,7 +174,7 @@ class TierStatistics:
         kind: Memory, disk or remote.
         directory: Directory of the arena; the URL of the remote tier.
         healthy: Whether the tier takes new regions.
-        reason: Why it does not; empty if it does.
+        reason: Why it takes none, or gets none although it is healthy; else empty.
         capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor,
             or as the remote store takes.
         used_bytes: Bytes occupied by extents.
@@ -174,6 +182,7 @@ class TierStatistics:
         touched_bytes: Bytes of warm space: in use, or kept to be used again.
         largest_free_bytes: Longest extent the tier could give.
         extents: Number of extents in use.
+        free_bytes: Bytes that new extents can get.
     """
 
     kind: TierKind
@@ -186,6 +195,7 @@ class TierStatistics:
     touched_bytes: int
     largest_free_bytes: int
     extents: int
+    free_bytes: int
 
     @classmethod
     def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatistics":
@@ -201,6 +211,7 @@ class TierStatistics:
             touched_bytes=0,
             largest_free_bytes=0,
             extents=0,
+            free_bytes=0,
         )
 
 
@@ -222,6 +233,8 @@ class Tier(ABC):
         self.resource = _RESOURCES[kind]
         self.place = place
         self.tier_id = tier_id
+        self.has_journal = is_arena(tier_id)
+        """Whether a journal lies beside it."""
         self.healthy = True
         self.reason = ""
 
@@ -280,12 +293,13 @@ class ArenaTier(Tier):
 
     Args:
         kind: Memory or disk.
-        path: The arena file, named by :func:`arena_path`.
+        path: The arena file, named by :func:`~.arena_files.arena_path`.
         fd: Its descriptor, which the tier owns.
         capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
 
     Attributes:
         lost: Whether its directory is gone, and its map outputs with it.
+        has_journal_room: Whether its journal has room for the rows of new map outputs.
         directory_identity: Device and inode of its directory.
     """
 
@@ -296,6 +310,7 @@ class ArenaTier(Tier):
         self.path = path
         self.fd = fd
         self.lost = False
+        self.has_journal_room = True
         status = path.parent.stat()
         self.directory_identity = status.st_dev, status.st_ino
         self._allocator = SlotAllocator(capacity_bytes)
@@ -334,24 +349,28 @@ class ArenaTier(Tier):
         self._allocator.free(extent.offset, extent.length)
         self._extents -= 1
 
-    def note_failure(self, error: OSError) -> None:
-        """Leave the tier out after a failed write beside it, except of a full file system."""
-        if error.errno not in FULL:
-            self.fail(str(error))
+    @property
+    def takes_regions(self) -> bool:
+        """Whether new regions may go there, if there is room for them."""
+        return self.healthy and self.has_journal_room
 
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
+        largest = self.largest_free_bytes() if self.takes_regions else 0
+        capacity, used = self._allocator.capacity_bytes, self._allocator.used_bytes
+        within = largest if capacity is None else max(0, capacity - used)
         return TierStatistics(
             kind=self.kind,
             directory=self.directory,
             healthy=self.healthy,
-            reason=self.reason,
-            capacity_bytes=self._allocator.capacity_bytes,
-            used_bytes=self._allocator.used_bytes,
+            reason=self.reason or ("" if self.has_journal_room else "its journal has no room"),
+            capacity_bytes=capacity,
+            used_bytes=used,
             peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._allocator.frontier_bytes,
-            largest_free_bytes=self.largest_free_bytes() if self.healthy else 0,
+            largest_free_bytes=largest,
             extents=self._extents,
+            free_bytes=within if self.takes_regions else 0,
         )
 
     def largest_free_bytes(self) -> int:
@@ -362,12 +381,21 @@ class ArenaTier(Tier):
         """Return the bytes that the tier can hold altogether."""
         return self._allocator.capacity_bytes or 0
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its file is closed."""
+        return self.fd < 0
+
     def close(self) -> None:
-        """Close the file. Its content stays, for the next process."""
-        os.close(self.fd)
+        """Close the file. Its content stays, for the next process. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _extent(self, offset: int, length: int) -> Extent:
-        self._peak_used_bytes = max(self._peak_used_bytes, self._allocator.used_bytes)
+        used_bytes = self._allocator.used_bytes
+        if used_bytes > self._peak_used_bytes:
+            self._peak_used_bytes = used_bytes
         self._extents += 1
         return Extent(self, offset, length)
 
@@ -375,43 +403,3 @@ class ArenaTier(Tier):
 def is_arena(tier_id: bytes) -> bool:
     """Return whether an id names an arena, which has a journal beside it; else a remote tier."""
     return len(tier_id) == TIER_ID_BYTES
-
-
-def tier_id_of(path: Path) -> bytes:
-    """Return the id in an arena's file name.
-
-    Raises:
-        ValueError: The file is not named like an arena.
-    """
-    match = _ARENA_NAME.fullmatch(path.name)
-    if match is None:
-        msg = f"{path} is not named like an arena"
-        raise ValueError(msg)
-    return bytes.fromhex(match[1])
-
-
-def open_arena(directory: Path) -> tuple[Path, int]:
-    """Open the arena file of a directory whose lock the caller holds, or create one.
-
-    Returns:
-        The file and its descriptor.
-
-    Raises:
-        StorageUnavailable: The file cannot be made or opened.
-    """
-    try:
-        path = arena_path(directory)
-        return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StorageUnavailable(directory, str(error)) from error
-
-
-def arena_path(directory: Path) -> Path:
-    """Find the arena file of a directory, or make up the name of a new one.
-
-    A daemon makes one arena only; if an operator has put others there, the first by name is used.
-    """
-    found = sorted(path for path in directory.iterdir() if _ARENA_NAME.fullmatch(path.name))
-    if len(found) > 1:
-        logger.warning("%s holds %d arenas, using %s", directory, len(found), found[0].name)
-    return found[0] if found else directory / f"arena-{secrets.token_hex(TIER_ID_BYTES)}.dat"

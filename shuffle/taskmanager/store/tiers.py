@@ -10,11 +10,13 @@ from ..accounts import Account, Resource
 from .disk_tier import DiskTier
 from .errors import StorageFull
 from .io_threads import IoThreads
+from .journal_places import place_on
 from .memory_tier import MemoryTier
 from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
-from .tier import ArenaTier, Extent, Tier, TierStatistics
+from .tier import FULL, Extent, Tier, TierStatistics
 from .tier_shares import fair_share_bytes, may_take
+from .trimmed_tier import TrimmedTier
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,7 @@ class Tiers:
         self._memory = memory
         self._disks = list(disks)
         self._left_out = list(left_out)
-        self._replaced: list[DiskTier] = []
+        self._replaced: list[TrimmedTier] = []
         self._threads = threads
         self._reserve_percent = reserve_percent
         self._next_disk = 0
@@ -61,8 +63,8 @@ class Tiers:
         self.upkeep: set[asyncio.Task[None]] = set()
         """Tasks under way."""
         self._by_id = {tier.tier_id: tier for tier in self.tiers()}
-        for disk in disks:
-            disk.on_excess = self._trim_soon
+        for tier in self.tiers():
+            tier.on_excess = self._trim_soon
 
     def allocate(self, length: int, account: Account) -> Extent:
         """Allocate an extent: in the memory tier if it has room, else on a disk, else remote.
@@ -100,7 +102,7 @@ class Tiers:
     def _gets_memory(self, memory: MemoryTier, size_bytes: int, account: Account) -> bool:
         """Return whether the application may have room of the tier, if there is any."""
         free, room = memory.free_bytes, memory.room_bytes
-        if not memory.healthy or size_bytes > free:
+        if size_bytes > free:
             return True
         held = account.amount(Resource.MEMORY_TIER_BYTES)
         sharers = account.sharers(Resource.MEMORY_TIER_BYTES)
@@ -157,7 +159,7 @@ class Tiers:
         tiers = [tier for tier in self.statistics() if kept is None or tier.kind != kept.kind]
         detail = "; ".join(
             f"{tier.kind} {tier.directory} "
-            + (f"has {tier.largest_free_bytes} in one piece" if tier.healthy else tier.reason)
+            + (tier.reason or f"has {tier.largest_free_bytes} in one piece")
             for tier in tiers
         )
         if kept is not None:
@@ -179,21 +181,38 @@ class Tiers:
         return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
 
     def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
-        """Draw the consequence of a write that failed beside an arena.
+        """Record that a journal refused a write, wherever the journal is.
 
         Returns:
-            Whether its directory may take writes again; if not, it is left out for good.
+            Whether rows may go there later; if not, its directory is left out until it is healthy.
         """
         tier = self._by_id[arena]
-        tier.note_failure(error)
+        if error.errno not in FULL:
+            tier.fail(str(error))
+        elif tier.has_journal_room:
+            tier.has_journal_room = False
+            logger.warning("%s takes no map outputs until its journal has room: %s", tier, error)
         return tier.healthy
+
+    def note_journal_room(self, arena: bytes) -> None:
+        """Record that the journal of an arena has room for rows again."""
+        tier = self._by_id[arena]
+        if not tier.has_journal_room:
+            tier.has_journal_room = True
+            logger.warning("%s takes map outputs again: its journal has room", tier)
+
+    def journal_places(self, arena: bytes) -> list[Path]:
+        """Return where the journal of an arena may be, the best place first."""
+        tier = self._by_id[arena]
+        others = (disk.directory for disk in self._disks if disk is not tier and disk.healthy)
+        return [tier.directory, *(place_on(each, arena) for each in others)]
 
     def directory_of(self, arena: bytes) -> Path | None:
         """Return the directory of an arena, if there is one."""
         tier = self._by_id.get(arena)
         return None if tier is None else tier.directory
 
-    def tiers(self) -> list[ArenaTier]:
+    def tiers(self) -> list[TrimmedTier]:
         """Return all tiers with an arena, those that are left out while running too."""
         return [*([] if self._memory is None else [self._memory]), *self._disks]
 
@@ -201,16 +220,22 @@ class Tiers:
         """Return the data directories that could not be used at the start."""
         return [Path(each.directory) for each in self._left_out if each.kind == "disk"]
 
-    def use_anew(self, disk: DiskTier) -> None:
+    def use_anew(self, tier: DiskTier | MemoryTier) -> None:
         """Use a directory that was lost, or left out at the start, with an empty arena."""
-        directory = disk.directory
+        directory = tier.directory
         self._left_out = [each for each in self._left_out if each.directory != directory]
-        # Readers may hold extents of the arena that was lost.
-        self._replaced += [each for each in self._disks if each.directory == directory]
-        self._disks = [each for each in self._disks if each.directory != directory]
-        self._disks.append(disk)
-        self._by_id[disk.tier_id] = disk
-        disk.on_excess = self._trim_soon
+        before = [each for each in self.tiers() if each.directory == directory]
+        if isinstance(tier, MemoryTier):
+            self._memory = tier
+        else:
+            self._disks = [each for each in self._disks if each.directory != directory]
+            self._disks.append(tier)
+        for each in before:  # readers may hold extents of an arena that was lost
+            each.retire()
+        replaced = [*self._replaced, *before]
+        self._replaced = [each for each in replaced if not each.is_closed]
+        tier.on_excess = self._trim_soon
+        self._by_id[tier.tier_id] = tier
         logger.warning("storage directory %s is used again, empty", directory)
 
     def close(self) -> None:
@@ -235,19 +260,19 @@ class Tiers:
 
         self._in_background(memory, work())
 
-    def _trim_soon(self, disk: DiskTier) -> None:
-        """Give free space at the end of an arena back to the disk."""
-        if disk in self._busy or self._ending:
+    def _trim_soon(self, tier: TrimmedTier) -> None:
+        """Give free space at the end of an arena back to the file system."""
+        if tier in self._busy or self._ending:
             return
 
         async def work() -> None:
             await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
-            while (trim := disk.begin_trim()) is not None:
-                disk.end_trim(*trim, await self._threads.run(disk.punch, *trim))
+            while (trim := tier.begin_trim()) is not None:
+                tier.end_trim(*trim, await self._threads.run(tier.punch, *trim))
 
-        self._in_background(disk, work())
+        self._in_background(tier, work())
 
-    def _in_background(self, tier: Tier, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, tier: TrimmedTier, work: Coroutine[Any, Any, None]) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # an extent was released after the loop had ended
@@ -259,6 +284,8 @@ class Tiers:
             self._busy.discard(tier)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("upkeep of %s failed", tier.place, exc_info=error)
+            elif not task.cancelled() and tier.excess_bytes:
+                self._trim_soon(tier)  # freed during upkeep of another kind
 
         task = loop.create_task(work)
         self._busy.add(tier)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
 from ....transport.outcomes import HANDSHAKE_REASONS
 from .exchange_metrics import gauge, totals
+from .http_access import NO_HEADER, OTHER_HOST
 from .http_connections import DROP_REASONS
 
 if TYPE_CHECKING:
@@ -34,10 +35,17 @@ CONNECTION_REASONS: Final = (
 REFUSAL_REASONS: Final = (*CONNECTION_REASONS, *HANDSHAKE_REASONS)
 """All reasons for which an accepted connection is refused."""
 
-OTHER_HOST: Final = "other host"
-NO_HEADER: Final = "no header"
+BAD_REQUEST: Final = "bad request"
 
-HTTP_REASONS: Final = (NO_TOKEN, WRONG_TOKEN, EXPIRED, WRONG_SCOPE, OTHER_HOST, NO_HEADER)
+HTTP_REASONS: Final = (
+    NO_TOKEN,
+    WRONG_TOKEN,
+    EXPIRED,
+    WRONG_SCOPE,
+    OTHER_HOST,
+    NO_HEADER,
+    BAD_REQUEST,
+)
 """Reasons for which a request to the HTTP port is refused."""
 
 
@@ -57,7 +65,8 @@ def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "http_refused",
-        "Requests to the HTTP port without a token that allows them, or from another host.",
+        "Requests to the HTTP port that are not HTTP, without a token that allows them, or from "
+        "another host.",
         ("reason",),
         _by_reason(HTTP_REASONS, counters.http_refused),
     )

@@ -12,17 +12,24 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from ....protocol.access_token import NO_TOKEN, SCOPE_STATUS, check_access_token
 from ....protocol.errors import AuthenticationFailed, NotPermitted
+from ....transport.connection_log import counted
+from ....transport.errors import one_line
 from ...counters import BoundedCounts
-from .access_metrics import NO_HEADER, OTHER_HOST
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from ....protocol.identity import ClusterSecrets
 
 _log = logging.getLogger(__name__)
+
+OTHER_HOST: Final = "other host"
+"""Reason of a refusal: the request came from another host."""
+
+NO_HEADER: Final = "no header"
+"""Reason of a refusal: the request lacks :data:`DRAIN_HEADER`."""
 
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 
@@ -48,7 +55,7 @@ class HttpAccess:
     ) -> None:
         self._secrets = secrets
         self._names_on_loopback = names_on_loopback
-        self._refused = BoundedCounts() if refused is None else refused
+        self.refused = BoundedCounts() if refused is None else refused
 
     def require(self, request: web.Request, scope: str) -> None:
         """Let a request pass that may do what the scope covers.
@@ -62,8 +69,17 @@ class HttpAccess:
             elif scope != SCOPE_STATUS:
                 _require_this_host(request)
         except AuthenticationFailed as error:
-            self._refused.bump(error.reason)
-            _log.warning("refusing %s %s: %s", request.remote, request.path, error.reason)
+            self.refused.bump(error.reason)
+            extra = counted(
+                f"HTTP requests refused because of {error.reason}", f"{request.remote}:"
+            )
+            _log.warning(
+                "refusing %s %s: %s",
+                request.remote,
+                one_line(request.path),
+                error.reason,
+                extra=extra,
+            )
             raise _answer(error, scope, has_tokens=self._secrets is not None) from error
 
     def _require_token(self, request: web.Request, scope: str, secrets: ClusterSecrets) -> None:
@@ -101,6 +117,8 @@ def _is_on_loopback(request: web.Request) -> bool:
 
 def _answer(error: AuthenticationFailed, scope: str, *, has_tokens: bool) -> web.HTTPException:
     """Return the answer to a request that proves too little (RFC 6750)."""
+    from aiohttp import web  # imported already: it made the request
+
     body = json.dumps({"error": str(error)})
     kind: type[web.HTTPException] = web.HTTPUnauthorized
     challenge = f'{_REALM}, scope="{scope}"'

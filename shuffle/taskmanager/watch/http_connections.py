@@ -148,8 +148,10 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
-        self._idle = False
+        self._idle = True
         """Whether nothing of a next request has come."""
+        self._ends = False
+        """Whether the client has closed its sending half: no further request comes."""
         self._transport: asyncio.Transport | None = None
 
     def begin_serving(self) -> None:
@@ -158,10 +160,15 @@ class HttpConnection(asyncio.Protocol):
         self._all.is_served(self)
 
     def end_serving(self) -> None:
-        """Note that the request is answered, but for what the client has not taken yet."""
+        """Note that the request is answered, but for what the client has not taken yet.
+
+        The handler gives the answer to the transport in the same turn of the event loop.
+        """
         if self._transport is not None:
             self._idle = True
-            self._wait_for(self._all.limits.idle_seconds)
+            self._wait_for(self._all.limits.idle_seconds, IDLE)
+            if self._ends:
+                self._loop.call_soon(self._transport.close)  # after it has sent the answer
 
     def drop(self, reason: str | None = None) -> None:
         """Close at once; count it if there is a reason."""
@@ -182,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
             made.close()
             return
         self._transport = made
-        self._wait_for(self._all.limits.request_seconds)
+        self._wait_for(self._all.limits.request_seconds, REQUEST_LATE)
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -191,12 +198,18 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._idle:
             self._idle = False
-            self._wait_for(self._all.limits.request_seconds)
+            self._wait_for(self._all.limits.request_seconds, REQUEST_LATE)
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass on that no further request comes."""
-        return self._handler.eof_received()
+        """Answer the request that has come, then close; return whether there is one.
+
+        One that has come in part keeps the connection until its deadline. Of several requests that
+        were sent at once, the first without an answer gets one: a client has to expect that.
+        """
+        self._ends = True
+        self._handler.eof_received()
+        return not self._idle
 
     def pause_writing(self) -> None:
         """Give the client a time in which to take what was sent."""
@@ -218,9 +231,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport = None
             self._handler.connection_lost(exc)
 
-    def _wait_for(self, seconds: float) -> None:
+    def _wait_for(self, seconds: float, reason: str) -> None:
         self._stop(self._timer)
-        reason = IDLE if self._idle else REQUEST_LATE
         self._timer = self._loop.call_later(seconds, self.drop, reason)
         self._all.waits(self)
 

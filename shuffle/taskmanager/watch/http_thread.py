@@ -124,16 +124,24 @@ class HttpThread:
         self._closing = False
         self._stop: Callable[[], object] | None = None
 
-    async def start(self) -> None:
-        """Start the thread and wait until HTTP is served. If cancelled, call :meth:`close`.
+    def start(self) -> asyncio.Future[None]:
+        """Start the thread.
+
+        Returns:
+            A future that completes when HTTP is served, or fails if it cannot be.
 
         Raises:
-            OSError: A socket cannot be listened on.
+            RuntimeError: The operating system cannot start a thread.
         """
         self._caller = asyncio.get_running_loop()
-        self._started, self._ended = self._caller.create_future(), self._caller.create_future()
-        self._thread.start()
-        await self._started
+        started = self._started = self._caller.create_future()
+        self._ended = self._caller.create_future()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._ended = None  # no thread runs, so close() must not wait for one
+            raise
+        return started
 
     def forgive(self, worked_seconds: float) -> None:
         """Do not make the thread rest for work that is bounded otherwise; called in the thread."""
@@ -178,6 +186,7 @@ class HttpThread:
             return
         async with self._serving():
             _soon(self._caller, self._tell, self._started, None)
+            await asyncio.sleep(0)  # one turn, in which the selector discards the time of the start
             self._selector.paced = not self._closing
             await stop.wait()
 

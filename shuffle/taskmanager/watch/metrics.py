@@ -69,6 +69,7 @@ class TaskManagerCollector(Collector):
         yield from _map_outputs(status)
         yield from copies_metrics(status)
         yield from exchange_metrics(status)
+        yield from _unix_socket(status)
         yield from _tls(status)
         yield from access_metrics(status)
         yield from _incidents(status)
@@ -101,6 +102,14 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
     yield gauge("event_loop_lag_last_seconds", "The last lag measured.", lag.last_lag_seconds)
     yield gauge(
         "event_loop_lag_max_seconds", "The worst lag of the last minute.", lag.max_lag_seconds
+    )
+
+
+def _unix_socket(status: TaskManagerStatus) -> Iterator[Metric]:
+    yield total(
+        "socket_file_restorations",
+        "Times that the file of the Unix socket was removed by someone else, and made again.",
+        status.counters.socket_file_restorations,
     )
 
 
@@ -322,6 +331,11 @@ def _tls(status: TaskManagerStatus) -> Iterator[Metric]:
 
 def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
     counters = status.counters
+    yield total(
+        "log_lines_dropped",
+        "Lines of the log that were dropped, because standard error took no more.",
+        counters.log_lines_dropped,
+    )
     yield totals(
         "late_messages",
         "Messages for a channel or partition that was already gone.",

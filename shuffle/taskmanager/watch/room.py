@@ -45,13 +45,17 @@ class StorageRoom:
         self._full = not any(tier.largest_free_bytes >= max(needed, 1) for tier in taking)
         if not self._full:
             return None
-        pieces = ", ".join(
-            f"{tier.kind} {tier.directory} has {approximate_size(tier.largest_free_bytes)}"
-            if tier.healthy
-            else f"{tier.kind} {tier.directory} is out of use"
-            for tier in tiers
-        )
+        pieces = ", ".join(f"{tier.kind} {tier.directory} {_state(tier)}" for tier in tiers)
         return f"no storage has room for a region in one piece: {pieces}"
+
+
+def _state(tier: TierStatistics) -> str:
+    """Return why a tier has no room for a region."""
+    if not tier.healthy:
+        return "is out of use"
+    if tier.reason:
+        return f"takes no region: {tier.reason}"
+    return f"has {approximate_size(tier.largest_free_bytes)}"
 
 
 def _size(tier: TierStatistics) -> int:

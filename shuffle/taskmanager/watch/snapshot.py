@@ -45,6 +45,7 @@ from .status import (
     TierStatus,
     TrafficStatus,
     data_path,
+    utf8_text,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Vitals(NamedTuple):
         uptime_seconds: Time since the daemon was made.
         event_loop_lag: Measures the lag of the event loop.
         room: Tells whether the storage is full.
+        log_lines_dropped: Lines of the log that were dropped.
     """
 
     state: TaskManagerState
@@ -76,6 +78,7 @@ class Vitals(NamedTuple):
     uptime_seconds: float
     event_loop_lag: EventLoopLag
     room: StorageRoom
+    log_lines_dropped: int = 0
 
 
 def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
@@ -83,12 +86,13 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
     socket_path = environment.socket_path
     lag = vitals.event_loop_lag
     tiers = environment.store.tiers()
+    full = vitals.room.none_because(tiers)
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=vitals.version,
         data_path=data_path(),
         address=str(environment.address),
-        socket_path=None if socket_path is None else str(socket_path),
+        socket_path=None if socket_path is None else utf8_text(socket_path),
         state=vitals.state,
         uptime_seconds=vitals.uptime_seconds,
         pools=_pools(environment),
@@ -110,9 +114,9 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         applications=_applications(environment),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
         tls_certificate_expires_at=_certificate_end(environment),
-        counters=_counters(environment, lag),
+        counters=_counters(environment, vitals),
         serves=_serves(environment),
-        no_room_because=vitals.room.none_because(tiers),
+        no_room_because=None if full is None else utf8_text(full),
     )
 
 
@@ -126,7 +130,7 @@ def _copies(environment: NetworkEnvironment) -> CopiesStatus:
         migrating=progress.active,
         moved=progress.moved,
         staying=progress.staying,
-        reason=progress.reason,
+        reason=utf8_text(progress.reason),
     )
 
 
@@ -147,7 +151,7 @@ def _serves(environment: NetworkEnvironment) -> Served:
     return "this host" if environment.access.secrets is None else "authenticated"
 
 
-def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
+def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
     """Return a copy of the counters, with those kept elsewhere and waits that still last."""
     counters = environment.counters.snapshot()
     outcomes = environment.listener.outcomes
@@ -155,6 +159,9 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     counters.connections_refused = outcomes.failed_handshakes
     for code, count in outcomes.errors.items():
         counters.errors_by_code.bump(code, count)
+    unix_socket = environment.listener.unix_socket
+    if unix_socket is not None:
+        counters.socket_file_restorations = unix_socket.restorations
     tls = environment.listener.tls
     if tls is not None:
         counters.tls_reloads = tls.reloads
@@ -163,7 +170,8 @@ def _counters(environment: NetworkEnvironment, lag: EventLoopLag) -> Counters:
     counters.quota_refusals = BoundedCounts(environment.accounts.refused)
     counters.memory_tier_refusals = environment.store.memory_refusals
     counters.applications_expired = environment.applications.expired_total
-    counters.event_loop_lag_seconds = lag.total_seconds
+    counters.event_loop_lag_seconds = vitals.event_loop_lag.total_seconds
+    counters.log_lines_dropped = vitals.log_lines_dropped
     services = environment.producer_services
     counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
     counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds
@@ -216,14 +224,12 @@ def _storage(tiers: Sequence[TierStatistics]) -> tuple[TierStatus, ...]:
     return tuple(
         TierStatus(
             tier.kind,
-            str(tier.directory),
+            utf8_text(tier.directory),
             tier.capacity_bytes,
             tier.used_bytes,
             tier.healthy,
-            tier.largest_free_bytes
-            if tier.capacity_bytes is None
-            else tier.capacity_bytes - tier.used_bytes,
-            tier.reason,
+            tier.free_bytes,
+            utf8_text(tier.reason),
         )
         for tier in tiers
     )

@@ -34,6 +34,14 @@ def data_path() -> str:
     return INTERPRETED if framing.__file__.endswith(".py") else COMPILED
 
 
+def utf8_text(value: object) -> str:
+    r"""Return the text of a value as UTF-8 can have it, so that every page can show it.
+
+    The name of a file may have any bytes. Those that are not UTF-8 read as in the log: ``\udcff``.
+    """
+    return str(value).encode(errors="backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
     """One local buffer pool."""
@@ -95,7 +103,7 @@ class TierStatus:
     free_bytes: int
     """Bytes that can still be given to new extents."""
     reason: str
-    """Why it is not healthy; empty if it is."""
+    """Why it is not healthy, or takes no new map outputs although it is; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 Columns stand at least two blanks apart and no cell has two blanks in a row, so that a program can
 split a line. In a terminal a table that is wider than the terminal becomes one paragraph for each
-row, with the name of the column before each value.
+row, with the name of the column before each value; only a word that is wider than the terminal is
+left to it.
 """
 
 from __future__ import annotations
 
 import itertools
-import textwrap
+import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.identity import plain_name
@@ -63,14 +64,14 @@ class Table:
             width: Columns of the terminal; None: lines may have any length.
         """
         table = [self._columns, *self._rows]
-        widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+        widths = [max(map(_columns_of, cells)) for cells in zip(*table, strict=True)]
         if width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
             for row in self._rows:
                 yield from _paragraph(self._columns, row, width)
             return
         for row in table:
             cells = (
-                cell.rjust(size) if right else cell.ljust(size)
+                _padded(cell, size, to_the_right=right)
                 for cell, size, right in zip(row, widths, self._numeric, strict=True)
             )
             yield _GAP.join(cells).rstrip()
@@ -85,11 +86,7 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
     """
     head = [_clean(_head(status)), _SERVES[status.serves]]
     if width is not None:
-        head = [
-            line
-            for text in head
-            for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        ]
+        head = [line for text in head for line in _wrapped(text, width)]
     yield "", head
     for make in (
         _network_memory,
@@ -140,16 +137,48 @@ def _clean(text: str) -> str:
     return " ".join(printable.split()) or "-"
 
 
+def _columns_of(text: str) -> int:
+    """Return the columns that a text takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.combining(character)
+        else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in text
+    )
+
+
+def _padded(cell: str, size: int, *, to_the_right: bool) -> str:
+    padding = " " * (size - _columns_of(cell))
+    return padding + cell if to_the_right else cell + padding
+
+
 def _paragraph(columns: list[str], row: list[str], width: int) -> Iterator[str]:
     """Write a row as name and value, over as many lines as it needs."""
     line = ""
     for part in itertools.starmap("{} {}".format, zip(columns, row, strict=True)):
-        if line and len(line) + len(_GAP) + len(part) > width:
+        if line and _columns_of(line) + len(_GAP) + _columns_of(part) > width:
             yield line
             line = _INDENT + part
         else:
             line = f"{line}{_GAP}{part}" if line else part
+        *full, line = _wrapped(line, width, _INDENT)
+        yield from full
     yield line
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text at its blanks into lines; those behind the first one are indented."""
+    lines: list[str] = []
+    line, *words = text.split(" ") if _columns_of(text) > width else [text]
+    for word in words:
+        if line.strip() and _columns_of(line) + 1 + _columns_of(word) > width:
+            lines.append(line)
+            line = indent + word
+        else:
+            line = f"{line} {word}"
+    return [*lines, line]
 
 
 def _head(status: TaskManagerStatus) -> str:

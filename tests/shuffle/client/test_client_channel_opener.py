@@ -14,6 +14,8 @@ from sluice.protocol.messages import (
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.channel_opener import GateMemory
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
 from sluice.shuffle.names import SubpartitionRange
 from tests.shuffle.client.rig import (
@@ -103,6 +105,31 @@ async def test_the_channels_of_a_turn_get_their_segments_together():
     for gate in (waiting, open_one):
         gate.release()
     assert rig.all_memory_is_back()
+
+
+def an_opener(network, exclusive, floating):
+    leg, _ = consumer_leg()
+    memory = GateMemory(network, exclusive, floating)
+    return ClientChannelOpener("gate", SubpartitionRange(SHUFFLE, 0, 1), memory, leg)
+
+
+async def test_channels_that_cannot_be_given_their_segments_return_them():
+    network = NetworkBufferPool(4, 64)
+    opener = an_opener(network, 2, 0)
+    local = LocalInputChannel(lambda: None)
+    remote = RemoteInputChannel(lambda: None, None, None)
+    with pytest.raises(TypeError):
+        await opener.open_now([(local, SOURCES[0]), (remote, SOURCES[1])])
+    assert network.available_segments == 4
+
+
+async def test_a_channel_without_floating_buffers_returns_its_exclusive_ones():
+    network = NetworkBufferPool(2, 64)
+    opener = an_opener(network, 2, 1)
+    remote = RemoteInputChannel(lambda: None, None, None)
+    with pytest.raises(InsufficientNetworkBuffers):
+        await opener.open_now([(remote, SOURCES[0])])
+    assert network.available_segments == 2
 
 
 async def test_an_empty_range_is_refused():

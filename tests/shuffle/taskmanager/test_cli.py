@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import ErrorResponse
-from sluice.shuffle.taskmanager import cli
+from sluice.shuffle.taskmanager import cli, status_commands
 from sluice.shuffle.taskmanager.config import HttpConfig, keys
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
@@ -270,7 +270,7 @@ class TestCommandsOfOtherPackages:
         return register
 
     def test_a_registered_command_runs(self, run, registered):
-        registered(other="sluice.shuffle.taskmanager.cli:status")
+        registered(other="sluice.shuffle.taskmanager.status_commands:status")
         assert "Show partitions" in run("other", "--help").output
         assert "other" in run("--help").output
 
@@ -357,6 +357,6 @@ def test_status_completes_the_address_that_a_user_types(
         urls.append(url)
         raise click.ClickException("nobody is there")
 
-    monkeypatch.setattr(cli, "fetch_json", fetch)
+    monkeypatch.setattr(status_commands, "fetch_json", fetch)
     assert CliRunner().invoke(cli.main, ["status", typed]).exit_code == 1
     assert urls == [asked]

@@ -165,7 +165,8 @@ def test_a_value_with_which_nothing_would_work_is_refused(flags, told):
     "host", ["node-1.example", "10.0.0.1", "2001:db8::1", "[::1]", "\u00fc.example"]
 )
 def test_names_and_addresses_are_advertised(host):
-    assert load(None, {}, {"advertised_host": host}).transport.advertised_host == host
+    shown = load(None, {}, {"advertised_host": host}).transport.advertised_host
+    assert shown == host.strip("[]")
 
 
 def test_a_config_cannot_be_changed():
@@ -176,7 +177,9 @@ def test_a_config_cannot_be_changed():
 @pytest.mark.parametrize(
     ("bind_host", "advertised_host", "reachable"),
     [("0.0.0.0", None, socket.gethostname()), ("::", None, socket.gethostname()),
-     ("127.0.0.2", None, "127.0.0.2"), ("node-1", None, "node-1"), ("0.0.0.0", "a.b", "a.b")],
+     ("127.0.0.2", None, "127.0.0.2"), ("node-1", None, "node-1"), ("0.0.0.0", "a.b", "a.b"),
+     ("*", None, socket.gethostname()), ("127.0.0.1, 10.0.0.1, ::1", None, "10.0.0.1"),
+     ("127.0.0.1, ::1", None, "127.0.0.1"), (["10.0.0.1", "::"], None, socket.gethostname())],
 )  # fmt: skip
 def test_the_host_that_others_are_told(bind_host, advertised_host, reachable):
     config = TransportConfig(bind_host=bind_host, advertised_host=advertised_host)
@@ -296,7 +299,8 @@ def test_an_address_where_a_key_takes_a_port_is_refused_when_the_platform_does_n
             'verify_checksums = "maybe": must be true or false [--verify-checksums]',
         ),
         ({"data_directories": ""}, 'data_directories = "": must not be empty [--data-directories]'),
-        ({"bind_host": 3}, "bind_host = 3: must be a text [--bind-host]"),
+        ({"bind_host": 3}, "bind_host = 3: must be a list [--bind-host]"),
+        ({"advertised_host": 3}, "advertised_host = 3: must be a text [--advertised-host]"),
         (
             {"network_segments": 1 << 25},
             "network_segments = 33554432: must be at most 16777216 [--network-segments]",
@@ -401,7 +405,7 @@ def test_a_taskmanager_without_a_secret_serves_its_own_host_only(key: str, host:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
 def test_the_loopback_needs_no_secret(host: str):
     config = load(None, {}, {"bind_host": host, "http_host": host}).with_addresses()
-    assert config.transport.bind_host == config.http.http_host == host
+    assert config.transport.bind_host == config.http.http_host == (host,)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +418,7 @@ def test_the_loopback_needs_no_secret(host: str):
 )
 def test_the_default_addresses_follow_from_who_may_connect(given: dict[str, str], host: str):
     config = load(None, {}, given).with_addresses()
-    assert config.transport.bind_host == config.http.http_host == host
+    assert config.transport.bind_host == config.http.http_host == (host,)
 
 
 def test_a_shell_with_a_credential_may_start_a_taskmanager():

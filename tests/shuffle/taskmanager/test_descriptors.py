@@ -38,6 +38,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.fixture(params=["uvloop", "asyncio"])
 def daemon(request, tmp_path: Path) -> Iterator[Daemon]:
     started = Daemon(tmp_path, event_loop=request.param)
+    assert is_ready(started)  # its thread for HTTP has opened all that it needs
     yield started
     started.end(signal.SIGKILL)
 

@@ -130,6 +130,14 @@ async def test_one_that_is_told_to_stop_while_it_is_to_take_work_again_stops(mon
         assert taskmanager.environment.is_draining
 
 
+async def test_one_whose_lock_is_gone_does_not_take_work_again():
+    async with TaskManager.embedded() as taskmanager:
+        taskmanager._unlocked("/data: its lock was removed")
+        await taskmanager.undrain()
+        assert taskmanager.state == "draining"
+        assert taskmanager.environment.is_draining
+
+
 async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
     daemon = Daemon(tmp_path)
     try:

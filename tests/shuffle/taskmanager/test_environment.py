@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -19,9 +20,12 @@ from benchmarks.wire_clients import (
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import FEATURE_REGION_AREAS, FEATURE_RESUMABLE_OUTPUTS
 from sluice.protocol.messages import ROLE_CONSUMER, ResumePartition
+from sluice.shuffle.taskmanager import environment as environments
 from sluice.shuffle.taskmanager.config import TaskManagerConfig
 from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.taskmanager import TaskManager
+from sluice.shuffle.taskmanager.store import shuffle_store
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.taskmanager import StartFailed, TaskManager
 from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
@@ -192,3 +196,86 @@ async def test_a_taskmanager_without_a_feature_is_as_an_older_one(tmp_path):
 def test_an_unknown_feature_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r'"credit" is no feature .* lost_outputs'):
         TransportConfig(features_off="region_areas,credit")
+
+
+# Everything that a start makes, in its order.
+MADE = [
+    "Access.open",
+    "NetworkBufferPool",
+    "ShuffleStore.open",
+    "RegionAreas.open",
+    "ResumableOutputs",
+    "ResultPartitionManager",
+    "TaskEventDispatcher",
+    "Applications",
+    "PeerConnector",
+    "ConnectionPool",
+    "Listener",
+    "Drivers",
+    "Copies",
+    "GateServices",
+    "ProducerServices",
+    "SegmentPressure",
+    "IdleConnections",
+]
+
+
+@pytest.mark.parametrize("failing", MADE)
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+async def test_a_start_that_fails_anywhere_leaves_nothing_locked(
+    tmp_path, monkeypatch, failing, error
+):
+    """The same process can start again, which finds what was committed."""
+    name, _, method = failing.partition(".")
+    with monkeypatch.context() as broken:
+
+        def fail(*args, **kwargs):
+            raise error("in the test")
+
+        owner = getattr(environments, name) if method else environments
+        broken.setattr(owner, method or name, fail)
+        taskmanager = TaskManager(config(tmp_path))
+        with pytest.raises(StartFailed, match=f"{error.__name__}: in the test"):
+            await taskmanager.start()
+        await taskmanager.environment.close()
+    again = NetworkEnvironment(*configs(tmp_path))
+    await again.start()
+    await again.close()
+
+
+async def test_a_store_that_fails_behind_its_locks_gives_them_up(tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+
+        def fail(*args):
+            raise RuntimeError("can't start new thread")
+
+        broken.setattr(shuffle_store, "JournalWriter", fail)
+        environment = NetworkEnvironment(*configs(tmp_path))
+        with pytest.raises(RuntimeError, match="new thread"):
+            await environment.start()
+    again = NetworkEnvironment(*configs(tmp_path))
+    await again.start()
+    await again.close()
+
+
+async def test_a_start_cancelled_while_the_storage_opens_closes_it(tmp_path, monkeypatch):
+    opening, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    open_store = ShuffleStore.open
+
+    def open_late(*args):
+        loop.call_soon_threadsafe(opening.set)
+        may_end.wait(10)
+        return open_store(*args)
+
+    monkeypatch.setattr(ShuffleStore, "open", open_late)
+    starting = asyncio.create_task(NetworkEnvironment(*configs(tmp_path)).start())
+    await opening.wait()
+    starting.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    monkeypatch.undo()
+    again = NetworkEnvironment(*configs(tmp_path))
+    await again.start()
+    await again.close()

@@ -38,7 +38,10 @@ def url():
         return await server.start(), server.close
 
     with serving(start) as port:
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        # The thread has opened its files before the first test looks at what is open.
+        http_client.fetch_json(url, "/healthz")
+        yield url
 
 
 @pytest.fixture

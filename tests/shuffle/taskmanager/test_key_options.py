@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from sluice.shuffle.taskmanager.cli import main
 from sluice.shuffle.taskmanager.config import keys, sections
-from sluice.shuffle.taskmanager.key_options import first_sentence
+from sluice.shuffle.taskmanager.key_options import description, first_sentence
 
 
 def help_text(option: str) -> str:
@@ -26,7 +27,7 @@ def test_the_options_of_a_section_stand_below_its_heading(option):
         flags = re.findall(r"^  (--[a-z-]+)", block, re.MULTILINE)
         assert flags == [key.flag for key in keys().values() if key.section == section]
     (general,) = [block for block in blocks if block.startswith("Options:")]
-    assert re.findall(r"^  (--[a-z-]+)", general, re.MULTILINE) == [
+    assert re.findall(r"^  (?:-h, )?(--[a-z-]+)", general, re.MULTILINE) == [
         "--config",
         "--help-all",
         "--help",
@@ -39,7 +40,17 @@ def test_help_has_the_first_sentence_and_help_all_the_whole_text():
     assert "The socket file of a dead daemon is replaced" not in short
     assert "The socket file of a dead daemon is replaced." in long
     for key in keys().values():
-        assert " ".join((key.field.description or "").replace("`", "").split()) in long
+        assert description(key), key.name
+        assert description(key).replace("`", "") in long
+
+
+def test_completion_shows_the_help_of_options():
+    command = main.get_command(click.Context(main), "taskmanager")
+    assert command is not None
+    found = command.shell_complete(click.Context(command), "--socket-p")
+    assert [(item.value, item.help) for item in found] == [
+        ("--socket-path", description(keys()["socket_path"]))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_the_committed_page_is_the_generated_one():
 
 def test_every_command_has_its_options():
     text = man_page.page()
-    root = click.Context(main, info_name="sluice")
+    root = click.Context(main, info_name="sluice", **main.context_settings)
     for name in ("taskmanager", "status", "drain", "submit", "spark-conf", "completion"):
         command = main.get_command(root, name)
         assert command is not None

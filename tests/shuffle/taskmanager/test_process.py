@@ -77,6 +77,15 @@ def test_a_port_in_use_is_one_line(tmp_path, key):
     assert key in done.stderr
 
 
+def test_memory_that_the_system_refuses_is_one_line(tmp_path):
+    command = arguments(tmp_path, network_segments=262_144)
+    done = run(["sh", "-c", 'ulimit -v 3000000; exec "$@"', "sh", *command])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("sluice: ")
+    assert "Lower network_segments" in done.stderr
+
+
 def test_a_data_directory_of_a_running_daemon_is_refused(daemon, tmp_path):
     done = run(arguments(tmp_path))
     assert done.returncode == 1

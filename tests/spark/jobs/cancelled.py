@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import InheritableThread
 
 from tests.spark.barrier import stop_at
+from tests.spark.jobs.settings import local_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +29,8 @@ def cancelled(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Cancel a job, interrupting its tasks, when the barrier lets ``driver`` go.
 
     Its map tasks stop at ``map-N`` before their last record, its reduce tasks at ``reduce-N`` when
-    they have one record. The row says whether the job was cancelled.
+    they have one record. The row says whether the job was cancelled. ``settings`` are local
+    properties of its thread.
     """
     barrier = str(parameters["barrier"])
     record_bytes = int(parameters["record_bytes"])
@@ -50,7 +52,8 @@ def cancelled(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
         context.setJobGroup("victim", "to be cancelled", interruptOnCancel=True)
         numbers = context.parallelize(range(MAPS), MAPS)
         try:
-            numbers.flatMap(write).partitionBy(REDUCERS).mapPartitionsWithIndex(read).collect()
+            with local_properties(context, parameters.get("settings", {})):
+                numbers.flatMap(write).partitionBy(REDUCERS).mapPartitionsWithIndex(read).collect()
             ends.append("finished")
         except Exception as error:  # noqa: BLE001 - Py4J's, whose text tells what it was
             ends.append("cancelled" if "cancelled" in str(error) else str(error))

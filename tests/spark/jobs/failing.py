@@ -73,8 +73,15 @@ def prepare(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def read_again(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Read all of what ``prepare`` shuffled."""
-    return _kept.pop("prepared").mapPartitionsWithIndex(_digest).collect()
+    """Read all of what ``prepare`` shuffled, for the last time unless it is ``kept``."""
+    prepared = _kept["prepared"] if parameters.get("kept") else _kept.pop("prepared")
+    return prepared.mapPartitionsWithIndex(_digest).collect()
+
+
+def release_prepared(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Release the map outputs of what ``prepare`` shuffled, which can be read again."""
+    _kept["prepared"].cleanShuffleDependencies(blocking=True)
+    return []
 
 
 def map_fails_once(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
@@ -214,6 +221,7 @@ JOBS: dict[str, Job] = {
         reduce_waits_inside,
         prepare,
         read_again,
+        release_prepared,
         map_fails_once,
         map_waits,
         all_wait,

@@ -68,9 +68,52 @@ def stateful_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return [*last, ("batches", progress["batchId"] + 1), *seen]
 
 
+def switched_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Turn Sluice off in the session while a stream runs, then start the stream again.
+
+    The result: ``("left to Spark", [counts])``, how many shuffles were left to Spark by the end of
+    each of three micro-batches, of which the last one runs after the new start; and the state.
+    """
+    directory = Path(parameters["directory"])
+    files = directory / "files"
+    files.mkdir()
+    jvm: Any = spark.sparkContext._jvm
+    metrics = jvm.io.sluice.spark.SluiceMetrics.INSTANCE
+    before = int(metrics.snapshot()["fallbackDisabled"])
+    left: list[int] = []
+    state: Rows = []
+
+    def take(frame: DataFrame, _: int) -> None:
+        state[:] = [("state", *row) for row in frame.orderBy("key").collect()]
+
+    stream = spark.readStream.schema(SCHEMA).csv(files.as_uri())
+    writer = _sums(stream).writeStream.outputMode("complete").foreachBatch(take)
+    writer = writer.option("checkpointLocation", (directory / "checkpoint").as_uri())
+
+    def run(query: Any, batch: int) -> None:
+        lines = (f"{key},{value}\n" for key, value in _records(batch))
+        new = directory / "new.csv"
+        new.write_text("".join(lines), encoding="utf-8")
+        new.rename(files / f"{batch}.csv")
+        query.processAllAvailable()
+        left.append(int(metrics.snapshot()["fallbackDisabled"]) - before)
+
+    with sql_settings(spark, PARTITIONS):
+        query = writer.start()
+        run(query, 0)
+        with sql_settings(spark, {"spark.sluice.enabled": "false"}):
+            run(query, 1)
+            query.stop()
+            query = writer.start()
+            run(query, 2)
+            query.stop()
+    return [("left to Spark", left), *state]
+
+
 def sums_of_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """The state that the stream should end with."""
-    records = [record for batch in range(BATCHES) for record in _records(batch)]
+    """The state that a stream should end with, after ``batches`` micro-batches."""
+    batches = int(parameters.get("batches", BATCHES))
+    records = [record for batch in range(batches) for record in _records(batch)]
     frame = spark.createDataFrame(records, SCHEMA)
     return [("state", *row) for row in _sums(frame).orderBy("key").collect()]
 
@@ -153,4 +196,6 @@ def _get(url: str, token: str = "") -> str:
     return text
 
 
-JOBS: dict[str, Job] = {build.__name__: build for build in (stateful_stream, sums_of_stream)}
+JOBS: dict[str, Job] = {
+    build.__name__: build for build in (stateful_stream, switched_stream, sums_of_stream)
+}

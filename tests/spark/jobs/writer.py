@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import StorageLevel
+from pyspark import InheritableThread, StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
@@ -71,21 +71,68 @@ def pressure(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def no_memory(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """Shuffle 20,000 rows; with ``full``, while cached blocks hold all memory."""
+    """Shuffle 20,000 rows; with ``full``, while cached blocks hold all memory.
+
+    ``off_heap_bytes`` is the size of the off-heap memory if tasks use that.
+    """
+    off_heap = parameters.get("off_heap_bytes")
     # Each size fills the memory that the previous one leaves.
     sizes = [1_000_000] * 14 + [200_000] * 5 + [60_000] * 4
-    storage = StorageLevel(useDisk=False, useMemory=True, useOffHeap=False, deserialized=False)
+    storage = StorageLevel(
+        useDisk=False, useMemory=True, useOffHeap=bool(off_heap), deserialized=False
+    )
     context = spark.sparkContext
     blocks = context.parallelize(sizes, len(sizes)).map(os.urandom).persist(storage)
-    blocks.count()
+    if parameters.get("full"):
+        blocks.count()
+        assert _free_bytes(context, off_heap) < PAGE_BYTES
     try:
-        jvm_context: Any = context._jsc.sc()
-        memory = jvm_context.getExecutorMemoryStatus().head()._2()
-        if parameters.get("full"):
-            assert memory._2() < PAGE_BYTES, f"of {memory._1()} bytes {memory._2()} are free"
         return _digest(spark.range(0, 20_000, 1, 2).repartition(20, "id"))
     finally:
         blocks.unpersist(blocking=True)
+
+
+def _free_bytes(context: Any, off_heap_bytes: int | None) -> int:
+    jvm_context = context._jsc.sc()
+    if off_heap_bytes:
+        (cached,) = jvm_context.getRDDStorageInfo()
+        return off_heap_bytes - int(cached.memSize())
+    return int(jvm_context.getExecutorMemoryStatus().head()._2()._2())
+
+
+def killed_spill(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """A map task sorts its second half when the writer has gathered the first half.
+
+    With a barrier, the task stops at ``half`` between the two, and is killed and interrupted when
+    ``kill`` is released. The job ends when a second attempt of the task has succeeded.
+    """
+    barrier = parameters.get("barrier")
+    context = spark.sparkContext
+    text = f.sha2(f.col("id").cast("string"), 256).alias("text")
+
+    def second_half(_: Iterable[int]) -> Iterator[tuple[int]]:
+        stop_at(barrier, "half")
+        return ((number,) for number in range(40_000, 200_000))
+
+    half = spark.createDataFrame(context.parallelize([0], 1).mapPartitions(second_half), "id long")
+    groups = Window.partitionBy(f.col("id") % 3)
+    first = spark.range(0, 40_000, 1, 1).select("id", text, f.lit(0).cast("long").alias("count"))
+    second = half.select("id", text).coalesce(1).withColumn("count", f.count("*").over(groups))
+    one = first.union(second).coalesce(1)
+    # Some lines of Spark drop the coalesce if the repartition follows it directly.
+    frame = one.where(f.monotonically_increasing_id() >= 0).repartition(5, "id")
+    if barrier is None:
+        return _digest(frame)
+    rows: Rows = []
+    thread = InheritableThread(target=lambda: rows.extend(_digest(frame)))
+    thread.start()
+    stop_at(barrier, "kill")
+    jvm_context: Any = context._jsc.sc()
+    (stage,) = context.statusTracker().getActiveStageIds()
+    task = jvm_context.statusStore().taskList(stage, 0, 10).apply(0)
+    assert jvm_context.killTaskAttempt(task.taskId(), True, "as the test asks")
+    thread.join()
+    return rows
 
 
 def _digest(frame: DataFrame) -> Rows:
@@ -196,6 +243,7 @@ JOBS: dict[str, Job] = {
         no_columns,
         pressure,
         no_memory,
+        killed_spill,
         checksums,
         local_files,
         map_waits,

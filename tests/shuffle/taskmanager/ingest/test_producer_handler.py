@@ -175,3 +175,28 @@ async def test_regions_of_a_map_output_are_bounded(tmp_path):
         error = caught.value
         assert (error.code, error.value, error.limit) == (ErrorCode.LIMIT_EXCEEDED, "3", "2")
         assert "max_regions_per_partition" in str(error)
+
+
+async def test_a_buffer_for_a_failed_partition_returns_its_segment(rig):
+    (output,) = rig.handler.pipelined_outputs
+    data = PipelinedData(PIPELINED, 0, DATA)
+    assert rig.handler.payload_buffer(data, 1) is not None
+    output.partition.fail(ConnectionLost("a reader's"))
+    rig.handler.message_received(data, 1)
+    told = rig.connection.sent[-1]
+    assert isinstance(told, ErrorResponse)
+    assert told.channel == PIPELINED
+
+
+@pytest.mark.interpreted
+async def test_a_bug_on_the_arrival_of_a_buffer_keeps_no_segment(rig, monkeypatch):
+    (output,) = rig.handler.pipelined_outputs
+    data = PipelinedData(PIPELINED, 0, DATA)
+    assert rig.handler.payload_buffer(data, 1) is not None
+
+    def broken(*_):
+        raise AttributeError("a bug")
+
+    monkeypatch.setattr(output.partition, "extend_last", broken)
+    with pytest.raises(AttributeError):
+        rig.handler.message_received(data, 1)

@@ -6,10 +6,10 @@ import pytest
 
 from sluice.protocol.messages import BeginRegion
 from sluice.shuffle.errors import MapOutputMismatch
-from sluice.shuffle.memory import InsufficientNetworkBuffers
+from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool
 from sluice.shuffle.taskmanager.ingest.states import StoredState
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.ingest.rig import DATA, StoredRig
+from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import DISK_ONLY, configs
 
 
@@ -38,3 +38,25 @@ async def test_memory_for_the_disk_tier_that_is_not_there_costs_no_extent(tmp_pa
     assert rig.used_bytes() == 0
     await store.close()
     assert rig.network_pool.available_segments == 1
+
+
+@pytest.mark.interpreted
+async def test_a_region_that_cannot_be_made_keeps_no_extent_and_no_segment(tmp_path, monkeypatch):
+    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    rig = StoredRig(store, 8, 8, 4 * SEGMENT)
+    real = LocalBufferPool.request_segment_nowait
+    calls = []
+
+    def breaking(pool, *args):
+        calls.append(pool)
+        if len(calls) == 3:
+            raise AttributeError("a bug")
+        return real(pool, *args)
+
+    monkeypatch.setattr(LocalBufferPool, "request_segment_nowait", breaking)
+    with pytest.raises(AttributeError):
+        rig.begin([8 * SEGMENT], DATA[: 8 * SEGMENT])
+    assert rig.used_bytes() == 0
+    assert rig.pool.lent_segments == 0
+    rig.close()
+    await store.close()

@@ -30,7 +30,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
-from sluice.shuffle.taskmanager.store import journal_writer
+from sluice.shuffle.taskmanager.store import journal_files
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -128,7 +128,7 @@ async def test_a_map_output_goes_on_after_a_restart(tmp_path, memory_tier_bytes)
 
 
 async def test_secured_regions_survive_a_new_journal(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 0)
+    monkeypatch.setattr(journal_files, "COMPACTION_FLOOR_BYTES", 0)
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await begin(cluster, 2)
         driver = await cluster.driver(0)

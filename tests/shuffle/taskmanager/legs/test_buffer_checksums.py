@@ -20,13 +20,13 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 from tests.support.tcp_proxy import Fault, FaultProxy, Flips
 
 if TYPE_CHECKING:
     from sluice.protocol.messages import Message
+    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 
 BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 FIRST = b"first" * 100
@@ -46,15 +46,9 @@ def heard(monkeypatch) -> Counter[type[Message]]:
     return kinds
 
 
-def without_checksums(monkeypatch, port: int) -> None:
-    """Make the TaskManager of a port one that does not know the feature bit."""
-    offered = vars(NetworkEnvironment)["_features"].fget
-    without = ~FEATURE_BUFFER_CHECKSUMS
-    monkeypatch.setattr(
-        NetworkEnvironment,
-        "_features",
-        property(lambda self: offered(self) & (without if self.address.port == port else -1)),
-    )
+def without_checksums(monkeypatch, taskmanager: NetworkEnvironment) -> None:
+    """Make it one that does not know the feature bit."""
+    monkeypatch.setitem(vars(taskmanager._transport), "features_off", ("buffer_checksums",))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ async def test_a_taskmanager_without_the_feature_exchanges_data_as_before(
 ):
     """And then nobody sees the flipped bit: the check is what finds it."""
     async with mini_cluster(tmp_path) as cluster, FaultProxy(cluster[0].address) as proxy:
-        without_checksums(monkeypatch, cluster[0 if old == "producer" else 1].address.port)
+        without_checksums(monkeypatch, cluster[0 if old == "producer" else 1])
         writer = await PipelinedWriter.open(await cluster.producer(0), 7, 1)
         by_proxy = writer.client.ack._replace(data_port=proxy.address[1])
         reader = PipelinedReader(await cluster.consumer(1), [(by_proxy, 7)])

@@ -25,7 +25,7 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.shuffle.taskmanager.embedded.store_sink import StoreSink
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.region_area import RegionAreas
+from sluice.shuffle.taskmanager.store.region_area import AreasDirectory, RegionAreas
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.remote import REMOTE_ONLY, both_places, s3_place, tier_of
 from tests.support.s3 import SECRET_KEY, s3_proxy
@@ -129,8 +129,7 @@ async def test_embedded_tasks_and_region_areas_write_there_too(tmp_path, place):
         )
         await sink.finish(sum(lengths), 1)
 
-        areas = RegionAreas(tmp_path / "areas", 16 * MIB)
-        (tmp_path / "areas").mkdir()
+        areas = RegionAreas(AreasDirectory(tmp_path / "areas"), 16 * MIB)
         area = await areas.create("app", 4 * MIB)
         assert area is not None
         data = noise(3, 3 * MIB)

@@ -9,8 +9,9 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.accounts import Accounts
 from sluice.shuffle.taskmanager.store.adoption import Adoption
 from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.journal import Entry
 from sluice.shuffle.taskmanager.store.output_index import OutputIndex
-from sluice.shuffle.taskmanager.store.replay import Committed, Copies, Secured
+from sluice.shuffle.taskmanager.store.replay import Committed, Secured
 from sluice.shuffle.taskmanager.store.rows import CommitRow, RegionRow, SecureRow
 
 KEY = ShuffleKey("app", 0)
@@ -31,6 +32,7 @@ def tier(tmp_path):
 class Adopted:
     def __init__(self, tier):
         self.tier = tier
+        self.here = frozenset({tier.tier_id})
         self.accounts = Accounts()
         self.index = OutputIndex(self.accounts)
         self.adoption = Adoption({tier.tier_id: tier}, self.accounts, self.index)
@@ -40,12 +42,12 @@ class Adopted:
         return RegionRow(arena or self.tier.tier_id, offset, 0, array("I", [0, length]), value)
 
     def commit(self, attempt, *regions):
-        copies = Copies((1, attempt), b"%d" % attempt, frozenset({self.tier.tier_id}))
-        return Committed(copies, CommitRow(KEY, attempt, 1, regions))
+        entry = Entry(1, attempt, b"%d" % attempt)
+        return Committed(entry, self.here, CommitRow(KEY, attempt, 1, regions))
 
     def secure(self, attempt, first, *regions):
-        copies = Copies((1, 100 * attempt + first), b"", frozenset({self.tier.tier_id}))
-        return Secured(copies, SecureRow(KEY, attempt, 1, first, regions))
+        entry = Entry(1, 100 * attempt + first, b"")
+        return Secured(entry, self.here, SecureRow(KEY, attempt, 1, first, regions))
 
     def adopt(self, commits, secured=(), doubted=()):
         self.adoption.adopt(commits, secured, set(doubted))

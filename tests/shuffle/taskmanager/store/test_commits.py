@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store import journal_writer
+from sluice.shuffle.taskmanager.store import journal_files, journal_writer
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
@@ -220,11 +220,11 @@ async def test_a_release_is_valid_when_it_is_written_and_not_before(opened, monk
 
 def break_journal(monkeypatch, store, number, error=errno.EIO):
     """Let the journal of a directory refuse every write."""
-    broken = list(store._journal.journals.values())[number]
+    broken = list(store._journal.files.journals.values())[number]
     real = Journal.append
 
     def failing(self, entries, releases):
-        if self is broken:
+        if self.tier_id == broken.tier_id:
             raise OSError(error, "medium error")
         real(self, entries, releases)
 
@@ -254,7 +254,7 @@ async def test_a_journal_that_breaks_costs_its_directory_only(opened, tmp_path, 
 
 async def test_what_a_broken_journal_misses_is_not_undone(opened, tmp_path, monkeypatch):
     """Another journal keeps the release, also when it is rewritten."""
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
+    monkeypatch.setattr(journal_files, "COMPACTION_FLOOR_BYTES", 500)
     directories = (tmp_path / "a", tmp_path / "b")
     changes = {"data_directories": directories, "memory_tier_bytes": 0}
     store = opened(**changes)
@@ -316,7 +316,7 @@ async def test_a_map_output_in_two_arenas_needs_both_journals(opened, tmp_path, 
 
 
 async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, monkeypatch):
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 2000)
+    monkeypatch.setattr(journal_files, "COMPACTION_FLOOR_BYTES", 2000)
     store = opened()
     keep = ShuffleKey("keeper", 1)
     await put(store, 1, 100, key=keep)
@@ -335,7 +335,7 @@ async def test_the_journal_shrinks_when_dead_rows_outweigh_live_ones(opened, mon
 
 
 async def test_a_failed_compaction_loses_no_row(opened, monkeypatch):
-    monkeypatch.setattr(journal_writer, "COMPACTION_FLOOR_BYTES", 500)
+    monkeypatch.setattr(journal_files, "COMPACTION_FLOOR_BYTES", 500)
     store = opened()
 
     def refused(*_):

@@ -1,10 +1,18 @@
+import errno
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.directories import ID_NAME, DirectoryLock, taskmanager_id
+from sluice.shuffle.taskmanager.store.directories import (
+    ID_NAME,
+    LOCK_NAME,
+    DirectoryLock,
+    taskmanager_id,
+)
 from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
 
 HOLDER = """
@@ -17,22 +25,59 @@ sys.stdin.read()
 """
 
 
-def test_a_directory_locked_by_another_process_names_it(tmp_path):
+@pytest.fixture
+def holder(tmp_path):
+    """A process that has the lock of a directory."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(StorageInUse, match=f"process {holder.pid}") as caught:
-            DirectoryLock(tmp_path)
-        assert caught.value.holder == str(holder.pid)
-        assert "data_directories" in str(caught.value)
-        holder.kill()
-        holder.wait(20)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_directory_locked_by_another_process_names_it(holder, tmp_path):
+    with pytest.raises(StorageInUse, match=f"process {holder.pid}") as caught:
+        DirectoryLock(tmp_path)
+    assert caught.value.holder == str(holder.pid)
+    assert "data_directories" in str(caught.value)
+    holder.kill()
+    holder.wait(20)
     DirectoryLock(tmp_path).release()  # the kernel gave it back
+
+
+def test_a_directory_is_locked_without_the_file_of_its_lock(holder, tmp_path):
+    (tmp_path / LOCK_NAME).unlink()
+    with pytest.raises(StorageInUse, match="process unknown"):
+        DirectoryLock(tmp_path)
+    assert not (tmp_path / LOCK_NAME).exists()  # the holder finds out
+    (tmp_path / LOCK_NAME).touch()
+    with pytest.raises(StorageInUse):
+        DirectoryLock(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_the_file_is_locked_where_directories_cannot_be(holder, tmp_path, monkeypatch, number):
+    """NFS refuses the lock of a directory; an older release locks the file alone."""
+    flock = fcntl.flock
+
+    def refuse_directories(fd, operation):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(number, os.strerror(number))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse_directories)
+    with pytest.raises(StorageInUse, match=f"process {holder.pid}"):
+        DirectoryLock(tmp_path)
+    lock = DirectoryLock(tmp_path / "other")
+    with pytest.raises(StorageInUse):
+        DirectoryLock(tmp_path / "other")
+    lock.release()
+    DirectoryLock(tmp_path / "other").release()
 
 
 def test_a_lock_makes_its_directory_private(tmp_path):

@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.store.directory_health import (
     HealthState,
 )
 
-GOOD, BAD, GONE, UNKNOWN = (Finding(condition, "why") for condition in Condition)
+GOOD, BAD, GONE, UNLOCKED, UNKNOWN = (Finding(condition, "why") for condition in Condition)
 
 
 def good_until_back(health: DirectoryHealth) -> int:
@@ -38,6 +38,8 @@ def good_until_back(health: DirectoryHealth) -> int:
         (HealthState.LOST, GOOD, HealthState.LOST, Change.NONE),
         (HealthState.LOST, BAD, HealthState.LOST, Change.NONE),
         (HealthState.LOST, GONE, HealthState.LOST, Change.NONE),
+        (HealthState.IN_USE, UNLOCKED, HealthState.IN_USE, Change.NONE),
+        (HealthState.OUT, UNLOCKED, HealthState.OUT, Change.NONE),
         (HealthState.IN_USE, UNKNOWN, HealthState.IN_USE, Change.NONE),
         (HealthState.OUT, UNKNOWN, HealthState.OUT, Change.NONE),
         (HealthState.LOST, UNKNOWN, HealthState.LOST, Change.NONE),
@@ -47,6 +49,24 @@ def test_one_probe(state, finding, next_state, change):
     health = DirectoryHealth(state)
     assert health.take(finding) is change
     assert health.state is next_state
+
+
+@pytest.mark.parametrize("state", [HealthState.IN_USE, HealthState.OUT])
+@pytest.mark.parametrize("between", [GOOD, BAD])
+def test_a_lock_that_is_missing_twice_in_a_row_ends_it_once(state, between):
+    health = DirectoryHealth(state)
+    assert health.take(UNLOCKED) is Change.NONE
+    health.take(between)
+    assert health.take(UNLOCKED) is Change.NONE
+    assert health.take(UNKNOWN) is Change.NONE
+    assert health.take(UNLOCKED) is Change.STOP
+    assert health.take(UNLOCKED) is Change.NONE
+
+
+def test_a_directory_that_goes_file_by_file_is_lost():
+    health = DirectoryHealth()
+    assert health.take(UNLOCKED) is Change.NONE
+    assert health.take(GONE) is Change.LOSE
 
 
 @pytest.mark.parametrize(

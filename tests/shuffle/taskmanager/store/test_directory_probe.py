@@ -1,6 +1,7 @@
 """Probes of real directories."""
 
 import errno
+import fcntl
 import os
 
 import pytest
@@ -17,10 +18,14 @@ PATIENT_SECONDS = 60.0
 
 
 def probed_of(directory):
-    arena = directory / "arena"
+    arena, lock = directory / "arena", directory / "lock"
     arena.touch()
+    lock.touch()
     return ProbedDirectory(
-        directory, identity_of(directory.stat()), ((arena, identity_of(arena.stat())),)
+        directory,
+        identity_of(directory.stat()),
+        ((arena, identity_of(arena.stat())),),
+        (lock, identity_of(lock.stat())),
     )
 
 
@@ -46,6 +51,8 @@ def test_a_directory_that_was_removed_is_gone(tmp_path):
     found = probe(probed, PATIENT_SECONDS)
     assert found.condition is Condition.GONE
     assert "arena was removed" in found.reason
+    (directory / "lock").unlink()
+    assert condition(probed) is Condition.GONE
     directory.rmdir()
     assert condition(probed) is Condition.GONE
     assert condition(ProbedDirectory(directory)) is Condition.GONE
@@ -67,6 +74,16 @@ def test_another_file_in_its_place_is_not_it(tmp_path):
     (tmp_path / "new").touch()
     (tmp_path / "new").rename(tmp_path / "arena")
     assert "another file" in probe(probed, PATIENT_SECONDS).reason
+
+
+def test_a_directory_without_the_file_of_its_lock_is_unlocked(tmp_path):
+    probed = probed_of(tmp_path)
+    (tmp_path / "lock").unlink()
+    assert probe(probed, PATIENT_SECONDS) == (Condition.UNLOCKED, "lock was removed")
+    (tmp_path / "lock").touch()  # by another TaskManager
+    (tmp_path / "other").touch()
+    (tmp_path / "other").rename(tmp_path / "lock")
+    assert condition(probed) is Condition.UNLOCKED
 
 
 def test_a_file_in_the_place_of_the_directory_is_gone(tmp_path):
@@ -126,3 +143,33 @@ def test_a_file_system_without_direct_access_is_probed_too(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "open", without)
     assert condition(probed_of(tmp_path)) is Condition.GOOD
+
+
+def refusing(real, number, plain_too):
+    """A call that fails on a file that was opened with O_DIRECT, or on any."""
+
+    def call(fd, *args):
+        if plain_too or fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(number, os.strerror(number))
+        return real(fd, *args)
+
+    return call
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+def test_a_file_system_that_refuses_direct_access_late_is_probed_too(
+    tmp_path, monkeypatch, call, number
+):
+    """It opens the file, and refuses to write or to read it."""
+    monkeypatch.setattr(os, call, refusing(getattr(os, call), number, plain_too=False))
+    assert condition(probed_of(tmp_path)) is Condition.GOOD
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
+@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+def test_a_disk_that_refuses_every_write_or_read_is_bad(tmp_path, monkeypatch, call, number):
+    monkeypatch.setattr(os, call, refusing(getattr(os, call), number, plain_too=True))
+    found = probe(probed_of(tmp_path), PATIENT_SECONDS)
+    assert found.condition is Condition.BAD
+    assert os.strerror(number) in found.reason

@@ -4,9 +4,12 @@ import os
 import pytest
 
 from sluice.shuffle.taskmanager.store import disk_tier as module
+from sluice.shuffle.taskmanager.store.arena_files import arena_path
 from sluice.shuffle.taskmanager.store.disk_tier import IOV_MAX, DiskTier
 from sluice.shuffle.taskmanager.store.errors import StorageReadFailed, StorageUnavailable
-from sluice.shuffle.taskmanager.store.tier import arena_path, tier_id_of
+from sluice.shuffle.taskmanager.store.file_format import tier_id_of
+from sluice.shuffle.taskmanager.store.io_threads import IoThreads
+from sluice.shuffle.taskmanager.store.tiers import Tiers
 
 MIB = 1024 * 1024
 
@@ -298,6 +301,53 @@ def test_names_that_are_not_an_arenas_are_refused(tmp_path):
 
 def test_a_second_arena_in_a_directory_is_reported(tmp_path, caplog):
     for digit in "21":
-        (tmp_path / f"arena-{digit * 16}.dat").touch()
-    assert arena_path(tmp_path).name == f"arena-{'1' * 16}.dat"
+        (tmp_path / f"arena-2-{digit * 16}.dat").touch()
+    assert arena_path(tmp_path).name == f"arena-2-{'1' * 16}.dat"
     assert "2 arenas" in caplog.text
+
+
+def test_a_retired_tier_closes_its_file_with_the_last_extent(make):
+    tier = make()
+    extents = [tier.allocate(100), tier.allocate(100)]
+    tier.retire()
+    extents[0].release()
+    assert not tier.is_closed
+    buffer = bytearray(100)
+    tier.write(extents[1].offset, [memoryview(b"x" * 100)])
+    tier.read(extents[1].offset, [memoryview(buffer)])
+    assert buffer == b"x" * 100
+    extents[1].release()
+    assert tier.is_closed
+    tier.close()
+
+
+def test_a_retired_tier_without_extents_closes_at_once(make):
+    tier = make()
+    tier.retire()
+    assert tier.is_closed
+
+
+def test_a_retired_tier_stays_open_while_a_thread_punches_a_hole(make):
+    tier = make(retained=0)
+    extent = tier.allocate(MIB)
+    extent.release()
+    trim = tier.begin_trim()
+    tier.retire()
+    assert not tier.is_closed
+    tier.end_trim(*trim, tier.punch(*trim))
+    assert tier.is_closed
+
+
+def test_a_replaced_tier_is_closed_with_its_last_extent(make):
+    threads = IoThreads(1, "test")
+    before = [make(), make(), make()]
+    tiers = Tiers(None, before[:1], [], threads, 0)
+    extent = before[0].allocate(100)
+    for tier in before[1:]:
+        tiers.use_anew(tier)
+    tiers.use_anew(make())
+    assert [tier.is_closed for tier in before] == [False, True, True]
+    extent.release()
+    assert before[0].is_closed
+    tiers.close()
+    threads.end()

@@ -34,6 +34,7 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
     allocator = ExtentAllocator(limit, UNIT)
     in_use: dict[int, int] = {}  # offset -> length as asked for
     units: set[int] = set()
+    highest = 0  # end of the reserved extents
 
     def span(offset, length):
         return set(range(offset // UNIT, (offset + length + UNIT - 1) // UNIT))
@@ -51,6 +52,9 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
             assert not span(offset, argument) & units
             in_use[offset] = argument
             units |= span(offset, argument)
+            if limit is not None:
+                assert offset + allocator.rounded(argument) <= limit
+                assert allocator.used_bytes <= limit
         elif kind == "free" and in_use:
             offset = sorted(in_use)[argument % len(in_use)]
             length = in_use.pop(offset)
@@ -58,14 +62,14 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
             allocator.free(offset, length)
         elif kind == "reserve":
             offset, length = argument[0] * UNIT, argument[1]
-            end = offset + allocator.rounded(length)
-            if span(offset, length) & units or (limit is not None and end > limit):
+            if span(offset, length) & units:
                 with pytest.raises(ValueError, match="extent"):
                     allocator.reserve(offset, length)
             else:
                 allocator.reserve(offset, length)
                 in_use[offset] = length
                 units |= span(offset, length)
+                highest = max(highest, offset + allocator.rounded(length))
         elif kind == "trim":
             last = max(units, default=-1) + 1
             allocator.trim_to(last * UNIT)
@@ -73,7 +77,13 @@ def test_extents_never_overlap_and_space_is_conserved(capacity, steps):
         assert allocator.used_bytes == len(units) * UNIT
         assert allocator.frontier_bytes >= (max(units, default=-1) + 1) * UNIT
         if limit is not None:
-            assert allocator.frontier_bytes <= limit
+            assert allocator.frontier_bytes <= max(limit, highest)
+            assert allocator.is_beyond_capacity == (allocator.frontier_bytes > limit)
+            above = {
+                n for n in set(range(allocator.frontier_bytes // UNIT)) - units if n >= capacity
+            }
+            found = [span(*hole) for hole in allocator.holes_above_capacity()]
+            assert set().union(*found) == above
         # every free unit below the frontier is in exactly one hole, and holes never touch
         free = set(range(allocator.frontier_bytes // UNIT)) - units
         holes = [s for s in free if s - 1 not in free]

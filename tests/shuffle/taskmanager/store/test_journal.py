@@ -6,14 +6,14 @@ import os
 import pytest
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.errors import ObsoleteJournal, StorageUnavailable
+from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.journal import (
     Entry,
     Journal,
-    generation_of,
     open_journal,
     record_bytes,
 )
+from sluice.shuffle.taskmanager.store.journal_places import generation_of
 from sluice.shuffle.taskmanager.store.rows import pack_release_application, pack_release_shuffle
 
 ARENA = bytes(range(8))
@@ -177,11 +177,13 @@ def test_a_directory_without_a_journal(tmp_path):
     assert open_journal(tmp_path, ARENA) is None
 
 
-def test_a_journal_of_an_older_version_names_the_command_that_empties_it(tmp_path):
-    (tmp_path / "journal-00000001").write_bytes(b"sluice journal 1 little\n")
-    with pytest.raises(ObsoleteJournal) as caught:
-        open_journal(tmp_path, ARENA)
-    assert f"rm {tmp_path}/journal-*" in caught.value.remedy
+def test_a_journal_of_another_format_is_not_seen(tmp_path):
+    older = tmp_path / "journal-00000001"
+    older.write_bytes(b"sluice journal 1 little\n")
+    assert open_journal(tmp_path, ARENA) is None
+    Journal.create(tmp_path, ARENA, 7, ROWS).close()
+    assert reread(tmp_path).entries == ROWS
+    assert older.read_bytes() == b"sluice journal 1 little\n"
 
 
 def test_a_directory_that_cannot_be_listed_is_a_typed_error(tmp_path):

@@ -89,7 +89,7 @@ def test_a_full_file_system_is_noticed_before_a_page_is_touched(tier, monkeypatc
     with caplog.at_level(logging.WARNING):
         assert tier.allocate(8 * MIB) is None  # instead of a SIGBUS while receiving
         assert tier.allocate(9 * MIB) is None
-    assert len([r for r in caplog.records if "full" in r.message]) == 1
+    assert len([r for r in caplog.records if "--shm-size" in r.message]) == 1
     assert tier.healthy
     second = tier.allocate(5 * MIB)  # less than a step fits, so less is asked for
     assert second is not None
@@ -97,6 +97,8 @@ def test_a_full_file_system_is_noticed_before_a_page_is_touched(tier, monkeypatc
     for extent in (first, second):
         extent.release()
     assert tier.statistics().used_bytes == 0
+    start, end = tier.backing_range()
+    tier.prepared(end, tier.prepare(start, end))  # finds where the file system ends
     assert not tier.wants_backing
 
 
@@ -110,28 +112,56 @@ def test_another_failure_takes_the_tier_out_of_service(tier, monkeypatch):
     assert "broken" in tier.statistics().reason
 
 
-def test_the_tier_is_made_smaller_when_the_file_system_has_less_room(tmp_path, monkeypatch, caplog):
+def of_size(monkeypatch, blocks, free):
+    """Let file systems have so many blocks of 4096 bytes, some of them free."""
     real = os.fstatvfs
 
     def small(fd):
         values = list(real(fd))
-        values[1], values[4] = 4096, 100  # f_frsize, f_bavail
+        values[1], values[2], values[4] = 4096, blocks, free  # f_frsize, f_blocks, f_bavail
         return os.statvfs_result(values)
 
     monkeypatch.setattr(os, "fstatvfs", small)
+
+
+def test_a_file_system_with_less_room_is_reported_in_one_line(tmp_path, monkeypatch, caplog):
+    of_size(monkeypatch, 1600, 1000)  # a sixteenth, 100 blocks, is left to others
     tier = MemoryTier.open(tmp_path, 16 * MIB)
-    assert tier.statistics().capacity_bytes == 409600
-    assert "--shm-size" in caplog.text
+    assert tier.statistics().largest_free_bytes == 900 * 4096
+    assert tier.statistics().free_bytes == 900 * 4096
+    assert tier.room_bytes == 900 * 4096
+    assert tier.whole_bytes() == 1500 * 4096
+    assert tier.allocate(901 * 4096) is None
+    extent = taken(tier, 900 * 4096)
+    extent.release()
+    (line,) = caplog.messages
+    assert "memory_tier_bytes is 16777216" in line
+    assert "of 6553600 bytes with 4096000 free, has room for 3686400" in line
+    assert "--shm-size" in line
     tier.close()
 
 
-def test_a_file_system_without_room_is_a_typed_error(tmp_path, monkeypatch):
-    real = os.fstatvfs
-    monkeypatch.setattr(
-        os, "fstatvfs", lambda fd: os.statvfs_result([*real(fd)[:4], 0, *real(fd)[5:]])
-    )
-    with pytest.raises(StorageUnavailable, match="memory_tier_bytes"):
-        MemoryTier.open(tmp_path, 16 * MIB)
+def test_a_file_system_without_room_is_used_when_it_has_some(tmp_path, monkeypatch):
+    of_size(monkeypatch, 1600, 0)
+    tier = MemoryTier.open(tmp_path, 16 * MIB)
+    assert tier.allocate(1) is None
+    assert tier.healthy
+    assert tier.statistics().largest_free_bytes == 0
+    of_size(monkeypatch, 1 << 20, 1 << 19)
+    taken(tier, 8 * MIB).release()
+    assert tier.room_bytes == 16 * MIB
+    tier.close()
+
+
+def test_pages_that_were_allotted_before_a_restart_are_used(tmp_path, monkeypatch):
+    before = MemoryTier.open(tmp_path, 8 * MIB)
+    taken(before, 8 * MIB)
+    before.close()
+    of_size(monkeypatch, 1600, 100)  # not more than what is left to others
+    tier = MemoryTier.open(tmp_path, 8 * MIB)
+    tier.finish_adoption()
+    assert taken(tier, 8 * MIB).length == 8 * MIB
+    tier.close()
 
 
 def test_pages_are_prepared_ahead_without_changing_content(tmp_path):
@@ -141,8 +171,8 @@ def test_pages_are_prepared_ahead_without_changing_content(tmp_path):
     assert tier.wants_backing
     start, end = tier.backing_range()
     assert 0 < start < end <= 3 * BACKING_AHEAD_BYTES
-    assert tier.prepare(start, end)
-    tier.prepared(end, secured=True)
+    assert tier.prepare(start, end) == end
+    tier.prepared(end, end)
     assert not tier.wants_backing
     assert allotted(tier) >= end
     assert extent.view[-1] == 7
@@ -160,6 +190,26 @@ def test_a_failed_preparation_is_not_repeated(tier, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full)
     tier.prepared(end, tier.prepare(start, end))
     assert not tier.wants_backing
+    assert tier.room_bytes == start
+
+
+def test_a_preparation_keeps_the_steps_before_the_one_that_failed(tier, monkeypatch):
+    tier.allocate(10)
+    start, end = tier.backing_range()
+    room = start + BACKING_STEP_BYTES + MIB
+    real = os.posix_fallocate
+
+    def limited(fd, offset, length):
+        if offset + length > room:
+            raise OSError(errno.ENOSPC, "no space")
+        real(fd, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", limited)
+    secured = tier.prepare(start, end)
+    tier.prepared(end, secured)
+    assert secured == room
+    assert not tier.wants_backing
+    assert tier.allocate(secured - 4096) is not None
 
 
 def test_a_smaller_configuration_still_adopts_what_lies_above_it(tmp_path):

@@ -16,10 +16,9 @@ from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavail
 from sluice.shuffle.taskmanager.store.journal import (
     Entry,
     Journal,
-    generation_of,
     open_journal,
-    run_of,
 )
+from sluice.shuffle.taskmanager.store.journal_places import generation_of, run_of
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.rows import pack_commit, pack_release_shuffle
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
@@ -47,7 +46,7 @@ async def filled(directory, attempts=4, length=400_000, **changes):
     for attempt in range(attempts):
         await put(store, attempt, length)
     await store.close()
-    return list(store._journal.journals.values())[-1].path
+    return list(store._journal.files.journals.values())[-1].path
 
 
 def damage(path, position):
@@ -298,18 +297,6 @@ async def test_damage_that_looks_torn_leaves_no_release_in_one_file_only(tmp_pat
         await again.close()
 
 
-async def test_a_journal_of_an_older_version_leaves_its_directory_out(tmp_path, caplog):
-    old = tmp_path / "old"
-    old.mkdir()
-    (old / "journal-00000001").write_bytes(b"sluice journal 1 little\n")
-    store = ShuffleStore.open(config(tmp_path, data_directories=(old, tmp_path / "new")))
-    assert [tier.healthy for tier in store.tiers()] == [True, True, False]
-    await store.close()
-    assert f"rm {old}/journal-*" in caplog.text
-    with pytest.raises(StorageUnavailable, match="older version"):
-        ShuffleStore.open(config(tmp_path, data_directories=(old,)))
-
-
 async def test_a_journal_that_is_no_file_leaves_its_directory_out(tmp_path, caplog):
     journal = await filled(tmp_path)
     journal.unlink()
@@ -426,7 +413,7 @@ async def test_a_bad_directory_is_left_out_and_the_others_go_on(tmp_path, caplog
 
 async def test_the_arena_file_that_cannot_be_opened_leaves_its_directory_out(tmp_path):
     bad = tmp_path / "bad"
-    (bad / f"arena-{'0' * 16}.dat").mkdir(parents=True)
+    (bad / f"arena-2-{'0' * 16}.dat").mkdir(parents=True)
     store = ShuffleStore.open(config(tmp_path, data_directories=(bad, tmp_path / "good")))
     assert [tier.healthy for tier in store.tiers()] == [True, True, False]
     await store.close()
@@ -502,7 +489,7 @@ async def test_many_rows_are_rewritten_in_pieces(tmp_path):
 
 def tier_id(journal):
     (arena,) = journal.parent.glob("arena-*")
-    return bytes.fromhex(arena.stem.removeprefix("arena-"))
+    return bytes.fromhex(arena.stem.removeprefix("arena-2-"))
 
 
 async def test_no_usable_data_directory_is_an_error_that_names_them(tmp_path):

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from sluice.shuffle.taskmanager.store import region_writer
 from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.region_area import RegionAreas
+from sluice.shuffle.taskmanager.store.region_area import AreasDirectory, RegionAreas
 from sluice.shuffle.taskmanager.store.region_writer import DIRECT_COPY_BYTES
 from tests.support.store import KEY, Gate, content, fetch, used
 
@@ -23,8 +23,7 @@ tiers = pytest.mark.parametrize("memory_tier_bytes", [0, 1024 * 1024], ids=["dis
 @pytest.fixture
 async def area(tmp_path, monkeypatch):
     monkeypatch.setattr(region_writer, "COPY_CALL_BYTES", CALL_BYTES)
-    (tmp_path / "areas").mkdir()
-    areas = RegionAreas(tmp_path / "areas", 1 << 20)
+    areas = RegionAreas(AreasDirectory(tmp_path / "areas"), 1 << 20)
     made = await areas.create(KEY.application_id, OFFSET + LENGTH)
     assert made is not None
     os.pwrite(made.fd, content(1, LENGTH), OFFSET)

@@ -145,9 +145,8 @@ async def test_a_found_map_output_is_in_no_journal_and_found_again(tmp_path, obj
     second = open_store(config(tmp_path / "second", **settings))
     await second.find_remote(KEY, 1)
     await put(second, 2, 5000)
-    directory = tmp_path / "second/data"
     arena = second._tiers.tiers()[-1].tier_id
-    assert await second._journal.restore(arena, directory)  # a rewrite of the journal
+    assert await second._journal.restore(arena)  # a rewrite of the journal
     await second.close()
     again = open_store(config(tmp_path / "second", **settings))
     assert again.lookup(KEY, 1) is None

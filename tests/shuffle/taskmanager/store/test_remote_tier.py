@@ -343,7 +343,7 @@ async def test_a_commit_counts_when_one_journal_has_it(tmp_path, object_store, m
     directories = tuple(tmp_path / name for name in "ab")
     settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "data_directories": directories}
     store = open_store(config(tmp_path, **settings))
-    broken = next(iter(store._journal.journals.values()))
+    broken = next(iter(store._journal.files.journals.values()))
 
     def refuse(entries, releases):
         raise OSError(5, "broken")

@@ -54,6 +54,7 @@ def test_extents_never_overlap_and_empty_pages_come_back(capacity, steps):
                 assert capacity is not None
                 continue
             assert allocator.frontier_bytes - frontier == grows_by
+            assert capacity is None or offset + argument <= capacity * PAGE_BYTES
         elif kind == "reserve":
             offset, argument = argument[0] * LEAST_SLOT_BYTES, argument[1]
             try:

@@ -27,7 +27,8 @@ from hypothesis.stateful import (
 )
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store import remote_tier
+from sluice.shuffle.taskmanager.store import journal_writer, remote_tier
+from sluice.shuffle.taskmanager.store.journal_places import place_on
 from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import config, content, settle, used, write_region
@@ -144,6 +145,8 @@ class StoreMachine(RuleBasedStateMachine):
         # The copies that crashes leave have the remote tier elsewhere.
         self.patch = mock.patch.object(remote_tier, "remote_tier_id", return_value=b"r" * 9)
         self.patch.start()
+        self.timers = mock.patch.object(journal_writer, "RETRY_SECONDS", 3600.0)
+        self.timers.start()
         self.store = self.opened(self.directory)
 
     def opened(self, directory: Path) -> ShuffleStore:
@@ -153,6 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "patch"):
             self.patch.stop()
+            self.timers.stop()
         if hasattr(self, "store"):
             self.loop.run(self.store.close())
         self.loop.close()
@@ -350,10 +354,23 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.step(work(), self.state)
 
+    @precondition(lambda self: self.changes["memory_tier_bytes"])
+    @rule(to_disk=st.booleans())
+    def move_journal(self, to_disk):
+        """Write the journal of the memory tier anew on the disk, as when its tmpfs is full."""
+        memory, disk = self.store._tiers.tiers()
+        place = place_on(disk.directory, memory.tier_id) if to_disk else memory.directory
+
+        async def work():
+            assert await self.store._journal.files._rewrite(memory.tier_id, place) is None
+
+        self.step(work(), self.state)
+
     @rule(data=st.data())
     def damage(self, data):
         """Flip a bit in a file of journals: what is lost stays lost, and what is left is right."""
-        files = [*self.directory.glob("*/journal-*"), *self.directory.glob("*/releases-*")]
+        names = ("journal-[0-9]*", "releases-*")
+        files = [path for name in names for path in self.directory.rglob(name)]
         path = data.draw(st.sampled_from(sorted(file for file in files if file.stat().st_size)))
         size = path.stat().st_size
         recent = st.integers(max(0, size - 100), size - 1)
@@ -365,7 +382,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Flip a bit in the row of a release."""
         shuffles = sorted({attempt.shuffle for _, attempt in self.state})
         self.release_shuffle(data.draw(st.sampled_from(shuffles)))
-        names = data.draw(st.sampled_from(["data/journal-*", "data/releases-*"]))
+        names = data.draw(st.sampled_from(["data/journal-[0-9]*", "data/releases-*"]))
         (path,) = self.directory.glob(names)
         self.flip(path, path.stat().st_size - data.draw(st.integers(1, 30)))
 

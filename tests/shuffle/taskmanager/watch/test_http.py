@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
+import threading
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from sluice.shuffle.taskmanager.config import HttpConfig
-from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable, HttpServer
+from sluice.shuffle.taskmanager.watch import http_pages
+from sluice.shuffle.taskmanager.watch.http import HttpAddressUnavailable, HttpServer, logger
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+from sluice.transport import descriptors
 from tests.support.fakes import no_drain
 from tools.docs.sample_status import STATUS
 
@@ -120,6 +124,82 @@ async def test_closing_twice_and_without_a_start():
     server = HttpServer(LOCAL, lambda: STATUS, no_drain)
     port = await server.start()
     await server.close()
+    await server.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_request_before_the_thread_serves_is_answered(monkeypatch, shown):
+    may_serve = threading.Event()
+
+    @asynccontextmanager
+    async def serving_late(*args):
+        may_serve.wait(10)
+        async with serving(*args) as snapshot:
+            yield snapshot
+
+    serving = http_pages.serving
+    monkeypatch.setattr(http_pages, "serving", serving_late)
+    server = HttpServer(LOCAL, lambda: shown.status, no_drain)
+    port = await server.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        await writer.drain()
+        may_serve.set()
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
+        async with session.get("/readyz") as answer:
+            assert answer.status == 200
+    await server.close()
+
+
+async def test_its_share_of_descriptors_is_counted_before_others_take_them(monkeypatch, shown):
+    found: list[int] = []
+    began = threading.Event()
+
+    @asynccontextmanager
+    async def serving_late(served, sockets, name, most_connections, *args):
+        found.append(most_connections)
+        began.set()
+        yield
+
+    monkeypatch.setattr(http_pages, "serving", serving_late)
+    monkeypatch.setattr(descriptors, "free_descriptors", lambda: 80)
+    server = HttpServer(LOCAL, lambda: shown.status, no_drain)
+    await server.start()
+    monkeypatch.setattr(descriptors, "free_descriptors", lambda: 0)
+    await asyncio.to_thread(began.wait, 10)
+    await server.close()
+    assert found == [10]
+
+
+async def test_a_thread_that_cannot_serve_closes_the_port_and_says_why(monkeypatch, shown):
+    failed = asyncio.Event()
+
+    def fail(*args):
+        raise MemoryError("in the test")
+
+    monkeypatch.setattr(http_pages, "serving", fail)
+    said: list[str] = []
+
+    def say(text, *args):
+        said.append(text % args)
+        failed.set()
+
+    monkeypatch.setattr(logger, "error", say)
+    server = HttpServer(LOCAL, lambda: shown.status, no_drain)
+    port = await server.start()
+    await failed.wait()
+    assert said == [f"the HTTP port 127.0.0.1:{port} does not answer: MemoryError: in the test"]
+    await server.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_closing_before_the_thread_serves_leaves_nothing_open(shown):
+    server = HttpServer(LOCAL, lambda: shown.status, no_drain)
+    port = await server.start()
     await server.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)

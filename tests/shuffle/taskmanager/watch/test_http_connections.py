@@ -252,3 +252,67 @@ async def test_connections_that_their_clients_end_are_not_counted():
         assert await client.get() == OK
         await client.close()
     assert dropped == {}
+
+
+# ---- clients that close their sending half -------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["the first request", "the third request"])
+async def test_a_client_that_closes_its_sending_half_gets_its_answer(before):
+    async with serving() as connect:
+        client = await connect()
+        for _ in range(before):
+            assert await client.get() == OK
+        client.writer.write(GET)
+        client.writer.write_eof()
+        answer = await client.ended()  # the deadlines do not pass: the server closes
+        assert answer.startswith(OK)
+        assert b'{"state": "ready"}' in answer
+
+
+async def test_a_client_that_closes_its_sending_half_during_a_request_gets_its_answer():
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    async def drain(migrate: bool) -> None:
+        begun.set()
+        await ends.wait()
+
+    async with serving(drain) as connect:
+        client = await connect()
+        head = (
+            f"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n{DRAIN_HEADER}: 1\r\n\r\n"
+        )
+        client.writer.write(head.encode())
+        await begun.wait()
+        client.writer.write_eof()
+        ends.set()
+        assert (await client.ended()).startswith(OK)
+
+
+async def test_a_long_answer_is_whole_for_a_client_that_closes_its_sending_half():
+    long = dataclasses.replace(STATUS, taskmanager_id="x" * UNREAD_BYTES)
+    async with serving(status=long) as connect:
+        client = await connect()
+        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write_eof()
+        head, _, body = (await client.ended()).partition(b"\r\n\r\n")
+        lengths = [each for each in head.split(b"\r\n") if b"Content-Length" in each]
+        assert len(body) == int(lengths[0].partition(b":")[2]) > UNREAD_BYTES
+
+
+async def test_an_idle_client_that_closes_its_sending_half_is_closed_at_once():
+    async with serving() as connect:
+        for requests in (0, 1):
+            client = await connect()
+            for _ in range(requests):
+                assert await client.get() == OK
+            client.writer.write_eof()
+            assert await client.ended() == b""
+
+
+async def test_half_a_request_of_such_a_client_has_the_deadline_of_a_request():
+    async with serving(http_request_timeout_seconds=SOON) as connect:
+        client = await connect()
+        client.writer.write(GET[:-2])
+        client.writer.write_eof()
+        assert await client.ended() == b""

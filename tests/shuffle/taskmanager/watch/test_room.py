@@ -32,6 +32,7 @@ def a_tier(
         touched_bytes=0,
         largest_free_bytes=largest_free_bytes if healthy else 0,
         extents=0,
+        free_bytes=largest_free_bytes if healthy else 0,
     )
 
 

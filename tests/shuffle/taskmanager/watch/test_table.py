@@ -92,6 +92,25 @@ def test_a_row_that_is_wider_than_the_terminal_is_a_paragraph_with_names():
     assert list(table.lines(40)) == ["name  first  second  third", "p     1      22      333"]
 
 
+def test_a_text_that_is_wider_than_the_terminal_is_broken_at_its_blanks():
+    table = Table("Disks", "tier reason")
+    table.add("disk", "it is slow and another one is too")
+    assert list(table.lines(20)) == [
+        "tier disk",
+        "    reason it is",
+        "    slow and another",
+        "    one is too",
+    ]
+
+
+def test_characters_count_by_the_columns_that_they_take():
+    table = Table("Names", "name bytes", "bytes")
+    table.add("集計", 1)  # two columns each
+    table.add("e\u0301tat", 22)  # an accent takes none
+    assert list(table.lines(11)) == ["name  bytes", "集計      1", "e\u0301tat     22"]
+    assert next(iter(table.lines(10))) == "name 集計"
+
+
 def test_names_from_the_network_cannot_steer_the_terminal_or_add_columns():
     name = "a\x1b[31m\nb  c"
     status = dataclasses.replace(

@@ -7,12 +7,19 @@ import java.util.ArrayDeque;
 import java.util.List;
 import java.util.Queue;
 import java.util.function.BooleanSupplier;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Speaks the driver leg: keeps an application alive on one TaskManager, releases its data, and
  * hears where its map outputs are. Not thread safe.
  */
 public final class DriverClient implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(DriverClient.class);
+
+    /** Says in an ErrorResponse that the side that receives it is at fault. */
+    private static final int REMOTE_FAULT = 2;
+
     private final TaskManagerConnection connection;
     private final OutputEvents events;
 
@@ -43,6 +50,27 @@ public final class DriverClient implements AutoCloseable {
 
     public Message.HelloAck taskManager() {
         return connection.taskManager();
+    }
+
+    /** Tells the TaskManager why it is not used, and closes the connection. */
+    public void refuse(ClientException why) {
+        try {
+            connection.send(
+                    new Message.ErrorResponse(
+                            null,
+                            why.code().number(),
+                            REMOTE_FAULT,
+                            true,
+                            why.getMessage(),
+                            "",
+                            "",
+                            null));
+            connection.flush();
+        } catch (IOException e) {
+            LOG.debug("{} does not hear why it is refused", connection.endpoint(), e);
+        } finally {
+            close();
+        }
     }
 
     /** Returns whether the TaskManager makes copies of map outputs and takes those of others. */

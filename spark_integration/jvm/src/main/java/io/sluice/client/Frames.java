@@ -43,6 +43,9 @@ public final class Frames {
     /** Feature bit: a driver may ask which map outputs are missing. */
     public static final long FEATURE_CHECKED_OUTPUTS = 512;
 
+    /** Feature bit: HelloAck has the instance id of the TaskManager, which is new at each start. */
+    public static final long FEATURE_INSTANCES = 1024;
+
     /** Most map attempts in a message about lost ones. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

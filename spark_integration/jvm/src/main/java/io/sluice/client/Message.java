@@ -61,8 +61,29 @@ public sealed interface Message {
             long flowControl,
             long features,
             String advertisedHost,
-            int dataPort)
-            implements Message {}
+            int dataPort,
+            String instanceId)
+            implements Message {
+        /** The HelloAck of a TaskManager without an instance id, such as an older release. */
+        public HelloAck(
+                long version,
+                String taskManagerId,
+                long segmentSizeBytes,
+                long flowControl,
+                long features,
+                String advertisedHost,
+                int dataPort) {
+            this(
+                    version,
+                    taskManagerId,
+                    segmentSizeBytes,
+                    flowControl,
+                    features,
+                    advertisedHost,
+                    dataPort,
+                    "");
+        }
+    }
 
     /** Answers a Hello with a claim, which is to be proven. */
     record Challenge(byte[] nonce) implements Message {

@@ -81,8 +81,17 @@ final class MessageDecoder {
                 yield new Message.AddCredit(u32(), positive(MAX_U32));
             }
             case 2 -> {
-                expect(type, n, 7);
-                yield new Message.HelloAck(u32(), name(), u32(), u32(), u32(), name(), port());
+                boolean hasInstance = n == 8;
+                expect(type, n, hasInstance ? 8 : 7);
+                yield new Message.HelloAck(
+                        u32(),
+                        name(),
+                        u32(),
+                        u32(),
+                        u32(),
+                        name(),
+                        port(),
+                        hasInstance ? name() : "");
             }
             case 6 -> {
                 expect(type, n, 2);

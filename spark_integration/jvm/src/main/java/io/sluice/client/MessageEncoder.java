@@ -94,12 +94,16 @@ final class MessageEncoder {
     /** Encodes the messages that a client never sends, for mock daemons and golden vectors. */
     private void packOther(Message message) throws IOException {
         if (message instanceof Message.HelloAck m) {
-            head(2, 7)
+            boolean hasInstance = !m.instanceId().isEmpty();
+            head(2, hasInstance ? 8 : 7)
                     .u(m.version())
                     .s(m.taskManagerId())
                     .u(m.segmentSizeBytes())
                     .u(m.flowControl());
             u(m.features()).s(m.advertisedHost()).u(m.dataPort());
+            if (hasInstance) {
+                s(m.instanceId());
+            }
         } else if (message instanceof Message.Challenge m) {
             head(37, 1).bytes(m.nonce());
         } else if (message instanceof Message.PartitionRequest m) {

@@ -133,7 +133,8 @@ public final class TaskManagerConnection implements AutoCloseable {
                         | Frames.FEATURE_LOST_OUTPUTS
                         | Frames.FEATURE_COPIES
                         | Frames.FEATURE_BOUNDED_RELEASES
-                        | Frames.FEATURE_CHECKED_OUTPUTS,
+                        | Frames.FEATURE_CHECKED_OUTPUTS
+                        | Frames.FEATURE_INSTANCES,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 

@@ -41,6 +41,10 @@ public final class DriverLink {
     private boolean returned;
 
     private DriverClient client;
+
+    /** Why the TaskManager is refused, as it was logged; empty if it is not refused. */
+    private String refusal = "";
+
     private volatile boolean connected;
     private volatile Message.HelloAck taskManager;
     private volatile String lastFailure = "";
@@ -251,7 +255,7 @@ public final class DriverLink {
             boolean fresh = client == null;
             try {
                 if (client == null) {
-                    client = new DriverClient(endpoint, options, new Heard());
+                    client = admitted(new DriverClient(endpoint, options, new Heard()));
                     greeted(client.taskManager());
                     named.clear();
                     listener.listen(client, this);
@@ -275,6 +279,21 @@ public final class DriverLink {
             }
         }
         return false;
+    }
+
+    private DriverClient admitted(DriverClient made) throws ClientException {
+        try {
+            links.admit(this, made.taskManager());
+        } catch (ClientException e) {
+            if (!e.getMessage().equals(refusal)) { // log it once, not at each ping
+                refusal = e.getMessage();
+                LOG.error("TaskManager at {} is not used: {}", endpoint, refusal);
+            }
+            made.refuse(e);
+            throw e;
+        }
+        refusal = "";
+        return made;
     }
 
     private void greeted(Message.HelloAck now) {
@@ -313,11 +332,7 @@ public final class DriverLink {
                 e instanceof ClientException.ConnectFailed connectFailed
                         ? connectFailed.summary()
                         : endpoint + ": " + why;
-        if (client != null) {
-            client.close();
-            client = null;
-            listener.closed();
-        }
+        disconnect();
         if (e instanceof ClientException.Interrupted) {
             LOG.debug("Interrupted while talking to {}", endpoint, e);
         }
@@ -331,10 +346,15 @@ public final class DriverLink {
     synchronized void close() {
         closed = true;
         connected = false;
+        disconnect();
+    }
+
+    private void disconnect() {
         if (client != null) {
             client.close();
             client = null;
             listener.closed();
+            links.left(this);
         }
     }
 

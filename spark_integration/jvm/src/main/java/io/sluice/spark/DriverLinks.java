@@ -1,7 +1,9 @@
 package io.sluice.spark;
 
+import io.sluice.client.ClientException;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
+import io.sluice.client.ErrorCode;
 import io.sluice.client.Message;
 import io.sluice.client.PlaceDirectory;
 import java.util.Collection;
@@ -31,12 +33,13 @@ final class DriverLinks implements OutputRegistry.Links {
     private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
     /** When outputs are lost, tasks fail together; one check is enough for all of them. */
-    private static final long SHARED_CHECK_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
+    static final long SHARED_CHECK_MILLIS = 500;
 
     private final ScheduledExecutorService threads;
     private final long pingIntervalMillis;
     private final DriverListener listener;
     private final long lostAfterMillis;
+    private final long sharedCheckNanos;
     private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
     private ClientOptions options;
     private volatile TaskManagerEvents events;
@@ -50,17 +53,26 @@ final class DriverLinks implements OutputRegistry.Links {
     /** The latest check of each TaskManager, which may still wait for its answer. */
     private final Map<DriverLink, Future<Boolean>> questions = new HashMap<>();
 
+    /** The TaskManagers behind the open connections; guarded by itself. */
+    private final Map<DriverLink, Message.HelloAck> instances = new HashMap<>();
+
     /** Endpoints that came before the options, without which no link can greet. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
 
     /**
      * @param threads ping until they are shut down
      * @param lostAfterMillis how long a TaskManager may be away before it is told to be gone
+     * @param sharedCheckMillis how long the result of a check counts for later callers, too
      */
-    DriverLinks(ScheduledExecutorService threads, long pingIntervalMillis, long lostAfterMillis) {
+    DriverLinks(
+            ScheduledExecutorService threads,
+            long pingIntervalMillis,
+            long lostAfterMillis,
+            long sharedCheckMillis) {
         this.threads = threads;
         this.pingIntervalMillis = pingIntervalMillis;
         this.lostAfterMillis = lostAfterMillis;
+        this.sharedCheckNanos = TimeUnit.MILLISECONDS.toNanos(sharedCheckMillis);
         this.listener = new DriverListener(threads);
     }
 
@@ -127,6 +139,57 @@ final class DriverLinks implements OutputRegistry.Links {
                 .toList();
     }
 
+    /**
+     * Called by a link when its connection is made, before it is used. Two TaskManagers with one id
+     * have copies of the same directories, and one does not have what the other commits. A
+     * restarted TaskManager has the same address, or connects after the old connection has ended.
+     *
+     * @throws ClientException if another instance of the TaskManager is connected
+     */
+    void admit(DriverLink link, Message.HelloAck now) throws ClientException {
+        synchronized (instances) {
+            for (Map.Entry<DriverLink, Message.HelloAck> each : instances.entrySet()) {
+                Message.HelloAck other = each.getValue();
+                if (each.getKey() != link && isClone(now, other)) {
+                    throw new ClientException.Refused(
+                            ErrorCode.TASKMANAGER_MISMATCH,
+                            String.format(
+                                    "two TaskManagers run with the id %s, at %s:%d and at %s:%d,"
+                                            + " and only the first is used: the directories of one"
+                                            + " are a copy of the other's. Stop one of them, and"
+                                            + " remove the file taskmanager-id from all its"
+                                            + " directories before it starts again",
+                                    now.taskManagerId(),
+                                    other.advertisedHost(),
+                                    other.dataPort(),
+                                    now.advertisedHost(),
+                                    now.dataPort()));
+                }
+            }
+            instances.put(link, now);
+        }
+    }
+
+    private static boolean isClone(Message.HelloAck now, Message.HelloAck other) {
+        boolean areNamed = !now.instanceId().isEmpty() && !other.instanceId().isEmpty();
+        return areNamed
+                && now.taskManagerId().equals(other.taskManagerId())
+                && !now.instanceId().equals(other.instanceId())
+                && !isAt(other, now.advertisedHost(), now.dataPort());
+    }
+
+    /** Returns whether a TaskManager advertises the given address. */
+    static boolean isAt(Message.HelloAck taskManager, String host, int port) {
+        return taskManager.advertisedHost().equals(host) && taskManager.dataPort() == port;
+    }
+
+    /** Called by a link when its connection has ended. */
+    void left(DriverLink link) {
+        synchronized (instances) {
+            instances.remove(link);
+        }
+    }
+
     /** Called by a link that has got its connection. */
     void connected(DriverLink link) {
         events.connected(link.taskManager());
@@ -157,7 +220,7 @@ final class DriverLinks implements OutputRegistry.Links {
     Set<String> look(long deadlineMillis, long awayMillis) {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
         synchronized (checking) {
-            if (!checked || System.nanoTime() - checkedNanos > SHARED_CHECK_NANOS) {
+            if (!checked || System.nanoTime() - checkedNanos > sharedCheckNanos) {
                 // Connected TaskManagers first, because the others may take all of the time.
                 links.values().stream()
                         .sorted(Comparator.comparing(link -> !link.isConnected()))

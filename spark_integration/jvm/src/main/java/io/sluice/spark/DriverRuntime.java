@@ -21,6 +21,7 @@ import java.util.function.LongSupplier;
 import org.apache.spark.SparkEnv;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import org.slf4j.event.Level;
 
 /**
  * The driver's side of the plugin. One connection to every known TaskManager keeps the application
@@ -95,7 +96,8 @@ public final class DriverRuntime {
                 new DriverLinks(
                         threads,
                         settings.liveness().pingIntervalMillis(),
-                        settings.copies().lostAfterMillis());
+                        settings.copies().lostAfterMillis(),
+                        DriverLinks.SHARED_CHECK_MILLIS);
         this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
         this.outputs =
                 new OutputRegistry(
@@ -188,7 +190,11 @@ public final class DriverRuntime {
         boolean known =
                 links.values().stream()
                         .map(DriverLink::taskManager)
-                        .anyMatch(t -> t != null && t.taskManagerId().equals(taskManagerId));
+                        .anyMatch(
+                                t ->
+                                        t != null
+                                                && t.taskManagerId().equals(taskManagerId)
+                                                && DriverLinks.isAt(t, host, port));
         if (!known) {
             LOG.info("TaskManager {} at {}:{} serves this application", taskManagerId, host, port);
             links.add(Endpoint.tcp(host, port));
@@ -199,7 +205,9 @@ public final class DriverRuntime {
     /** Called when an executor reaches no TaskManager. */
     void unreachable(String executorId, String why) {
         if (reachability.unreachable(executorId, why)) {
-            LOG.warn("Executor {} reaches no TaskManager: {}", executorId, why);
+            // With Sluice off, only a session that turns it on needs one.
+            LOG.atLevel(settings.routing().enabled() ? Level.WARN : Level.INFO)
+                    .log("Executor {} reaches no TaskManager: {}", executorId, why);
         }
     }
 

@@ -30,6 +30,9 @@ final class OutputRegistry implements TaskManagerEvents {
     /** Most moved outputs of a shuffle that are put into the tracker when their tasks report. */
     private static final int MAX_DUE = 100_000;
 
+    /** Most replaced TaskManagers to remember, because map tasks that wrote there may report. */
+    private static final int MAX_REPLACED = 1_000;
+
     /** The driver's connections to TaskManagers. */
     interface Links {
         /** Returns the place of a TaskManager to which there is a connection; null without one. */
@@ -48,8 +51,8 @@ final class OutputRegistry implements TaskManagerEvents {
     private final Places places;
     private final Set<String> gone = ConcurrentHashMap.newKeySet();
 
-    /** TaskManagers at whose address another one answers now. */
-    private final Set<String> replaced = ConcurrentHashMap.newKeySet();
+    /** TaskManagers at whose address another one answers now; guarded by itself. */
+    private final Set<String> replaced = new LinkedHashSet<>();
 
     /** TaskManagers to which outputs have moved; there are few. */
     private final Map<String, PlaceDirectory.Place> named = new ConcurrentHashMap<>();
@@ -117,7 +120,9 @@ final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void connected(Message.HelloAck taskManager) {
         gone.remove(taskManager.taskManagerId());
-        replaced.remove(taskManager.taskManagerId());
+        synchronized (replaced) {
+            replaced.remove(taskManager.taskManagerId());
+        }
         if (replicas.count() > 1
                 && (taskManager.features() & Frames.FEATURE_COPIES) == 0
                 && !warned.getAndSet(true)) {
@@ -132,7 +137,12 @@ final class OutputRegistry implements TaskManagerEvents {
 
     @Override
     public void replaced(String taskManagerId) {
-        replaced.add(taskManagerId);
+        synchronized (replaced) {
+            replaced.add(taskManagerId);
+            if (replaced.size() > MAX_REPLACED) {
+                replaced.remove(replaced.iterator().next());
+            }
+        }
         vacate(Set.of(taskManagerId));
     }
 
@@ -152,12 +162,16 @@ final class OutputRegistry implements TaskManagerEvents {
      * TaskManager.
      */
     void vacate(Set<String> taskManagerIds) {
-        Set<String> all = new LinkedHashSet<>(replaced);
-        all.addAll(taskManagerIds);
-        for (String taskManagerId : all) {
-            tracker.outputsOf(taskManagerId)
-                    .forEach((shuffleId, attempts) -> vacate(taskManagerId, shuffleId, attempts));
+        Set<String> all = new LinkedHashSet<>(taskManagerIds);
+        synchronized (replaced) {
+            all.addAll(replaced);
         }
+        tracker.outputsOf(all)
+                .forEach(
+                        (taskManagerId, outputs) ->
+                                outputs.forEach(
+                                        (shuffleId, attempts) ->
+                                                vacate(taskManagerId, shuffleId, attempts)));
     }
 
     private void vacate(String taskManagerId, int shuffleId, List<Long> attempts) {

@@ -70,32 +70,33 @@ final class SparkTracker implements Tracker {
     }
 
     @Override
-    public Map<Integer, List<Long>> outputsOf(String taskManagerId) {
-        Map<Integer, List<Long>> outputs = new HashMap<>();
+    public Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> taskManagerIds) {
+        Map<String, Map<Integer, List<Long>>> outputs = new HashMap<>();
         MapOutputTrackerMaster master = master();
-        if (master == null) {
+        if (master == null || taskManagerIds.isEmpty()) {
             return outputs;
         }
         Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
         while (statuses.hasNext()) {
             Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
-            List<Long> attempts = new ArrayList<>();
+            Integer shuffleId = (Integer) shuffle._1();
             Function1<MapStatus[], Object> collect =
                     all -> {
                         for (MapStatus output : all) {
-                            if (output != null
-                                    && TaskManagerIds.isTaskManager(output.location())
-                                    && TaskManagerIds.taskManagerId(output.location())
-                                            .equals(taskManagerId)) {
-                                attempts.add(output.mapId());
+                            if (output == null
+                                    || !TaskManagerIds.isTaskManager(output.location())) {
+                                continue;
+                            }
+                            String id = TaskManagerIds.taskManagerId(output.location());
+                            if (taskManagerIds.contains(id)) {
+                                outputs.computeIfAbsent(id, any -> new HashMap<>())
+                                        .computeIfAbsent(shuffleId, any -> new ArrayList<>())
+                                        .add(output.mapId());
                             }
                         }
                         return null;
                     };
             ((ShuffleStatus) shuffle._2()).withMapStatuses(collect);
-            if (!attempts.isEmpty()) {
-                outputs.put((Integer) shuffle._1(), attempts);
-            }
         }
         return outputs;
     }
@@ -112,27 +113,26 @@ final class SparkTracker implements Tracker {
         Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
         while (statuses.hasNext()) {
             ShuffleStatus shuffle = (ShuffleStatus) ((Tuple2<?, ?>) statuses.next())._2();
-            int[] changed = new int[1];
             // A relocation, which needs the lock for itself, comes before or after all of this.
-            Function1<MapStatus[], Object> hide =
-                    all -> {
-                        for (MapStatus output : all) {
-                            if (output != null
-                                    && TaskManagerIds.isTaskManager(output.location())
-                                    && TaskManagerIds.prefersHost(output.location())) {
-                                output.updateLocation(
-                                        TaskManagerIds.withoutHost(
-                                                output.location(), output.mapId()));
-                                changed[0]++;
-                            }
-                        }
-                        return null;
-                    };
-            shuffle.withMapStatuses(hide);
-            if (changed[0] > 0) {
+            Function1<MapStatus[], Object> hide = SparkTracker::hideHosts;
+            if ((Integer) shuffle.withMapStatuses(hide) > 0) {
                 shuffle.invalidateSerializedMapOutputStatusCache();
             }
         }
+    }
+
+    private static int hideHosts(MapStatus[] outputs) {
+        int hidden = 0;
+        for (MapStatus output : outputs) {
+            if (output != null
+                    && TaskManagerIds.isTaskManager(output.location())
+                    && TaskManagerIds.prefersHost(output.location())) {
+                output.updateLocation(
+                        TaskManagerIds.withoutHost(output.location(), output.mapId()));
+                hidden++;
+            }
+        }
+        return hidden;
     }
 
     @Override
@@ -167,7 +167,9 @@ final class SparkTracker implements Tracker {
     }
 
     /**
-     * Unregisters the outputs that an executor held; returns their number.
+     * Unregisters the outputs that an executor held; returns their number. Executors ask for all
+     * places again, because outputs may also have moved away before the loss: Spark copies the
+     * outputs of a decommissioned executor to others.
      *
      * @param mayHold whether outputs of a shuffle can be in executors; other shuffles are skipped
      */
@@ -177,15 +179,17 @@ final class SparkTracker implements Tracker {
             return 0;
         }
         int held = 0;
+        boolean any = false;
         Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
         while (statuses.hasNext()) {
             Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
             if (mayHold.test((Integer) shuffle._1())) {
+                any = true;
                 Function1<MapStatus[], Object> count = all -> count(all, executorId);
                 held += (Integer) ((ShuffleStatus) shuffle._2()).withMapStatuses(count);
             }
         }
-        if (held > 0) {
+        if (any) {
             // Outputs in TaskManagers are registered under names that no executor has.
             master.removeOutputsOnExecutor(executorId);
         }

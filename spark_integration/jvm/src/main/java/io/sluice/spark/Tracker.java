@@ -5,6 +5,7 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 
 /** The part of Spark's map output tracker that concerns the places of map outputs. */
 interface Tracker {
@@ -14,8 +15,16 @@ interface Tracker {
     /** Returns the id of the TaskManager that has a map output; empty if it is unknown. */
     Optional<String> taskManagerOf(int shuffleId, long attempt);
 
+    /**
+     * Returns the map outputs that are at each of the TaskManagers, by shuffle, in one pass over
+     * all map outputs. TaskManagers and shuffles without any are left out.
+     */
+    Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> taskManagerIds);
+
     /** Returns the map outputs that are at a TaskManager, by shuffle. */
-    Map<Integer, List<Long>> outputsOf(String taskManagerId);
+    default Map<Integer, List<Long>> outputsOf(String taskManagerId) {
+        return outputsOf(Set.of(taskManagerId)).getOrDefault(taskManagerId, Map.of());
+    }
 
     /** Changes the place of a map output; readers that ask from now on are told this one. */
     void update(int shuffleId, long attempt, PlaceDirectory.Place place);

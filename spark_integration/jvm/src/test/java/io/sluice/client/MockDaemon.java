@@ -59,6 +59,10 @@ final class MockDaemon implements AutoCloseable {
 
     volatile Mode mode = Mode.NORMAL;
     volatile String id = ID;
+
+    /** Sent in the HelloAck to clients that know the feature. */
+    volatile String instanceId = "";
+
     volatile long features = Frames.FEATURE_RESUMABLE_OUTPUTS;
 
     /** The areas for {@link Frames#FEATURE_REGION_AREAS}; set by the test. */

@@ -98,7 +98,8 @@ final class MockSession {
                             0,
                             agreed,
                             "127.0.0.1",
-                            daemon.endpoint().port());
+                            daemon.endpoint().port(),
+                            (agreed & Frames.FEATURE_INSTANCES) == 0 ? "" : daemon.instanceId);
             ByteArrayOutputStream together = new ByteArrayOutputStream();
             together.write(TestFrames.frame(ack, new byte[0]));
             for (Message news : daemon.newsAtConnect) {
@@ -106,6 +107,8 @@ final class MockSession {
             }
             writeFrame(together.toByteArray());
             send(new Message.Ping(-1L));
+        } else if (message instanceof Message.ErrorResponse refusal) {
+            daemon.told.add(refusal);
         } else if (message instanceof Message.OpenPartition open && daemon.refusesOutputs != null) {
             fail(open.partition(), daemon.refusesOutputs, null);
         } else if (message instanceof Message.OpenPartition open) {

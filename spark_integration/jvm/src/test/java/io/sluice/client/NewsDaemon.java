@@ -24,7 +24,7 @@ public final class NewsDaemon implements AutoCloseable {
         daemon.newsAtPing = List.of(news);
     }
 
-    /** Returns the TaskManagers and moves that drivers have told, as they come. */
+    /** Returns the TaskManagers, moves and errors that drivers have told, as they come. */
     public BlockingQueue<Message> told() {
         return daemon.told;
     }
@@ -35,6 +35,13 @@ public final class NewsDaemon implements AutoCloseable {
                 Frames.FEATURE_BOUNDED_RELEASES
                         | Frames.FEATURE_CHECKED_OUTPUTS
                         | Frames.FEATURE_LOST_OUTPUTS;
+        return this;
+    }
+
+    /** Gives it an instance id. */
+    public NewsDaemon ofInstance(String instanceId) {
+        daemon.features |= Frames.FEATURE_INSTANCES;
+        daemon.instanceId = instanceId;
         return this;
     }
 

@@ -2,12 +2,14 @@ package io.sluice.spark;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.ChunkPool;
 import io.sluice.client.ClientOptions;
 import io.sluice.client.Endpoint;
+import io.sluice.client.ErrorCode;
 import io.sluice.client.Message;
 import io.sluice.client.NewsDaemon;
 import io.sluice.client.PlaceDirectory;
@@ -39,7 +41,7 @@ class DriverLinksTest {
             new ClientOptions("app-1", "driver", 30_000, 30_000, new ChunkPool(1), Tls.OFF, null);
 
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(1);
-    private final DriverLinks links = new DriverLinks(threads, 1, 1);
+    private final DriverLinks links = new DriverLinks(threads, 1, 1, 1);
     private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
     private final Map<String, Map<Integer, List<Long>>> expected = new ConcurrentHashMap<>();
     private final Set<Integer> registered = ConcurrentHashMap.newKeySet();
@@ -153,6 +155,79 @@ class DriverLinksTest {
     }
 
     @Test
+    void aCloneOfATaskManagerIsRefusedWithTheReason() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon first = new NewsDaemon("tm-a", false).ofInstance("1");
+                NewsDaemon clone = new NewsDaemon("tm-a", false).ofInstance("2")) {
+            links.add(first.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            links.add(clone.endpoint());
+            Message.ErrorResponse told = (Message.ErrorResponse) next(clone.told());
+            assertEquals(ErrorCode.TASKMANAGER_MISMATCH.number(), told.code());
+            String reason =
+                    String.format(
+                            "two TaskManagers run with the id tm-a, at 127.0.0.1:%d and at"
+                                    + " 127.0.0.1:%d, and only the first is used",
+                            first.endpoint().port(), clone.endpoint().port());
+            assertTrue(told.message().startsWith(reason), told.message());
+            assertEquals(first.endpoint().port(), links.connected("tm-a").port());
+            DriverLink link =
+                    links.values().stream()
+                            .filter(each -> each.endpoint().equals(clone.endpoint()))
+                            .findFirst()
+                            .orElseThrow();
+            assertFalse(link.ping());
+            assertTrue(link.lastFailure().contains(reason), link.lastFailure());
+            assertNull(link.taskManager());
+            assertTrue(first.told().isEmpty());
+            assertTrue(heard.isEmpty());
+        }
+    }
+
+    @Test
+    void aTaskManagerOfAnotherInstanceIsUsedWhenTheFirstIsAway() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon moved = new NewsDaemon("tm-a", false).ofInstance("2")) {
+            try (NewsDaemon first = new NewsDaemon("tm-a", false).ofInstance("1")) {
+                links.add(first.endpoint());
+                assertEquals("connected tm-a", next(heard));
+                links.add(moved.endpoint());
+                assertNotNull(next(moved.told()));
+            }
+            for (String each = next(heard); !"connected tm-a".equals(each); each = next(heard)) {
+                assertEquals("gone tm-a", each);
+            }
+            assertEquals(moved.endpoint().port(), links.connected("tm-a").port());
+        }
+    }
+
+    @Test
+    void aTaskManagerThatWasRestartedIsUsedAgain() throws Exception {
+        DriverLinks quiet = quietLinks();
+        try (NewsDaemon daemon = new NewsDaemon("tm-a", false).ofInstance("1")) {
+            quiet.add(daemon.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            daemon.ofInstance("2").resetConnections();
+            assertEquals("connected tm-a", next(heard));
+            assertTrue(daemon.told().isEmpty());
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void aTaskManagerHasTwoAddresses() throws Exception {
+        links.start(PATIENT, events);
+        try (NewsDaemon one = new NewsDaemon("tm-a", false).ofInstance("1");
+                NewsDaemon other = new NewsDaemon("tm-a", false).ofInstance("1")) {
+            links.add(one.endpoint());
+            assertEquals("connected tm-a", next(heard));
+            links.add(other.endpoint());
+            assertEquals("connected tm-a", next(heard));
+        }
+    }
+
+    @Test
     void aTaskManagerThatStaysAwayIsGone() throws Exception {
         links.start(PATIENT, events);
         try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
@@ -166,7 +241,8 @@ class DriverLinksTest {
 
     @Test
     void aLostConnectionIsReplacedBeforeTheNextPing() throws Exception {
-        DriverLinks rarelyPinged = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        DriverLinks rarelyPinged =
+                new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
         rarelyPinged.start(PATIENT, events);
         try (NewsDaemon daemon = new NewsDaemon("tm-a", true)) {
             rarelyPinged.add(daemon.endpoint());
@@ -224,7 +300,7 @@ class DriverLinksTest {
 
     /** Returns links that neither ping nor report a TaskManager as gone by themselves. */
     private DriverLinks quietLinks() {
-        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
         quiet.start(PATIENT, events);
         return quiet;
     }
@@ -295,7 +371,7 @@ class DriverLinksTest {
     @Test
     void aTaskManagerThatHangsTakesOneThreadForAllChecks() throws Exception {
         ScheduledExecutorService two = Executors.newScheduledThreadPool(2);
-        DriverLinks quiet = new DriverLinks(two, 3_600_000, DEADLINE_MILLIS);
+        DriverLinks quiet = new DriverLinks(two, 3_600_000, DEADLINE_MILLIS, 0);
         quiet.start(PATIENT, events);
         expected.put("tm-whole", Map.of(3, List.of(1L)));
         try (NewsDaemon hung = new NewsDaemon("tm-hung", false);
@@ -308,7 +384,6 @@ class DriverLinksTest {
             for (int look = 1; look <= 3; look++) {
                 assertEquals(Set.of(), quiet.look(300, DEADLINE_MILLIS));
                 assertEquals(look, whole.told().size());
-                Thread.sleep(600); // so that the next call does not share this check
             }
         } finally {
             two.shutdownNow();
@@ -318,7 +393,7 @@ class DriverLinksTest {
 
     @Test
     void aTaskManagerThatHasNotAnsweredYetIsNotAway() throws Exception {
-        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
         quiet.start(OPTIONS, events);
         try (NewsDaemon slow = new NewsDaemon("tm-slow", false).hangs()) {
             quiet.add(slow.endpoint());

@@ -50,9 +50,12 @@ class LossesTest {
                 }
 
                 @Override
-                public Map<Integer, List<Long>> outputsOf(String taskManagerId) {
-                    List<Long> found = attemptsAt(taskManagerId);
-                    return found.isEmpty() ? Map.of() : Map.of(SHUFFLE, found);
+                public Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> ids) {
+                    return ids.stream()
+                            .filter(id -> !attemptsAt(id).isEmpty())
+                            .collect(
+                                    Collectors.toMap(
+                                            id -> id, id -> Map.of(SHUFFLE, attemptsAt(id))));
                 }
 
                 @Override
@@ -74,7 +77,8 @@ class LossesTest {
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(4);
 
     /** They neither ping nor report a TaskManager as gone by themselves. */
-    private final DriverLinks links = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS);
+    private final DriverLinks links =
+            new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
 
     private final OutputRegistry registry =
             new OutputRegistry(tracker, links, new Replicas(1, false));

@@ -30,6 +30,7 @@ class OutputRegistryTest {
     private static final class FakeTracker implements Tracker {
         final Map<Long, String> places = new TreeMap<>();
         int changes;
+        int passes;
 
         @Override
         public int mapTasks(int shuffleId) {
@@ -42,15 +43,18 @@ class OutputRegistryTest {
         }
 
         @Override
-        public Map<Integer, List<Long>> outputsOf(String taskManagerId) {
-            List<Long> found = new ArrayList<>();
+        public Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> taskManagerIds) {
+            Map<String, Map<Integer, List<Long>>> found = new TreeMap<>();
+            passes++;
             places.forEach(
                     (attempt, at) -> {
-                        if (at.equals(taskManagerId)) {
-                            found.add(attempt);
+                        if (taskManagerIds.contains(at)) {
+                            found.computeIfAbsent(at, id -> new TreeMap<>())
+                                    .computeIfAbsent(SHUFFLE, id -> new ArrayList<>())
+                                    .add(attempt);
                         }
                     });
-            return found.isEmpty() ? Map.of() : Map.of(SHUFFLE, found);
+            return found;
         }
 
         @Override
@@ -327,5 +331,6 @@ class OutputRegistryTest {
         links.connected.clear();
         registry.vacate(Set.of(A, B));
         assertEquals(Map.of(4L, C), tracker.places);
+        assertEquals(1, tracker.passes, "over all map outputs");
     }
 }

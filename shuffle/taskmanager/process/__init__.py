@@ -1,0 +1,1 @@
+"""The process of a TaskManager: its output, its signals and its end."""

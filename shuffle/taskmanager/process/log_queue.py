@@ -1,0 +1,206 @@
+"""A queue with a bound between the threads of a process and its standard error.
+
+A pipe, a terminal or a file may take no more bytes for as long as it likes: a log driver that
+hangs, a terminal that is stopped with Ctrl-S, a disk that does not answer. Only the queue's own
+thread waits for them. Lines that find no room are dropped and counted.
+"""
+
+import io
+import os
+import select
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+MAX_QUEUED_BYTES: Final = 1024 * 1024
+"""About five thousand lines."""
+
+MAX_WRITE_BYTES: Final = 4096
+"""Bytes of one write, unless a single line is longer. Pipes take that much at once or not at all
+(PIPE_BUF), so a process that ends while its output is stuck leaves no half line."""
+
+_ENCODING: Final = "utf-8"
+_ERRORS: Final = "backslashreplace"
+
+
+class LogQueue:
+    """Writes lines to a file descriptor from a thread of its own.
+
+    The thread starts with the first line and is a daemon thread: it never keeps the process alive.
+    While no line finds room, none is taken until half of the queue is written. A line then says how
+    many are missing.
+
+    Args:
+        fd: Where to write; stays open.
+        max_bytes: Most bytes that wait.
+        describe: Returns the line that says how many lines were dropped.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        describe: Callable[[int], str],
+        max_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        self.fd = fd
+        self.dropped_lines = 0
+        """Lines that were dropped so far: there was no room, or they could not be written."""
+        self.due: Callable[[], float | None] | None = None
+        """Called in the thread after each turn. It may add lines, and returns the seconds after
+        which it is to be called again; None: when there are lines."""
+        self._describe = describe
+        self._max_bytes = max_bytes
+        # Re-entrant: the collector may run a finalizer that logs while this thread has the lock.
+        self._changed = threading.Condition()
+        self._lines: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._unreported = 0
+        """Lines dropped since the last line that said so; not 0: nothing is taken."""
+        self._writing = False
+        self._woken = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, text: str) -> None:
+        """Queue whole lines, or drop and count them; never blocks."""
+        data = text.encode(_ENCODING, _ERRORS)
+        if self._closing:
+            self.dropped_lines += text.count("\n")
+            return
+        with self._changed:
+            if self._unreported or self._queued_bytes + len(data) > self._max_bytes:
+                lines = text.count("\n")
+                self._unreported += lines
+                self.dropped_lines += lines
+            else:
+                self._append(data)
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread call :attr:`due`."""
+        with self._changed:
+            self._woken = True
+            self._start()
+            self._changed.notify_all()
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Wait until everything is written, for a time at most; tell whether it is. Blocks."""
+        with self._changed:
+            return self._changed.wait_for(self._is_drained, timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Wait as :meth:`drain` does, and end the thread, unless it is stuck. Blocks.
+
+        What comes later is dropped. It does not need the lock, which a thread that the interpreter
+        has stopped at its end may have.
+        """
+        drained = self.drain(timeout_seconds)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if drained and self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def _is_drained(self) -> bool:
+        return not (self._lines or self._writing or self._unreported)
+
+    def _append(self, data: bytes) -> None:
+        self._lines.append(data)
+        self._queued_bytes += len(data)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sluice-log", daemon=True)
+            # Threads inherit the mask. Signals of the process are for other threads.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                self._thread.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _run(self) -> None:
+        while True:
+            again = None if self.due is None else self.due()
+            with self._changed:
+                self._report_dropped()
+                if self._is_drained():
+                    self._changed.notify_all()
+                    if self._closing:
+                        return
+                    if not self._woken:
+                        self._changed.wait(again)
+                self._woken = False
+                batch = self._next_batch()
+            written = _write(self.fd, batch)
+            with self._changed:
+                self._writing = False
+                if not written:
+                    self.dropped_lines += batch.count(b"\n")
+
+    def _report_dropped(self) -> None:
+        if self._unreported and self._queued_bytes <= self._max_bytes // 2:
+            unreported, self._unreported = self._unreported, 0
+            self._append(self._describe(unreported).encode(_ENCODING, _ERRORS))
+
+    def _next_batch(self) -> bytes:
+        batch = b""
+        while self._lines and (not batch or len(batch) + len(self._lines[0]) <= MAX_WRITE_BYTES):
+            batch += self._lines.popleft()
+        self._queued_bytes -= len(batch)
+        self._writing = bool(batch)
+        return batch
+
+
+class QueuedStream(io.TextIOBase):
+    """A text stream in place of standard error, whose whole lines go to a :class:`LogQueue`.
+
+    It takes what Python itself writes there: warnings, errors of threads and finalizers, usage.
+    """
+
+    encoding = _ENCODING
+    errors = _ERRORS
+
+    def __init__(self, queue: LogQueue) -> None:
+        self._queue = queue
+        self._lock = threading.RLock()
+        self._begun = ""
+
+    def fileno(self) -> int:
+        """Return the file descriptor behind the queue."""
+        return self._queue.fd
+
+    def isatty(self) -> bool:
+        """Tell whether a terminal is behind the queue."""
+        return os.isatty(self._queue.fd)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Queue text up to its last line end; the rest waits for its own. Never blocks."""
+        with self._lock:
+            whole, end, rest = (self._begun + text).rpartition("\n")
+            if len(rest) > MAX_WRITE_BYTES:
+                whole, end, rest = whole + end + rest, "\n", ""
+            self._begun = rest
+            if end:
+                self._queue.put(whole + end)
+        return len(text)
+
+
+def _write(fd: int, data: bytes) -> bool:
+    """Write everything, or nothing more after an error; tell which. Blocks."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:  # another process has made the open file non-blocking
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
+        except OSError:  # nobody reads any more, or the disk is full: there is nobody to tell
+            return False
+    return True

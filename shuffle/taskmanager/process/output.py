@@ -1,0 +1,145 @@
+"""Standard error of the daemon: the log, and whatever else is written there.
+
+Nothing that is written waits for a reader, see :mod:`log_queue`; and nothing fills a disk because
+somebody knocks at a port, see :mod:`repeats`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+from typing import Final
+
+from .log_queue import LogQueue, QueuedStream
+from .repeats import Repeats
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+LAST_LINES_SECONDS: Final = 0.5
+"""Time that the last lines get at the end of the process if nobody reads them."""
+
+_formatter: Final = logging.Formatter(LOG_FORMAT)
+_queue: LogQueue | None = None
+
+
+def redirect() -> None:
+    """Put a queue in front of standard error, to the end of the process. Idempotent.
+
+    A stream without a file descriptor, as tests put there, stays: nobody waits for it.
+    """
+    global _queue
+    if _queue is not None or sys.stderr is None:
+        return
+    try:
+        fd = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return
+    sys.stderr.flush()
+    _queue = LogQueue(fd, _describe_dropped)
+    sys.stderr = QueuedStream(_queue)
+    atexit.register(last_lines)
+
+
+def start_logging(level: str) -> None:
+    """Let the log go to standard error, unless it goes somewhere already.
+
+    Args:
+        level: Least severity, as ``log_level`` has it.
+    """
+    handler: logging.Handler
+    if _queue is None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_formatter)
+    else:
+        handler = LogHandler(_queue)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def last_lines() -> None:
+    """Write what was counted, and wait until everything is written, LAST_LINES_SECONDS at most.
+
+    Lines that come later are dropped: call it at the end of the process.
+    """
+    logging.shutdown()
+    if _queue is not None:
+        _queue.close(LAST_LINES_SECONDS)
+
+
+def dropped_lines() -> int:
+    """Return how many lines of this process were dropped because nobody took them."""
+    return 0 if _queue is None else _queue.dropped_lines
+
+
+class LogHandler(logging.Handler):
+    """Writes records to a queue, and counts those that repeat.
+
+    At level DEBUG every record is written.
+
+    Args:
+        queue: Gets the lines.
+        repeats: Decides what is written.
+    """
+
+    def __init__(self, queue: LogQueue, repeats: Repeats | None = None) -> None:
+        super().__init__()
+        self.setFormatter(_formatter)
+        self._queue = queue
+        self._repeats = repeats or Repeats(time.monotonic)
+        queue.due = self._due
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it; never blocks."""
+        try:
+            if self._is_over():
+                self.flush()
+            if record.levelno < logging.INFO or logging.root.isEnabledFor(logging.DEBUG):
+                self._queue.put(f"{self.format(record)}\n")
+                return
+            entry = self._repeats.entry(record)
+            if entry.is_open:
+                text = self.format(record)
+                entry.written(text)
+                self._queue.put(f"{text}\n")
+                return
+            was_quiet = not self._repeats.has_counted
+            self._repeats.count(entry, record)
+            if was_quiet:
+                self._queue.wake()
+        except Exception:  # noqa: BLE001 - as logging does: the log must not end what it logs
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Write the lines about what was counted. Does not wait for the queue."""
+        self.acquire()
+        try:
+            for logger, level, text in self._repeats.end():
+                self._queue.put(_line(logger, level, text))
+        finally:
+            self.release()
+
+    def _is_over(self) -> bool:
+        return self._repeats.remaining_seconds() <= 0
+
+    def _due(self) -> float | None:
+        self.acquire()
+        try:
+            if not self._repeats.has_counted:
+                return None
+            if self._is_over():
+                self.flush()
+                return None
+            return self._repeats.remaining_seconds()
+        finally:
+            self.release()
+
+
+def _describe_dropped(lines: int) -> str:
+    text = f"{lines} lines of the log were dropped here, because standard error was not read"
+    return _line(__name__, logging.WARNING, text)
+
+
+def _line(logger: str, level: int, text: str) -> str:
+    record = logging.LogRecord(logger, level, "", 0, text, None, None)
+    return f"{_formatter.format(record)}\n"

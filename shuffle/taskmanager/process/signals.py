@@ -1,0 +1,117 @@
+"""The signals of the process, and its end in time whatever its other threads do.
+
+A thread of its own waits for the signals, so that they count also while the event loop stands
+still. The first SIGTERM or SIGINT begins the stop; a second one ends the process at once, and so
+does a stop that takes longer than it may. The kernel's timer tells that: its signal goes to the
+same thread.
+
+The process then ends without waiting for anything, because a thread in a disk access that does not
+return cannot be ended. That is safe at any time, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+from . import output
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+FAILURE: Final = 1
+
+_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_SIGNALS: Final = frozenset({*_STOPS, signal.SIGHUP, signal.SIGALRM})
+
+
+class ProcessSignals:
+    """Waits for the signals of the process, from :meth:`start` to the end of the process.
+
+    Args:
+        stop_seconds: Time that a stop may take, from its signal; :meth:`end_within` changes it.
+    """
+
+    def __init__(self, stop_seconds: float) -> None:
+        self._stop_seconds = stop_seconds
+        self._lock = threading.Lock()
+        """Protects the fields below."""
+        self._stops = False
+        self._receiver: _Receiver | None = None
+
+    def start(self) -> None:
+        """Begin to wait.
+
+        Call it in the main thread before other threads start: they inherit its mask, and one that
+        does not block the signals could take one away.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        # When the interpreter stops the thread, the kernel's own actions end the process.
+        atexit.register(signal.pthread_sigmask, signal.SIG_UNBLOCK, _SIGNALS)
+        threading.Thread(target=self._run, name="sluice-signals", daemon=True).start()
+
+    def notify(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_stop: Callable[[], None],
+        on_reload: Callable[[], None],
+    ) -> None:
+        """Have functions called on an event loop.
+
+        Args:
+            loop: The loop.
+            on_stop: Called once after the first SIGTERM or SIGINT, also one that came before.
+            on_reload: Called after each SIGHUP from now on.
+        """
+        with self._lock:
+            self._receiver = _Receiver(loop, on_stop, on_reload)
+            if self._stops:
+                loop.call_soon(on_stop)
+
+    def end_within(self, seconds: float) -> None:
+        """End the process after a time, however far it is. Replaces an earlier time."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def _run(self) -> None:
+        while True:
+            number = signal.sigwait(_SIGNALS)
+            if number == signal.SIGALRM:
+                _end("stopping took longer than it may; committed data is safe")
+            logger.info("%s received", signal.Signals(number).name)
+            with self._lock:
+                is_second, self._stops = self._stops, self._stops or number in _STOPS
+                receiver = self._receiver
+            if number == signal.SIGHUP:
+                if receiver is not None:
+                    _call(receiver.loop, receiver.on_reload)
+            elif is_second:
+                _end("a second signal ends the process at once; committed data is safe")
+            else:
+                self.end_within(self._stop_seconds)
+                if receiver is not None:
+                    _call(receiver.loop, receiver.on_stop)
+
+
+class _Receiver(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    on_stop: Callable[[], None]
+    on_reload: Callable[[], None]
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(function)
+
+
+def _end(reason: str) -> NoReturn:
+    logger.warning("%s", reason)
+    output.last_lines()
+    os._exit(FAILURE)

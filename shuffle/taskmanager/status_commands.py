@@ -1,0 +1,148 @@
+"""``sluice status``, ``drain`` and ``undrain``: requests to a TaskManager's HTTP port."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ...protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
+from .http_client import (
+    DEFAULT_URL,
+    TIMEOUT_SECONDS,
+    Given,
+    fetch_json,
+    http_url,
+    proof_options,
+)
+from .watch.status import InvalidStatus, TaskManagerStatus
+from .watch.table import ANONYMOUS, render, render_application
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command(short_help="Show the state of a TaskManager.")
+@click.argument("url", default=DEFAULT_URL)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.option("--application", metavar="NAME", help="Show what one application holds.")
+@proof_options
+def status(
+    url: str,
+    as_json: bool,
+    application: str | None,
+    secret_file: Path | None,
+    token_file: Path | None,
+) -> None:
+    """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
+
+    URL may be given without http://; without any it is the default port of this host. In a pipe
+    the columns stand at least two blanks apart and no line is cut or wrapped.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_STATUS)
+    try:
+        document = fetch_json(url, "/api/v1/status", token=token)
+        snapshot = TaskManagerStatus.from_json(document)
+    except InvalidStatus as error:
+        raise click.ClickException(
+            f"{url} is not the HTTP port of a TaskManager: {error}"
+        ) from None
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if application is None:
+        parts = list(render(snapshot, width))
+    else:
+        parts = list(render_application(snapshot, application, width))
+    if not parts:
+        raise click.ClickException(f"the TaskManager at {url} knows no application {application}")
+    for title, lines in parts:
+        if title:
+            click.echo(f"\n{click.style(title, bold=True)}")
+        elif snapshot.serves == "anonymous":
+            lines = [_in_red(line) if line.startswith(ANONYMOUS[:9]) else line for line in lines]
+        click.echo("\n".join(lines))
+
+
+def _in_red(line: str) -> str:
+    return click.style(line, fg="red", bold=True)
+
+
+@click.command(short_help="Let a TaskManager take no new map outputs.")
+@click.argument("url", default=DEFAULT_URL)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until nothing is written or read any more.",
+)
+@click.option("--migrate", is_flag=True, help="Move all map outputs to other TaskManagers.")
+@proof_options
+def drain(
+    url: str, wait_seconds: float, migrate: bool, secret_file: Path | None, token_file: Path | None
+) -> None:
+    """Let the TaskManager whose HTTP port is at URL take nothing new.
+
+    New map outputs go to other TaskManagers. What is being written is finished, and readers are
+    served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+
+    With --migrate all map outputs move to other TaskManagers, whose drivers send readers there, so
+    that the host can go for good. Exit code 1 if some stay, with their number and the reason.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself. One without a secret is drained from its own host only.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
+    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}{'&migrate=true' if migrate else ''}"
+    try:
+        answer = fetch_json(url, path, "POST", wait_seconds + TIMEOUT_SECONDS, token=token)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not drain: {error}") from None
+    if not isinstance(answer, dict) or answer.get("busy") is not False:
+        raise click.ClickException(
+            f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
+            f"look at it with: sluice status {url}"
+        )
+    if migrate and answer.get("staying"):
+        raise click.ClickException(
+            f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
+            f"other TaskManager takes them: {answer.get('reason')}"
+        )
+    if migrate:
+        click.echo(
+            f"drained: {answer.get('moved')} map outputs have moved, nothing is written or read"
+        )
+    else:
+        click.echo("drained: nothing is written or read")
+
+
+@click.command(short_help="Let a drained TaskManager take map outputs again.")
+@click.argument("url", default=DEFAULT_URL)
+@proof_options
+def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
+    """Let the TaskManager whose HTTP port is at URL take new map outputs again.
+
+    It takes back `sluice drain`. A TaskManager that has been told to stop, stops all the same; exit
+    code 1 then. Who may drain it may do this.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
+    try:
+        answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not take new work: {error}") from None
+    state = answer.get("state") if isinstance(answer, dict) else None
+    if state != "ready":
+        raise click.ClickException(f"the TaskManager takes no new work: its state is {state}")
+    click.echo("the TaskManager takes new map outputs")

@@ -1,0 +1,127 @@
+"""System calls on files that a build of Python may lack, each with what takes its place.
+
+A Python that was built for an old C library does not have everything that its host has: one for
+glibc before 2.26 lacks ``RWF_NOWAIT``. So each name is looked up when it is needed.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+Memory: TypeAlias = memoryview | mmap.mmap
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""Errors of a call, or of a flag, that the file system, the kernel or this Python does not have."""
+
+
+def read_into(fd: int, buffers: Sequence[Memory], offset: int) -> int:
+    """Fill buffers from a file, as ``preadv`` does.
+
+    Args:
+        fd: The file.
+        buffers: Filled one behind the other.
+        offset: Position in the file, in bytes.
+
+    Returns:
+        Bytes read; fewer than wanted at the end of the file.
+
+    Raises:
+        OSError: The read failed.
+    """
+    preadv = getattr(os, "preadv", None)
+    if preadv is not None:
+        received: int = preadv(fd, buffers, offset)
+        return received
+    done = 0
+    for buffer in buffers:
+        data = os.pread(fd, len(buffer), offset + done)
+        buffer[: len(data)] = data
+        done += len(data)
+        if len(data) < len(buffer):
+            break
+    return done
+
+
+def read_without_waiting(fd: int, buffers: Sequence[Memory], offset: int) -> int:
+    """Fill buffers from the page cache.
+
+    Args:
+        fd: The file.
+        buffers: Filled one behind the other.
+        offset: Position in the file, in bytes.
+
+    Returns:
+        Bytes read; fewer than wanted if the page cache does not have the rest.
+
+    Raises:
+        BlockingIOError: The page cache has none of them.
+        OSError: The read failed; with an error of ``UNSUPPORTED``, it always will.
+    """
+    flag = getattr(os, "RWF_NOWAIT", None)
+    preadv = getattr(os, "preadv", None)
+    if flag is None or preadv is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    try:
+        received: int = preadv(fd, buffers, offset, flag)
+    except NotImplementedError as error:  # the flag is known, and preadv2 is not
+        raise OSError(errno.ENOSYS, str(error)) from error
+    return received
+
+
+def write_from(fd: int, buffers: Sequence[Memory], offset: int) -> int:
+    """Write buffers to a file, as ``pwritev`` does.
+
+    Args:
+        fd: The file.
+        buffers: Written one behind the other.
+        offset: Position in the file, in bytes.
+
+    Returns:
+        Bytes written; the caller writes the rest.
+
+    Raises:
+        OSError: The write failed.
+    """
+    pwritev = getattr(os, "pwritev", None)
+    if pwritev is not None:
+        written: int = pwritev(fd, buffers, offset)
+        return written
+    return os.pwrite(fd, buffers[0], offset) if buffers else 0
+
+
+def allot(fd: int, offset: int, length: int) -> None:
+    """Have the file system allot the blocks or pages of a range, without changing bytes.
+
+    Raises:
+        OSError: It has no room, or cannot do this.
+    """
+    posix_fallocate = getattr(os, "posix_fallocate", None)
+    if posix_fallocate is not None:
+        posix_fallocate(fd, offset, length)
+    else:
+        fallocate(fd, 0, offset, length)
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    """Call Linux's ``fallocate``, which Python does not have.
+
+    Args:
+        fd: The file.
+        mode: Its flags.
+        offset: Start of the range, in bytes.
+        length: Length of the range.
+
+    Raises:
+        OSError: It failed, or the C library does not have it.
+    """
+    function = getattr(_libc, "fallocate", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

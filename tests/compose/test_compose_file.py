@@ -1,0 +1,75 @@
+"""What docker-compose.yml says, seen without an engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from sluice.shuffle.taskmanager.store.memory_tier import SPARED_PART
+from tests.support.http_servers import page_serving
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERVICES: dict[str, Any] = yaml.safe_load(
+    (REPOSITORY / "docker-compose.yml").read_text(encoding="utf-8")
+)["services"]
+CHECKS = {
+    name: service["healthcheck"]["test"]
+    for name, service in SERVICES.items()
+    if "python" in service.get("healthcheck", {}).get("test", ())
+}
+PORTS = ("7338", "8080", "8081")
+
+
+def run_check(name: str, port: int) -> int:
+    """Run a health check with another port, and with a proxy in the environment."""
+    command = [sys.executable, *CHECKS[name][2:]]
+    for fixed in PORTS:
+        command[-1] = command[-1].replace(f", {fixed},", f", {port},")
+    assert str(port) in command[-1]
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:1")
+    environment = {key: text for key, text in os.environ.items() if key.lower() != "no_proxy"}
+    done = subprocess.run(
+        command, capture_output=True, timeout=60, check=False, env=environment | proxies
+    )
+    return done.returncode
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_health_check_asks_directly_whatever_proxy_there_is(name):
+    with page_serving("{}") as port:
+        assert run_check(name, port) == 0
+    with page_serving("{}", 503) as port:
+        assert run_check(name, port) == 1
+    assert run_check(name, 1) == 1
+
+
+def test_taskmanagers_are_healthy_while_they_are_full_or_drain():
+    assert {name for name in CHECKS if "taskmanager" in name} == {"taskmanager-1", "taskmanager-2"}
+    for name in ("taskmanager-1", "taskmanager-2"):
+        assert "/healthz" in CHECKS[name][-1]
+        assert "/readyz" not in CHECKS[name][-1]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_log_of_every_container_has_a_limit(name):
+    options = SERVICES[name]["logging"]["options"]
+    assert options == {"max-size": "10m", "max-file": "3"}
+
+
+@pytest.mark.parametrize("name", ["taskmanager-1", "taskmanager-2"])
+def test_taskmanagers_may_have_as_many_open_files_as_connections(name):
+    assert SERVICES[name]["ulimits"] == {"nofile": {"soft": 65536, "hard": 65536}}
+
+
+@pytest.mark.parametrize("name", ["taskmanager-1", "taskmanager-2"])
+def test_shared_memory_holds_the_memory_tier_and_what_it_leaves_free(name):
+    service = SERVICES[name]
+    tier_mib = int(service["environment"]["SLUICE_MEMORY_TIER_BYTES"].removesuffix(" MiB"))
+    room_mib = int(service["shm_size"].removesuffix("m"))
+    assert room_mib - room_mib // SPARED_PART > tier_mib

@@ -1,0 +1,58 @@
+"""The table of the states of a directory names log lines and tests that exist."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests.docs.examples import ROOT
+
+PAGE = ROOT / "docs" / "operate" / "durability.md"
+STATES = ("healthy", "slow", "full", "left out", "returned", "gone")
+
+
+class Transition(NamedTuple):
+    """A row of the table."""
+
+    before: str
+    after: str
+    trigger: str
+    log: str
+    ready: str
+    test: str
+
+
+def transitions() -> list[Transition]:
+    section = PAGE.read_text(encoding="utf-8").partition("### States of a directory")[2]
+    rows = re.findall(r"^\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    return [Transition(*row.split(" | ")) for row in rows[1:]]
+
+
+def code(*folders: str) -> str:
+    """Return the sources below some folders, with adjacent literals joined."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return re.sub(r'"\s*f?"', "", text)
+
+
+def test_each_state_is_entered_and_left():
+    found = transitions()
+    for state in STATES:
+        assert any(state in each.after for each in found), state
+        assert any(state in each.before or each.before == "any" for each in found), state
+
+
+def test_the_code_says_what_the_table_has():
+    said = code("shuffle/taskmanager")
+    for each in transitions():
+        for line in re.findall(r"`([a-z][^`]*)`", each.log):
+            assert line in said, line
+        for line in re.findall(r"`([a-z]+ [^`]*)`", each.ready):
+            assert line in said, line
+
+
+@pytest.mark.parametrize("name", sorted({each.test.strip("`") for each in transitions()}))
+def test_each_transition_has_its_test(name: str):
+    assert re.search(rf"^(async )?def {name}\(", code("tests/shuffle/taskmanager"), re.MULTILINE)

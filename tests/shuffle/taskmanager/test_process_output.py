@@ -1,0 +1,106 @@
+"""The daemon's log: nobody waits for its reader, and strangers do not fill it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import socket
+import urllib.request
+
+import pytest
+
+from tests.support.daemon import TIMEOUT_SECONDS, Daemon
+
+pytestmark = pytest.mark.slow
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+SMALLEST_PIPE_BYTES = 4096
+NOT_UNDERSTOOD = [
+    b"GARBAGE\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\nA: " + b"b" * 20000 + b"\r\n\r\n",
+    b"GET " + b"/a" * 9000 + b" HTTP/1.1\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /\n2026-11-25 00:00:00,000 INFO forged\r\n\r\n",
+]
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def make(**keys):
+        started.append(Daemon(tmp_path, **keys))
+        return started[-1]
+
+    yield make
+    for daemon in started:
+        daemon.process.kill()
+        daemon.end()
+
+
+def ask(port: int, request: bytes = REQUEST) -> bytes:
+    """Send bytes and read up to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as client:
+        client.sendall(request)
+        answer = b""
+        try:
+            while received := client.recv(65536):
+                answer += received
+        except ConnectionResetError:  # what the other side leaves unread resets the connection
+            pass
+        return answer
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_a_log_that_nobody_reads_stops_nothing(start, level):
+    daemon = start(log_level=level)
+    fcntl.fcntl(daemon.process.stderr, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE_BYTES)
+    with socket.create_connection(("127.0.0.1", daemon.http_port), TIMEOUT_SECONDS) as client:
+        for _ in range(300):
+            ask(daemon.data_port)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
+        assert json.load(answer) == {"ready": True, "reason": None}
+    daemon.process.terminate()
+    assert daemon.process.wait(TIMEOUT_SECONDS) == 0
+
+
+def test_refused_connections_are_counted_by_kind_and_source(start):
+    daemon = start()
+    for _ in range(300):
+        ask(daemon.data_port)
+    assert daemon.end() == 0
+    written = daemon.log.count("closing connection 127.0.0.1:")
+    found = re.findall(
+        r"(\d+) more in \d+ s: closing connection: FRAME_TOO_LARGE: (\d+) from 127.0.0.1\n",
+        daemon.log,
+    )
+    assert 1 <= written <= len(found) + 1
+    assert written + sum(int(number) for number, _ in found) == 300
+    assert all(number == of_source for number, of_source in found)
+
+
+def test_a_parsers_traceback_never_reaches_the_log(start):
+    daemon = start()
+    for request in NOT_UNDERSTOOD:
+        ask(daemon.http_port, request)
+        ask(daemon.data_port, request)
+    url = f"{daemon.url}/metrics"
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+        page = answer.read().decode()
+    count = len(NOT_UNDERSTOOD)
+    assert f'sluice_http_refused_total{{reason="bad request"}} {count}.0' in page
+    assert daemon.end() == 0
+    assert "Traceback" not in daemon.log
+    assert "aiohttp" not in daemon.log
+    assert "INFO forged" not in daemon.log
+    assert daemon.log.count("refusing a request of 127.0.0.1: ") == 1
+    assert f"not understood: {count - 1} from 127.0.0.1" in daemon.log

@@ -1,0 +1,184 @@
+"""The Unix socket of a TaskManager: its file is made, made again when it is removed, and removed.
+
+Whoever removes the file (a cleaner of temporary files, the end of a login session, a second start
+that failed) cuts the clients of this host off: the socket goes on listening where nobody finds it.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from .acceptor import Acceptor, InNeed
+from .errors import AddressUnavailable
+
+_log = logging.getLogger(__name__)
+
+CHECK_SECONDS: Final = 5.0
+"""Time between two looks at the file: one system call, which costs microseconds."""
+
+
+class UnixSocket:
+    """Listens on a Unix socket from :meth:`start` to :meth:`stop_accepting`.
+
+    Args:
+        path: The socket file; missing directories above it are made.
+        mode: Permissions of the file.
+        factory: Makes the protocol of a connection.
+        backlog: Connections that may wait in the kernel.
+        in_need: What to do when the process is out of descriptors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: int,
+        factory: Callable[[], asyncio.BaseProtocol],
+        backlog: int,
+        in_need: InNeed,
+    ) -> None:
+        self._path = path
+        self._mode = mode
+        self._factory = factory
+        self._backlog = backlog
+        self._in_need = in_need
+        self._acceptors: list[Acceptor] = []
+        """The last one listens. The others are closed, but their connections may still start."""
+        self._made: tuple[int, int] | None = None
+        """Device and inode of the file that this object made."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusal = ""
+        """Why the file could not be made again, as the log has it."""
+        self.restorations = 0
+        """Times that the file was made again."""
+
+    def start(self) -> None:
+        """Make the file, listen, and watch the file.
+
+        Raises:
+            AddressUnavailable: Another process answers there, or the file cannot be made.
+        """
+        try:
+            self._listen()
+        except OSError as error:
+            raise AddressUnavailable(
+                f"Cannot listen on the Unix socket {self._path}",
+                value=error.strerror or error,
+                remedy="Stop the TaskManager that has it, or set transport.socket_path",
+            ) from error
+        self._watch()
+
+    def stop_accepting(self) -> None:
+        """Stop listening and remove the file; accepted connections go on. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for acceptor in self._acceptors:
+            acceptor.close()
+        made, self._made = self._made, None
+        _remove(self._path, made)
+
+    async def wait_started(self) -> None:
+        """Wait until every accepted connection has its protocol, after :meth:`stop_accepting`.
+
+        Cancellation: safe.
+        """
+        for acceptor in self._acceptors:
+            await acceptor.wait_started()
+
+    def _listen(self) -> None:
+        path = self._path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made: tuple[int, int] | None = None
+        try:
+            sock.bind(str(path))
+            made = _identity(path)
+            os.chmod(path, self._mode)
+            acceptor = Acceptor(
+                sock, self._factory, self._backlog, f"the socket {path}", self._in_need
+            )
+        except BaseException:
+            sock.close()
+            _remove(path, made)
+            raise
+        self._acceptors.append(acceptor)
+        self._made = made
+
+    def _watch(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Make the file again if it is not there, or is not the one that was made."""
+        self._watch()
+        with contextlib.suppress(OSError):  # whatever is wrong with the path, making it tells
+            if _identity(self._path) == self._made:
+                return
+        before = self._acceptors[-1]
+        try:
+            self._listen()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if reason != self._refusal:  # once, and not every few seconds
+                self._refusal = reason
+                _log.error(
+                    "the socket file %s was removed and cannot be made again: %s; clients on this "
+                    "host cannot connect by it",
+                    self._path,
+                    reason,
+                )
+            return
+        before.close()  # nobody finds it any more
+        *replaced, listening = self._acceptors
+        self._acceptors = [*(each for each in replaced if each.is_starting), listening]
+        self._refusal = ""
+        self.restorations += 1
+        _log.warning(
+            "the socket file %s was removed by someone else: it is made again; exclude it from "
+            "cleaners of temporary files, or set socket_path to a directory that they leave alone",
+            self._path,
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _remove(path: Path, made: tuple[int, int] | None) -> None:
+    """Remove a file that this process made. One that another process has put there stays."""
+    with contextlib.suppress(FileNotFoundError):
+        if made is not None and _identity(path) == made:
+            path.unlink()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a dead daemon; a living one keeps it.
+
+    Raises:
+        OSError: A process answers there, or the file is not a socket.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "a file that is not a socket is in the way")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a living one answers at once, or has connections waiting
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            _log.info("removing the socket file of a dead TaskManager: %s", path)
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, "another TaskManager answers there")
