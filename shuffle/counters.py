@@ -117,7 +117,7 @@ class Counters:
     connections_refused: int = 0
     """Connections that ended in their handshake, for whatever reason."""
     socket_file_restorations: int = 0
-    """Times that the file of the Unix socket was removed by someone else, and made again."""
+    """Times that another program removed the file of the Unix socket, and it was made again."""
     tls_reloads: int = 0
     """Times that changed TLS files were loaded."""
     tls_reload_failures: int = 0
@@ -130,7 +130,7 @@ class Counters:
     http_dropped: BoundedCounts = field(default_factory=BoundedCounts)
     """Connections to the HTTP port that their clients did not end, by reason."""
     log_lines_dropped: int = 0
-    """Lines of the log that were dropped because nobody read standard error."""
+    """Log lines that were dropped because standard error was not read."""
     applications_expired: int = 0
     """Applications whose data was dropped because no client of theirs was left."""
 

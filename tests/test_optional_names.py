@@ -154,7 +154,7 @@ async def test_everything_is_used_with_all_names(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "name"), OPTIONAL, ids=map(".".join, OPTIONAL))
-async def test_a_python_without_the_name_does_all_the_same(tmp_path, monkeypatch, module, name):
+async def test_a_python_without_the_name_still_works(tmp_path, monkeypatch, module, name):
     monkeypatch.delattr(import_module(module), name, raising=False)
     await use_everything(tmp_path)
 

@@ -52,9 +52,9 @@ class InNeed(NamedTuple):
             with a descriptor of the reserve.
         reserve: Descriptors that are kept for that.
         make_room: Called when the reserve is used up; may close connections.
-        is_full: Whether to refuse the next connection as if there was no descriptor for it, so that
-            others find some. Called with the number of accepted connections that do not have their
-            protocol yet. Needs ``refusal``.
+        is_full: Returns whether to refuse the next connection as if no descriptor was left, so that
+            some remain for other connections. Called with the number of accepted connections that
+            do not have their protocol yet. Needs ``refusal``.
     """
 
     refusal: Callable[[], bytes] | None = None

@@ -1,8 +1,8 @@
 """Finds the host name or address to advertise.
 
 Some distributions give the host's own name the address 127.0.1.1 (``/etc/hosts``). If a
-TaskManager advertised such a name, other hosts would connect to themselves. Spark uses the address
-of a network interface then; this module does the same, so that both name the host alike.
+TaskManager advertised such a name, other hosts would connect to themselves. Spark then uses the
+address of a network interface; this module does the same, so that both use the same address.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ async def _checked(host: str, config: TransportConfig) -> str:
             found = [address for address, _ in await look_up(host, 0)]
     except (OSError, TimeoutError) as error:
         logger.warning(
-            "the name %s, under which others are to reach this TaskManager, cannot be looked up "
-            "here: %s; set advertised_host to one that they know",
+            "the advertised name %s cannot be resolved on this host: %s; set advertised_host to a "
+            "name or address that other hosts can reach",
             host,
             str(error) or f"no answer within {_LOOKUP_SECONDS:g} s",
         )
@@ -56,16 +56,16 @@ async def _checked(host: str, config: TransportConfig) -> str:
     listened = config.bind_host or (LOOPBACK,)
     if config.advertised_host is not None or not any(map(is_every_address, listened)):
         logger.warning(
-            "%s is %s on this host, which no other host can reach: unless they find another "
-            "address for it, correct advertised_host or the name service",
+            "%s resolves to %s on this host, which no other host can reach; unless other hosts "
+            "resolve it to another address, correct advertised_host or the name service",
             host,
             ", ".join(found),
         )
         return host
     own = _own_address(listened)
     logger.warning(
-        "the host's name %s is %s here, which no other host can reach; advertising %s instead: "
-        "set advertised_host to the name or address under which others reach this host",
+        "the host's name %s resolves to %s here, which no other host can reach; advertising %s "
+        "instead: set advertised_host to the name or address under which others reach this host",
         host,
         ", ".join(found),
         own or f"{LOOPBACK}, as no network interface leads to others",

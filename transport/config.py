@@ -39,7 +39,7 @@ _MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 _LEAST_SECONDS: Final = 0.01
 """Within less no other side answers, not even on the same host."""
 
-_MOST_USER_TIMEOUT_SECONDS: Final = 2_147_483
+_MAX_USER_TIMEOUT_SECONDS: Final = 2_147_483
 """The kernel counts milliseconds in 31 bits."""
 
 _FINGERPRINT_DIGITS: Final = 64
@@ -50,23 +50,23 @@ class TransportConfig(Settings):
     """How a TaskManager listens, connects and writes."""
 
     bind_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
-    """Addresses that the data port listens on, such as `10.0.0.1, 2001:db8::1`; `*` is every
-    address of IPv4 and of IPv6. None: `0.0.0.0` on a TaskManager with a cluster secret or with
-    `allow_anonymous`, `127.0.0.1` on any other. In the file a list, as a flag or variable separated
-    by commas."""
+    """Addresses that the data port listens on, such as `10.0.0.1, 2001:db8::1`; `*` is every IPv4
+    and IPv6 address. None: `0.0.0.0` on a TaskManager with a cluster secret or with
+    `allow_anonymous`, `127.0.0.1` on any other. In the file: a list. As a flag or variable:
+    separated by commas."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
 
     advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Host name or address under which others reach this TaskManager. None: the first address of
-    `bind_host` beyond the loopback, or the host's name if that is every address. A host's name that
-    is of the loopback here, as 127.0.1.1 is, is reported, and the address of the network interface
-    takes its place."""
+    `bind_host` that is not a loopback address, or the host's name if `bind_host` has every address.
+    If the host's name resolves to the loopback only, such as 127.0.1.1, a warning is logged and the
+    address of the network interface is advertised instead."""
 
     advertised_port: Annotated[Annotated[Port, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Port under which others reach the data port, if something between maps ports, such as a
-    container engine. None: `data_port`."""
+    """Port under which others reach the data port, if ports are mapped, as by a container engine.
+    None: `data_port`."""
 
     socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Unix socket for clients on the same host. None: no Unix socket. The socket file of a dead
@@ -110,12 +110,13 @@ class TransportConfig(Settings):
     """Silence after which a connection is probed."""
 
     tcp_user_timeout_seconds: Annotated[
-        Annotated[Seconds, Field(ge=_LEAST_SECONDS, le=_MOST_USER_TIMEOUT_SECONDS)] | None,
+        Annotated[Seconds, Field(ge=_LEAST_SECONDS, le=_MAX_USER_TIMEOUT_SECONDS)] | None,
         NONE_ALLOWED,
     ] = 60
-    """Time for which the other host may acknowledge nothing, sent data or probes, or take nothing,
-    before a TCP connection ends (TCP_USER_TIMEOUT). Raise it where readers stop for longer, as in a
-    garbage collection. None: the kernel decides, for waiting data after 15 minutes or more."""
+    """Time after which a TCP connection ends if the other host does not acknowledge data or
+    keepalive probes, or its program does not read (TCP_USER_TIMEOUT). Raise it if readers pause for
+    longer, as in a garbage collection. None: the kernel decides, which takes 15 minutes or more if
+    data waits."""
 
     congestion_control: Annotated[str | None, NONE_ALLOWED] = None
     """TCP congestion control of data connections, such as `cubic`. None: the kernel's default."""

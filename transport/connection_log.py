@@ -1,7 +1,7 @@
-"""Lines of the log about connections, which anybody who reaches a port can cause at any rate.
+"""Log lines about connections, which clients without a credential can cause too.
 
-Each names its kind and its source. The log of a TaskManager has one line of each kind and source in
-a minute, and then their number; other logs have them all.
+Each line has a kind and a source. A TaskManager writes one line a minute for each kind and source,
+and then their number. Other programs write all lines.
 """
 
 import logging
@@ -25,7 +25,7 @@ def log_end(
     """Log that this side ends a connection because of an error.
 
     Args:
-        logger: That of the module which ends it.
+        logger: The logger of the module that ends it.
         verb: How it ends the connection: "closing".
         remote: The other side, as ``describe_peer`` has it.
         reason: The kind of the error; does not depend on the other side.

@@ -29,16 +29,17 @@ _log = logging.getLogger(__name__)
 
 
 REFUSALS_SHARE: Final = 8
-"""One in so many data connections may be one that is told why it is refused."""
+"""An eighth of the data connections is kept for those that wait for their refusal."""
 
 
 class Limits(NamedTuple):
     """How many connections are kept at a time.
 
     Attributes:
-        connections: Those that are served.
-        handshakes: Those without a handshake, over TCP and over the Unix socket each.
-        refusals: Those that are told why they are refused. More are refused at once.
+        connections: Connections that are served.
+        handshakes: Connections in their handshake, over TCP and over the Unix socket each.
+        refusals: Room for connections that wait for their refusal. When ``connections`` and this
+            are used up, by any of them, further connections are closed at once.
     """
 
     connections: int
@@ -230,7 +231,7 @@ class Listener:
         )
 
     def _is_full(self, starting: int) -> bool:
-        """Tell whether the next connection is not even worth a descriptor until it was told why."""
+        """Return whether to close the next connection at once: no room is left to keep it."""
         limits = self._limits
         return len(self.connections) + starting >= limits.connections + limits.refusals
 

@@ -31,8 +31,8 @@ _HIGHEST_MODE: Final = 0o777
 class Settings(BaseModel):
     """Base of every configuration class: immutable, no unknown keys, documented by docstrings.
 
-    Only help texts and generated pages need these docstrings, see :func:`descriptions`. Reading the
-    source for them at every start, as ``use_attribute_docstrings`` does, would add a tenth to it.
+    Only help texts and generated pages need these docstrings, see :func:`descriptions`. Reading
+    them from the source, as ``use_attribute_docstrings`` does, makes each start a tenth longer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

@@ -1,7 +1,7 @@
 """The Unix socket of a TaskManager: its file is made, made again when it is removed, and removed.
 
-Whoever removes the file (a cleaner of temporary files, the end of a login session, a second start
-that failed) cuts the clients of this host off: the socket goes on listening where nobody finds it.
+If the file is removed (by a cleaner of temporary files, at the end of a login session, by a second
+start that failed), the socket still listens, but clients of this host cannot find it.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from typing import Final
 from .acceptor import Acceptor, InNeed
 from .errors import AddressUnavailable
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 5.0
-"""Time between two looks at the file: one system call, which costs microseconds."""
+"""Interval to check the file: one system call, which takes microseconds."""
 
 
 class UnixSocket:
@@ -75,7 +75,7 @@ class UnixSocket:
         self._watch()
 
     def stop_accepting(self) -> None:
-        """Stop listening and remove the file; accepted connections go on. Idempotent."""
+        """Stop listening and remove the file; accepted connections stay open. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -118,7 +118,7 @@ class UnixSocket:
     def _look(self) -> None:
         """Make the file again if it is not there, or is not the one that was made."""
         self._watch()
-        with contextlib.suppress(OSError):  # whatever is wrong with the path, making it tells
+        with contextlib.suppress(OSError):  # making the file reports what is wrong
             if _identity(self._path) == self._made:
                 return
         before = self._acceptors[-1]
@@ -128,21 +128,21 @@ class UnixSocket:
             reason = error.strerror or str(error)
             if reason != self._refusal:  # once, and not every few seconds
                 self._refusal = reason
-                _log.error(
+                logger.error(
                     "the socket file %s was removed and cannot be made again: %s; clients on this "
-                    "host cannot connect by it",
+                    "host cannot connect to it. The TaskManager tries again",
                     self._path,
                     reason,
                 )
             return
-        before.close()  # nobody finds it any more
+        before.close()  # clients cannot find it
         *replaced, listening = self._acceptors
         self._acceptors = [*(each for each in replaced if each.is_starting), listening]
         self._refusal = ""
         self.restorations += 1
-        _log.warning(
-            "the socket file %s was removed by someone else: it is made again; exclude it from "
-            "cleaners of temporary files, or set socket_path to a directory that they leave alone",
+        logger.warning(
+            "the socket file %s was removed by another program and was made again; exclude it from "
+            "cleaners of temporary files, or set socket_path to a directory that they skip",
             self._path,
         )
 
@@ -176,7 +176,7 @@ def _remove_stale(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            _log.info("removing the socket file of a dead TaskManager: %s", path)
+            logger.info("removing the socket file of a dead TaskManager: %s", path)
             path.unlink()
             return
         except BlockingIOError:

@@ -1,8 +1,8 @@
 """Writes several pieces of memory to a transport, which then pauses its writer if it must.
 
 ``writelines`` of asyncio's own transports does not look at the high watermark in Python 3.12.0 to
-3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254): a writer would go on until the memory is full. There
-the pieces are joined and go through ``write``, as up to Python 3.11.
+3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254), so a writer could fill the memory. On these versions the
+pieces are joined and go through ``write``, as up to Python 3.11.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ def ignores_watermark(version: tuple[int, ...] = _VERSION) -> bool:
 
 
 def lines_writer(transport: asyncio.Transport) -> Callable[[Lines], None]:
-    """Return what writes pieces to a transport as one."""
+    """Return the function that writes several pieces to a transport."""
     if ignores_watermark() and type(transport).__module__ == "asyncio.selector_events":
         return lambda lines: transport.write(b"".join(lines))
     return transport.writelines

@@ -173,7 +173,7 @@ class ChannelOpener:
             False if the channel was released meanwhile, and has nothing to ask for.
 
         Raises:
-            InsufficientNetworkBuffers: No floating buffer is left; the segments are given back.
+            InsufficientNetworkBuffers: No floating buffer is left; the segments are returned.
         """
         network_pool = self._memory.network_pool
         try:

@@ -8,7 +8,7 @@ imported when they are used, also those that packages above this one add by the 
 
 from __future__ import annotations
 
-from . import early_signals, late_collection  # noqa: F401 - first: what follows takes time
+from . import early_signals, late_collection  # noqa: F401 - first: the other imports take time
 
 # isort: split
 import importlib

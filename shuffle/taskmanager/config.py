@@ -117,8 +117,8 @@ class TaskManagerConfig(Settings):
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
     ] = "info"
-    """Least severity that is logged. At `debug` every line is written; otherwise lines that repeat,
-    such as those of refused connections, are counted, and their number is logged once a minute."""
+    """Minimum log level. At `debug` every line is written; otherwise repeated lines, such as those
+    of refused connections, are counted, and their number is logged once a minute."""
 
     drain_timeout_seconds: Seconds = Field(30, ge=0)
     """Time that running transfers get to end when the daemon is told to stop."""

@@ -1,10 +1,11 @@
-"""Signals from the first moment of ``sluice taskmanager``, while its modules are imported.
+"""Handles signals while ``sluice taskmanager`` imports its modules.
 
-Importing takes most of the start, and until the event loop handles signals their defaults hold. A
-SIGHUP, which would load the files again that are read a moment later anyway, would end the daemon.
-And a process with the id 1, as in a container without an init, would ignore SIGTERM.
+Importing takes most of the start. Until the daemon handles signals, their default actions apply:
+SIGHUP would end the process, although it only asks to load files that are about to be read. And a
+process with the id 1, as in a container without an init, would ignore SIGTERM.
 
-``cli`` imports this module before anything that takes time. In any other program that does nothing.
+``cli`` imports this module before anything that takes time. In any other program the import does
+nothing.
 """
 
 import os
@@ -18,7 +19,7 @@ INIT_PID = 1
 
 
 def install(pid: int) -> None:
-    """Ignore SIGHUP, and end at a SIGTERM also as the first process of a container."""
+    """Ignore SIGHUP; make SIGTERM and SIGINT end the first process of a container, too."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if pid == INIT_PID:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -26,7 +27,7 @@ def install(pid: int) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End as the default of the signal does: nothing is opened yet that needs closing."""
+    """End with the exit code of the signal: nothing is open yet that must be closed."""
     os._exit(128 + number)
 
 

@@ -44,7 +44,7 @@ from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
 from .peer_connector import PeerConnector, abort_readers_of
-from .process.to_its_end import to_its_end
+from .process.uncancellable import run_uncancellable
 from .quotas import QuotaConfig, Quotas
 from .sections import (
     ApplicationConfig,
@@ -156,11 +156,11 @@ class NetworkEnvironment:
         memory, storage = self._memory, self._storage_config
         self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
         opened.callback(self.network_pool.destroy)
-        self.store = await to_its_end(
+        self.store = await run_uncancellable(
             lambda: ShuffleStore.open(storage, self.accounts),
             lambda store: opened.push_async_callback(store.close),
         )
-        self.region_areas = await to_its_end(
+        self.region_areas = await run_uncancellable(
             lambda: RegionAreas.open(storage, self.accounts),
             lambda areas: opened.callback(areas.close),
         )

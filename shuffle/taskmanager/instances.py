@@ -1,9 +1,9 @@
-"""Tells two TaskManagers with the same id apart: one of them has a copy of the other's directories.
+"""Detects two TaskManagers with the same id: one of them runs on a copy of the other's directories.
 
 The id is stored in the directories and outlives the process; the instance id is new at each start.
 Two instances with one id may follow each other, when a TaskManager is restarted, perhaps on another
-host. They may not run at the same time: one does not have what the other commits, and drivers and
-readers know TaskManagers by the id.
+host. They must not run at the same time: one does not have the map outputs that the other commits,
+and drivers and readers know TaskManagers by the id.
 """
 
 import secrets

@@ -149,7 +149,7 @@ def _split_directories(value: object) -> object:
 def _temporary_directory() -> str:
     """Return the system's temporary directory, also if nothing can be written there.
 
-    Opening the storage says then what is wrong, in one line; a default cannot.
+    If nothing can be written there, opening the storage fails with an error of one line.
     """
     try:
         return tempfile.gettempdir()
@@ -220,8 +220,8 @@ class StorageConfig(Settings):
     memory tier."""
 
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
-    """Most bytes of the memory tier, which takes them as it needs them and as its tmpfs has them;
-    0 means none."""
+    """Maximum size of the memory tier, which takes memory as it fills and as its tmpfs has room; 0
+    means no memory tier."""
 
     memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
     """Part of the memory tier that a lone application leaves free, so that another one finds room

@@ -29,9 +29,9 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
        have begun may end. With ``drain_migrate`` all map outputs move to other TaskManagers.
     2. Flush and close connections, then close the storage. Both have deadlines of their own.
 
-    When the deadlines are over, or at a second signal, the process ends at once with exit code 1,
-    whatever its threads do. Committed data is safe in either case. After this function the process
-    must end, too: the deadline holds until it has.
+    After the deadlines, or at a second signal, the process ends at once with exit code 1, even if
+    its threads hang. Committed data is safe in either case. The process must end after this
+    function: the deadline applies until then.
 
     If the lock of a directory is gone, the TaskManager does not drain and the exit code is 1,
     because another TaskManager may use the directory then.
@@ -139,6 +139,6 @@ async def _drain_at(
         async with asyncio.timeout(drain_seconds):
             await taskmanager.drain(to_stop=True, migrate=config.drain_migrate)
     except TimeoutError:
-        _log.warning("transfers are not over after %g s: they are cut off", drain_seconds)
+        _log.warning("drain timed out after %g s; aborting transfers", drain_seconds)
         if config.drain_migrate:
             _log.warning("%s", taskmanager.environment.copies.migration.progress)

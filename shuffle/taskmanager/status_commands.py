@@ -40,7 +40,7 @@ def status(
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
     URL may be given without http://; without any it is the default port of this host. In a pipe
-    the columns stand at least two blanks apart and no line is cut or wrapped.
+    columns are at least two blanks apart, and no line is cut or wrapped.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
     command makes one for itself.
@@ -63,7 +63,9 @@ def status(
     else:
         parts = list(render_application(snapshot, application, width))
     if not parts:
-        raise click.ClickException(f"the TaskManager at {url} knows no application {application}")
+        raise click.ClickException(
+            f"the TaskManager at {url} does not know the application {application}"
+        )
     for title, lines in parts:
         if title:
             click.echo(f"\n{click.style(title, bold=True)}")
@@ -76,7 +78,7 @@ def _in_red(line: str) -> str:
     return click.style(line, fg="red", bold=True)
 
 
-@click.command(short_help="Let a TaskManager take no new map outputs.")
+@click.command(short_help="Stop accepting map outputs.")
 @click.argument("url", default=DEFAULT_URL)
 @click.option(
     "--wait",
@@ -84,20 +86,20 @@ def _in_red(line: str) -> str:
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until nothing is written or read any more.",
+    help="Seconds to wait until nothing is written or read.",
 )
 @click.option("--migrate", is_flag=True, help="Move all map outputs to other TaskManagers.")
 @proof_options
 def drain(
     url: str, wait_seconds: float, migrate: bool, secret_file: Path | None, token_file: Path | None
 ) -> None:
-    """Let the TaskManager whose HTTP port is at URL take nothing new.
+    """Stop accepting map outputs at the TaskManager whose HTTP port is at URL.
 
-    New map outputs go to other TaskManagers. What is being written is finished, and readers are
-    served until the TaskManager is stopped. Exit code 1 if something is still under way at the end.
+    New map outputs go to other TaskManagers. Map outputs that were begun are finished, and readers
+    are served until the TaskManager is stopped. Exit code 1 if transfers still run after the wait.
 
-    With --migrate all map outputs move to other TaskManagers, whose drivers send readers there, so
-    that the host can go for good. Exit code 1 if some stay, with their number and the reason.
+    With --migrate all map outputs move to other TaskManagers, and drivers send readers there, so
+    that the host can be removed. Exit code 1 if some stay, with their number and the reason.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
     command makes one for itself. One without a secret is drained from its own host only.
@@ -127,14 +129,14 @@ def drain(
         click.echo("drained: nothing is written or read")
 
 
-@click.command(short_help="Let a drained TaskManager take map outputs again.")
+@click.command(short_help="Accept map outputs again after a drain.")
 @click.argument("url", default=DEFAULT_URL)
 @proof_options
 def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
-    """Let the TaskManager whose HTTP port is at URL take new map outputs again.
+    """Accept map outputs again at the TaskManager whose HTTP port is at URL.
 
-    It takes back `sluice drain`. A TaskManager that has been told to stop, stops all the same; exit
-    code 1 then. Who may drain it may do this.
+    This reverts `sluice drain` and needs the same token. It does not cancel a stop: the exit code
+    is 1 then.
     """
     url = http_url(url)
     token = Given(secret_file, token_file).token(SCOPE_ADMIN)

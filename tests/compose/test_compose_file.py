@@ -1,4 +1,4 @@
-"""What docker-compose.yml says, seen without an engine."""
+"""Checks of docker-compose.yml that need no engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_check(name: str, port: int) -> int:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_health_check_asks_directly_whatever_proxy_there_is(name):
+def test_a_health_check_ignores_a_proxy(name):
     with page_serving("{}") as port:
         assert run_check(name, port) == 0
     with page_serving("{}", 503) as port:

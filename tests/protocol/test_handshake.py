@@ -271,7 +271,7 @@ def test_refused(hello: m.Hello, credential: Credential, reason: str) -> None:
 
 
 @pytest.mark.parametrize("credential", [None, TASK])
-def test_the_instance_goes_to_those_who_know_it(credential: Credential | None) -> None:
+def test_the_instance_id_is_sent_with_its_feature_bit(credential: Credential | None) -> None:
     offer = OFFER._replace(features=FEATURE_INSTANCES, instance_id="1")
     admission = vectors.admission(SECRET, anonymous=True)
     for features, told in ((0, ""), (FEATURE_INSTANCES, "1")):

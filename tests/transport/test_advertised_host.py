@@ -40,7 +40,7 @@ async def test_a_name_of_the_loopback_is_reported_and_not_advertised(
     names[NAME] = ["127.0.1.1"]
     monkeypatch.setattr(advertised_host, "_own_address", lambda listened: "10.0.0.7")
     assert await told(bind_host=bind_host) == "10.0.0.7"
-    assert "the host's name node-1 is 127.0.1.1 here" in caplog.text
+    assert "the host's name node-1 resolves to 127.0.1.1 here" in caplog.text
     assert "advertising 10.0.0.7 instead: set advertised_host" in caplog.text
 
 
@@ -63,13 +63,13 @@ async def test_a_name_with_an_address_beyond_the_loopback_is_advertised(names, c
 async def test_a_configured_name_of_the_loopback_is_reported(names, caplog, keys):
     names["a.b"] = ["127.0.1.1"]
     assert await told(**keys) == "a.b"
-    assert "a.b is 127.0.1.1 on this host, which no other host can reach" in caplog.text
+    assert "a.b resolves to 127.0.1.1 on this host, which no other host can reach" in caplog.text
 
 
 async def test_a_name_that_is_not_known_is_reported(names, caplog):
     names[NAME] = socket.gaierror(-2, "Name or service not known")
     assert await told(bind_host="*") == NAME
-    assert "cannot be looked up here" in caplog.text
+    assert "cannot be resolved on this host" in caplog.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.1", "localhost"])

@@ -51,7 +51,7 @@ async def test_both_ends_have_the_user_timeout(seconds: float | None, millisecon
         await end(client)
 
 
-async def test_data_that_nobody_takes_ends_the_connection() -> None:
+async def test_data_that_is_not_read_ends_the_connection() -> None:
     config = a_config(tcp_user_timeout_seconds=0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())

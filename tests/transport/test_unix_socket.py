@@ -1,4 +1,4 @@
-"""The file of a Unix socket is made again when someone removes it."""
+"""The file of a Unix socket is made again after it was removed."""
 
 from __future__ import annotations
 

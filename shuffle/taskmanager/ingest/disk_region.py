@@ -172,7 +172,7 @@ class DiskRegion(ReceivedRegion):
                 if segment.size_bytes != size:  # the producer sends less: segments would have gaps
                     most = 1
                 self._free.append(segment)
-        except BaseException:  # the region does not come about, and cannot be aborted
+        except BaseException:  # no region is made that could be aborted
             self._give_back_free()
             raise
         return max(1, len(self._free))

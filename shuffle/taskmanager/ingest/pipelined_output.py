@@ -198,7 +198,7 @@ class PipelinedOutput(IncomingOutput):
             is_extension = length < arriving.size_bytes and self.partition.extend_last(
                 subpartition, arriving.memory[:length]
             )
-            self._arriving = None  # until here :meth:`drop_arriving` gives it back
+            self._arriving = None  # until here :meth:`drop_arriving` returns it
             if is_extension:
                 self._credit.put_back(arriving)
             else:

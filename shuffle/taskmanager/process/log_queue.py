@@ -1,8 +1,8 @@
-"""A queue with a bound between the threads of a process and its standard error.
+"""A bounded queue between the threads of a process and its standard error.
 
-A pipe, a terminal or a file may take no more bytes for as long as it likes: a log driver that
-hangs, a terminal that is stopped with Ctrl-S, a disk that does not answer. Only the queue's own
-thread waits for them. Lines that find no room are dropped and counted.
+A write to standard error may block: the log driver behind a pipe hangs, a terminal is stopped with
+Ctrl-S, a disk does not answer. Only the queue's own thread waits for it. If the queue is full,
+lines are dropped and counted.
 """
 
 import io
@@ -29,12 +29,12 @@ class LogQueue:
     """Writes lines to a file descriptor from a thread of its own.
 
     The thread starts with the first line and is a daemon thread: it never keeps the process alive.
-    While no line finds room, none is taken until half of the queue is written. A line then says how
-    many are missing.
+    When the queue is full, lines are dropped until half of it is written. A line then says how many
+    are missing.
 
     Args:
         fd: Where to write; stays open.
-        max_bytes: Most bytes that wait.
+        max_bytes: Maximum size of the queued lines.
         describe: Returns the line that says how many lines were dropped.
     """
 
@@ -48,8 +48,8 @@ class LogQueue:
         self.dropped_lines = 0
         """Lines that were dropped so far: there was no room, or they could not be written."""
         self.due: Callable[[], float | None] | None = None
-        """Called in the thread after each turn. It may add lines, and returns the seconds after
-        which it is to be called again; None: when there are lines."""
+        """Called in the thread after each write. It may add lines, and returns the seconds after
+        which to call it again; None: when there are lines."""
         self._describe = describe
         self._max_bytes = max_bytes
         # Re-entrant: the collector may run a finalizer that logs while this thread has the lock.
@@ -57,7 +57,7 @@ class LogQueue:
         self._lines: deque[bytes] = deque()
         self._queued_bytes = 0
         self._unreported = 0
-        """Lines dropped since the last line that said so; not 0: nothing is taken."""
+        """Lines dropped since the last line that reported some; not 0: lines are dropped."""
         self._writing = False
         self._woken = False
         self._closing = False
@@ -86,15 +86,15 @@ class LogQueue:
             self._changed.notify_all()
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Wait until everything is written, for a time at most; tell whether it is. Blocks."""
+        """Wait until everything is written or the time is over; return whether it is. Blocks."""
         with self._changed:
             return self._changed.wait_for(self._is_drained, timeout_seconds)
 
     def close(self, timeout_seconds: float) -> None:
         """Wait as :meth:`drain` does, and end the thread, unless it is stuck. Blocks.
 
-        What comes later is dropped. It does not need the lock, which a thread that the interpreter
-        has stopped at its end may have.
+        Later lines are dropped. :meth:`put` then does not take the lock: a thread that the
+        interpreter stopped at its end may hold it.
         """
         drained = self.drain(timeout_seconds)
         with self._changed:
@@ -154,9 +154,9 @@ class LogQueue:
 
 
 class QueuedStream(io.TextIOBase):
-    """A text stream in place of standard error, whose whole lines go to a :class:`LogQueue`.
+    """A text stream that replaces standard error and puts whole lines into a :class:`LogQueue`.
 
-    It takes what Python itself writes there: warnings, errors of threads and finalizers, usage.
+    Python itself writes there, too: warnings, errors of threads and finalizers, usage.
     """
 
     encoding = _ENCODING
@@ -172,7 +172,7 @@ class QueuedStream(io.TextIOBase):
         return self._queue.fd
 
     def isatty(self) -> bool:
-        """Tell whether a terminal is behind the queue."""
+        """Return whether a terminal is behind the queue."""
         return os.isatty(self._queue.fd)
 
     def writable(self) -> bool:
@@ -180,7 +180,7 @@ class QueuedStream(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Queue text up to its last line end; the rest waits for its own. Never blocks."""
+        """Queue text up to its last line end; the rest waits for its line end. Never blocks."""
         with self._lock:
             whole, end, rest = (self._begun + text).rpartition("\n")
             if len(rest) > MAX_WRITE_BYTES:
@@ -192,7 +192,7 @@ class QueuedStream(io.TextIOBase):
 
 
 def _write(fd: int, data: bytes) -> bool:
-    """Write everything, or nothing more after an error; tell which. Blocks."""
+    """Write everything, or stop at an error; return whether all is written. Blocks."""
     rest = memoryview(data)
     while rest:
         try:
@@ -201,6 +201,6 @@ def _write(fd: int, data: bytes) -> bool:
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll()
-        except OSError:  # nobody reads any more, or the disk is full: there is nobody to tell
+        except OSError:  # the reader is gone, or the disk is full: it cannot be logged
             return False
     return True

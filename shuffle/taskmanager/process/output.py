@@ -1,7 +1,7 @@
-"""Standard error of the daemon: the log, and whatever else is written there.
+"""Standard error of the daemon: the log, and the output of Python and libraries.
 
-Nothing that is written waits for a reader, see :mod:`log_queue`; and nothing fills a disk because
-somebody knocks at a port, see :mod:`repeats`.
+No thread waits until standard error is read, see :mod:`log_queue`. Refused connections cannot fill
+a disk with log lines, see :mod:`repeats`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .repeats import Repeats
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 LAST_LINES_SECONDS: Final = 0.5
-"""Time that the last lines get at the end of the process if nobody reads them."""
+"""Time for the last lines at the end of the process if standard error is not read."""
 
 _formatter: Final = logging.Formatter(LOG_FORMAT)
 _queue: LogQueue | None = None
@@ -27,7 +27,7 @@ _queue: LogQueue | None = None
 def redirect() -> None:
     """Put a queue in front of standard error, to the end of the process. Idempotent.
 
-    A stream without a file descriptor, as tests put there, stays: nobody waits for it.
+    A stream without a file descriptor, as in tests, stays: writing to it does not block.
     """
     global _queue
     if _queue is not None or sys.stderr is None:
@@ -43,10 +43,10 @@ def redirect() -> None:
 
 
 def start_logging(level: str) -> None:
-    """Let the log go to standard error, unless it goes somewhere already.
+    """Write the log to standard error, unless it has a handler already.
 
     Args:
-        level: Least severity, as ``log_level`` has it.
+        level: Minimum log level, one of ``log_level``.
     """
     handler: logging.Handler
     if _queue is None:
@@ -58,7 +58,7 @@ def start_logging(level: str) -> None:
 
 
 def last_lines() -> None:
-    """Write what was counted, and wait until everything is written, LAST_LINES_SECONDS at most.
+    """Write the lines about counted records, then wait LAST_LINES_SECONDS for the queue at most.
 
     Lines that come later are dropped: call it at the end of the process.
     """
@@ -68,7 +68,7 @@ def last_lines() -> None:
 
 
 def dropped_lines() -> int:
-    """Return how many lines of this process were dropped because nobody took them."""
+    """Return how many lines of this process were dropped because the queue was full."""
     return 0 if _queue is None else _queue.dropped_lines
 
 
@@ -111,7 +111,7 @@ class LogHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write the lines about what was counted. Does not wait for the queue."""
+        """Queue the lines about counted records. Does not wait until they are written."""
         self.acquire()
         try:
             for logger, level, text in self._repeats.end():

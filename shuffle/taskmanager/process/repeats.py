@@ -1,14 +1,15 @@
-"""Decides which records of the log are written, and which are only counted.
+"""Decides which log records are written, and which are only counted.
 
-Whoever reaches a port can cause lines without end: 1,344 a second have been seen, 40 GB a day. So
-in each period
+Clients without a credential can cause any number of lines: 1,344 a second have been seen, 40 GB a
+day. So in each period
 
 - of records about a connection, the first of each kind and source is written. The others are
-  counted, and one line for each kind tells their number by source;
-- of all other records, those of one kind are written up to a number of bytes, and then counted.
+  counted, and one line for each kind has their number by source;
+- other records of one kind are written up to a number of bytes, and then counted.
 
-A kind is a line of the source code. Records about connections name theirs, see
-:func:`sluice.transport.errors.counted`. Records below INFO are all written.
+Records about connections name their kind and source, see
+:func:`sluice.transport.connection_log.counted`. The kind of other records is their format string,
+or the logger for other libraries. Records below INFO are all written.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ KIND_BYTES: Final = 16 * 1024
 """Bytes that are written of one kind in a period: a hundred lines, or a few tracebacks."""
 
 MAX_SOURCES: Final = 32
-"""Pairs of kind and source that are told apart in a period; the others count as one source."""
+"""Pairs of kind and source that are counted separately; more count as one source."""
 
 MAX_KINDS: Final = 256
-"""Kinds that are told apart in a period; the others count by the name of their logger."""
+"""Kinds that are counted separately in a period; more count by the name of their logger."""
 
 MAX_NAMED_SOURCES: Final = 8
-"""Sources that a line names, those with most records first."""
+"""Sources that a line names, beginning with those that have most records."""
 
 OTHER_SOURCES: Final = "other addresses"
 _OWN_LOGGERS: Final = f"{__name__.partition('.')[0]}."
 
 
 class _Kind(NamedTuple):
-    """What tells records of one kind from others.
+    """The key of records of one kind.
 
     Attributes:
         logger: Name of the logger.
         level: Severity.
-        what: The format string, or what the record itself names as its kind.
+        what: The kind that the record names, or its format string.
     """
 
     logger: str
@@ -54,7 +55,7 @@ class _Kind(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A line in place of records that were counted.
+    """A line about records that were counted.
 
     Attributes:
         logger: Name of their logger.
@@ -83,12 +84,12 @@ class Entry:
         return self.budget_bytes > 0
 
     def written(self, text: str) -> None:
-        """Take the size of a written record off the budget."""
+        """Subtract the size of a written record from the budget."""
         self.budget_bytes -= len(text)
 
 
 class Repeats:
-    """The records of the present period, by kind and source. Used under the handler's lock.
+    """The records of the current period, by kind and source. Used under the handler's lock.
 
     Args:
         clock: Returns seconds.
@@ -102,7 +103,7 @@ class Repeats:
         self._entries: dict[tuple[_Kind, str | None], Entry] = {}
         self._sources = 0
         self.has_counted = False
-        """Whether the end of the period has something to tell."""
+        """Whether records were counted in this period."""
 
     def remaining_seconds(self) -> float:
         """Return the time until the end of the period; 0 or less: it is over."""
@@ -134,7 +135,7 @@ class Repeats:
         self.has_counted = True
 
     def end(self) -> Iterator[Summary]:
-        """End the period, and begin the next; yield the lines about what was counted."""
+        """End the period and begin the next; yield the lines about counted records."""
         entries, self._entries = self._entries, {}
         now = self._clock()
         seconds, self._began = now - self._began, now
@@ -155,7 +156,7 @@ class Repeats:
 
 
 def _named(counts: dict[str, int]) -> str:
-    """Return the numbers by source, the largest first; of small ones only their sum."""
+    """Return the numbers by source, the largest first, and the sum of the small ones."""
     known = sorted(
         (source for source in counts if source != OTHER_SOURCES), key=lambda source: -counts[source]
     )

@@ -1,12 +1,11 @@
-"""The signals of the process, and its end in time whatever its other threads do.
+"""Receives the signals of the process, and ends it at its deadline even if other threads hang.
 
-A thread of its own waits for the signals, so that they count also while the event loop stands
-still. The first SIGTERM or SIGINT begins the stop; a second one ends the process at once, and so
-does a stop that takes longer than it may. The kernel's timer tells that: its signal goes to the
-same thread.
+A thread of its own waits for the signals, so that they are handled even if the event loop is stuck.
+The first SIGTERM or SIGINT begins the stop. A second one ends the process at once, and so does the
+deadline of the stop: a timer of the kernel sends a signal to the same thread.
 
-The process then ends without waiting for anything, because a thread in a disk access that does not
-return cannot be ended. That is safe at any time, as after SIGKILL.
+The process then ends without waiting for its threads, because a thread in a disk access that does
+not return cannot be ended. That is safe at any time, like SIGKILL.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class ProcessSignals:
     def start(self) -> None:
         """Begin to wait.
 
-        Call it in the main thread before other threads start: they inherit its mask, and one that
-        does not block the signals could take one away.
+        Call it in the main thread before other threads start: they inherit its mask, and a thread
+        that does not block the signals could receive one.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         # When the interpreter stops the thread, the kernel's own actions end the process.
@@ -64,12 +63,12 @@ class ProcessSignals:
         on_stop: Callable[[], None],
         on_reload: Callable[[], None],
     ) -> None:
-        """Have functions called on an event loop.
+        """Set the functions to call on an event loop.
 
         Args:
             loop: The loop.
-            on_stop: Called once after the first SIGTERM or SIGINT, also one that came before.
-            on_reload: Called after each SIGHUP from now on.
+            on_stop: Called once after the first SIGTERM or SIGINT, which may have come already.
+            on_reload: Called after each later SIGHUP.
         """
         with self._lock:
             self._receiver = _Receiver(loop, on_stop, on_reload)
@@ -77,7 +76,7 @@ class ProcessSignals:
                 loop.call_soon(on_stop)
 
     def end_within(self, seconds: float) -> None:
-        """End the process after a time, however far it is. Replaces an earlier time."""
+        """End the process after a time, even if it is not done. Replaces an earlier time."""
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _run(self) -> None:

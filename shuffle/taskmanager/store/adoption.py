@@ -178,7 +178,7 @@ def _by_shuffle(candidates: Iterable[_Candidate]) -> dict[ShuffleKey, list[_Cand
 def _output(candidate: _Candidate) -> MapOutput:
     (each,) = candidate.rows
     if not isinstance(each, Committed):
-        raise TypeError("secured regions are no map output")
+        raise TypeError("secured regions are not a map output")
     key, map_attempt_id, num_subpartitions, regions, origin, replicas = each.row
     return MapOutput(
         key,

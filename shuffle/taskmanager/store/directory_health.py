@@ -117,13 +117,13 @@ class DirectoryHealth:
         return change
 
     def failed(self) -> None:
-        """Take note that a read or a write of data has failed: it is left out already."""
+        """Record that a read or a write of data has failed: it is left out already."""
         if self.state is HealthState.IN_USE:
             self._leave()
             self.state = HealthState.OUT
 
     def stays_out(self, *, empty: bool) -> None:
-        """Take note that a directory could not be used again, what it held or empty."""
+        """Record that a directory could not be used again, with its content or empty."""
         self.state = HealthState.LOST if empty else HealthState.OUT
         self._good = 0
 

@@ -240,7 +240,7 @@ class OtherJournalFormat(StorageUnavailable):
         super().__init__(
             directory,
             f"its journal has format {found}, this release reads format {known}; "
-            "everything in it stays as it is",
+            "nothing in it was changed",
             "Start the release of Sluice that wrote it, or give this one other data_directories",
         )
 

@@ -1,4 +1,4 @@
-"""System calls on files that a build of Python may lack, each with what takes its place.
+"""System calls on files that a build of Python may lack, each with a substitute.
 
 A Python that was built for an old C library does not have everything that its host has: one for
 glibc before 2.26 lacks ``RWF_NOWAIT``. So each name is looked up when it is needed.
@@ -60,7 +60,7 @@ def read_without_waiting(fd: int, buffers: Sequence[Memory], offset: int) -> int
 
     Raises:
         BlockingIOError: The page cache has none of them.
-        OSError: The read failed; with an error of ``UNSUPPORTED``, it always will.
+        OSError: The read failed; an error of ``UNSUPPORTED`` is permanent.
     """
     flag = getattr(os, "RWF_NOWAIT", None)
     preadv = getattr(os, "preadv", None)

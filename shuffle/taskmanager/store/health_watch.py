@@ -97,7 +97,7 @@ class HealthWatch:
     async def _draw(
         self, directory: Path, tier: ArenaTier | None, health: DirectoryHealth, finding: Finding
     ) -> None:
-        """Draw the consequences of a probe. A failure of ours must not end the watch."""
+        """Apply the outcome of a probe. An error in this must not end the watch."""
         change = health.take(finding)
         try:
             done = await self._change(directory, tier, change, finding.reason)

@@ -70,7 +70,7 @@ class JournalFiles:
         self._tiers = tiers
         self._kept = kept
         self._full: set[bytes] = set()
-        """Arenas whose journals have no room in any place."""
+        """Arenas whose journals have no room in any directory."""
         self._moved = {
             arena
             for arena, journal in self.journals.items()
@@ -141,7 +141,7 @@ class JournalFiles:
                 and await self._finds_room(arena, home)
                 and await self._rewrite(arena, home) is None
             ):
-                logger.warning("the journal of %s lies there again", home)
+                logger.warning("the journal of %s has moved back there", home)
             elif not await self._threads[arena].run(self.journals[arena].is_in_place):
                 await self._write_anew(arena, self._tiers.journal_places(arena))
         for arena in sorted(self._full):
@@ -166,7 +166,7 @@ class JournalFiles:
                 self._compact_above_bytes[arena] = 0
                 continue
             self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
-            logger.error("the journal %s cannot be written anew: %s", journal.path, error)
+            logger.error("the journal %s cannot be rewritten: %s", journal.path, error)
             if error.errno not in FULL and arena not in self._moved:
                 self._note_failure(arena, error)
 

@@ -29,7 +29,7 @@ MiB; at 1 GB/s of fresh data the thread is 64 ms ahead."""
 SPARED_PART: Final = 16
 """The tier leaves 1/16 of the file system to its journal and to region areas."""
 
-MOST_SPARED_BYTES: Final = 64 * 1024 * 1024
+MAX_SPARED_BYTES: Final = 64 * 1024 * 1024
 """It leaves no more than this."""
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and pages fault in on first use
@@ -82,7 +82,7 @@ class MemoryTier(TrimmedTier):
         path, fd = open_arena(directory)
         try:
             capacity = capacity_bytes - capacity_bytes % PAGE_BYTES
-            # A mapping has at least a page, also of an empty file.
+            # A mapping has at least a page, even if the file is empty.
             mapped = max(capacity, os.fstat(fd).st_size, PAGE_BYTES)
             os.ftruncate(fd, mapped)
             tier = cls(path, fd, capacity, mapped)
@@ -143,7 +143,7 @@ class MemoryTier(TrimmedTier):
         allocator = self._allocator
         reachable = self._backed_bytes + self._ask_for_room()
         if reachable < min(allocator.frontier_bytes, self._capacity):
-            return 0  # the file system has no pages for the holes that were given back
+            return 0  # the file system has no pages for the holes that were returned to it
         growth = max(0, reachable - allocator.frontier_bytes)
         within = max(allocator.largest_hole_bytes, allocator.tail_free_bytes + growth)
         return min(within, allocator.largest_free_bytes)
@@ -309,7 +309,7 @@ class MemoryTier(TrimmedTier):
         capacity = self._capacity
         others = max(0, total - free - os.fstat(self.fd).st_blocks * 512)
         needed = others + capacity
-        needed += min(needed // (SPARED_PART - 1) + 1, MOST_SPARED_BYTES)
+        needed += min(needed // (SPARED_PART - 1) + 1, MAX_SPARED_BYTES)
         logger.warning(
             "memory tier %s: memory_tier_bytes is %d, and the file system, of %d bytes with %d "
             "free, has room for %d; other regions go to disk, and the tier grows when there is "
@@ -330,4 +330,4 @@ class MemoryTier(TrimmedTier):
 
 def _spared_bytes(total: int) -> int:
     """Return the bytes that the tier leaves free in a file system of a size."""
-    return min(total // SPARED_PART, MOST_SPARED_BYTES)
+    return min(total // SPARED_PART, MAX_SPARED_BYTES)

@@ -304,7 +304,7 @@ def _recover(storage: OpenedStorage) -> None:
         report_other_formats(tier.directory)
     counts = (storage.index.map_outputs, storage.index.stored_bytes, storage.forgotten)
     if any(counts):
-        message = "adopted %d map outputs (%d bytes); %d others are not whole any more"
+        message = "adopted %d map outputs (%d bytes); %d others are incomplete and were dropped"
         logger.info(message, *counts)
     for arena, tier in arenas.items():
         each = found.get(arena)

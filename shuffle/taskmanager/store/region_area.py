@@ -8,8 +8,8 @@ that cannot be listed, and the store's files stay private. The TaskManager reads
 
 An area lives as long as there is a reference to it: of a connection to which it is attached, or of
 a copy under way. The next start removes the files of a killed daemon. If the directory is removed,
-as RemoveIPC of systemd does, the areas in use stay usable, and the next one that is made makes the
-directory again.
+as RemoveIPC of systemd does, the areas in use stay usable, and the next area that is made makes
+the directory again.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ RESERVED_BYTES: Final = 1024 * 1024
 """Room ahead of a journal: for 130 map outputs of 2,000 subpartitions, or thousands with few."""
 
 RELEASES_BYTES: Final = 64 * 1024
-"""The last part of it is for releases only; the file of releases has as much room ahead."""
+"""The last part of it is for releases only; the file of releases reserves as much."""
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
 

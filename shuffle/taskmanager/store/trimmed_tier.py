@@ -1,6 +1,6 @@
-"""Base of the tiers that give free space at the end of their arena back to the file system.
+"""Base of the tiers that return free space at the end of their arena to the file system.
 
-Which part of it goes depends on two figures::
+Which part of it is returned depends on two figures::
 
     │ extents and holes │ kept for reuse: retained_bytes │ goes │
     0                   └ the free end begins            └      └ frontier
@@ -27,7 +27,7 @@ _FALLOC_FL_PUNCH_HOLE: Final = 2
 
 
 class TrimmedTier(ArenaTier):
-    """An arena whose free end goes back to the file system.
+    """An arena whose free end is returned to the file system.
 
     Args:
         kind: Memory or disk.
@@ -37,8 +37,7 @@ class TrimmedTier(ArenaTier):
         retained_bytes: Free space at the end of the file, below the capacity, that is kept.
 
     Attributes:
-        on_excess: Called when there is something to give back, so that :meth:`begin_trim` is
-            worthwhile.
+        on_excess: Called when there is excess to return, so that :meth:`begin_trim` is worthwhile.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class TrimmedTier(ArenaTier):
         The blocks of a removed file are freed only when it is closed.
         """
         self._retired = True
-        self._can_punch = False  # nothing is worth giving back before the close
+        self._can_punch = False  # closing the file frees all of it
         self._close_if_unused()
 
     @property

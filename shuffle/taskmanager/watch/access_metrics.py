@@ -65,8 +65,8 @@ def access_metrics(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "http_refused",
-        "Requests to the HTTP port that are not HTTP, without a token that allows them, or from "
-        "another host.",
+        "Requests to the HTTP port that were refused: not HTTP, without a token that allows them, "
+        "or from another host.",
         ("reason",),
         _by_reason(HTTP_REASONS, counters.http_refused),
     )

@@ -1,7 +1,7 @@
-"""Logs and counts what comes to the HTTP port and is not a request.
+"""Logs and counts bytes on the HTTP port that are not a request.
 
-The HTTP server logs a traceback of its parser for each of these, with the bytes that it got.
-Whoever reaches the port could fill the log so. One line says it too.
+The HTTP server would log a traceback of its parser each time, with the bytes that it received, and
+clients without a token could fill the log. One line is enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def server_logger(refused: BoundedCounts) -> logging.Logger:
     """
     made = logging.Logger(__name__)  # of this server alone, because of its filter
     made.parent = logging.getLogger(__name__)
-    made.setLevel(logging.DEBUG)  # the filter tells what passes: the server has some at DEBUG
+    made.setLevel(logging.DEBUG)  # the filter decides: the server logs some at DEBUG
     made.addFilter(_ErrorsOfClients(refused))
     return made
 

@@ -160,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
         self._all.is_served(self)
 
     def end_serving(self) -> None:
-        """Note that the request is answered, but for what the client has not taken yet.
+        """Record that the request is answered, except for bytes the client has not read.
 
         The handler gives the answer to the transport in the same turn of the event loop.
         """

@@ -1,7 +1,7 @@
 """The pages of the HTTP port and the server that answers with them, in the HTTP thread.
 
-Importing them would take longer than anything else in a start. So only the HTTP thread imports this
-module, when the data port serves already.
+Importing them takes longer than anything else in a start. So only the HTTP thread imports this
+module, after the data port has begun to serve.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _daemon(status: TaskManagerStatus) -> Iterator[Metric]:
 def _unix_socket(status: TaskManagerStatus) -> Iterator[Metric]:
     yield total(
         "socket_file_restorations",
-        "Times that the file of the Unix socket was removed by someone else, and made again.",
+        "Times that another program removed the file of the Unix socket, and it was made again.",
         status.counters.socket_file_restorations,
     )
 
@@ -333,7 +333,7 @@ def _incidents(status: TaskManagerStatus) -> Iterator[Metric]:
     counters = status.counters
     yield total(
         "log_lines_dropped",
-        "Lines of the log that were dropped, because standard error took no more.",
+        "Log lines that were dropped because standard error was not read.",
         counters.log_lines_dropped,
     )
     yield totals(

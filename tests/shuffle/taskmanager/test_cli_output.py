@@ -61,7 +61,7 @@ def test_the_help_of_each_command_fits_into_80_columns(path):
     assert result.stdout == run(*path, "--help").stdout
 
 
-def test_all_that_is_known_of_the_options_fits_into_80_columns():
+def test_the_full_help_of_options_fits_into_80_columns():
     shown = run("taskmanager", "--help-all").stdout
     assert [line for line in shown.splitlines() if len(line) > 80] == []
 

@@ -130,7 +130,7 @@ async def test_one_that_is_told_to_stop_while_it_is_to_take_work_again_stops(mon
         assert taskmanager.environment.is_draining
 
 
-async def test_one_whose_lock_is_gone_does_not_take_work_again():
+async def test_a_taskmanager_without_its_lock_stays_drained():
     async with TaskManager.embedded() as taskmanager:
         taskmanager._unlocked("/data: its lock was removed")
         await taskmanager.undrain()

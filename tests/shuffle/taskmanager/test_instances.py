@@ -56,7 +56,7 @@ def test_a_clone_is_refused_while_the_first_is_connected() -> None:
         connected(instances, FIRST)
 
 
-def test_a_connection_that_closes_counts_no_more() -> None:
+def test_a_closing_connection_no_longer_counts() -> None:
     instances = Instances("tm-own")
     connection = connected(instances, FIRST)
     vars(connection)["closing"] = True

@@ -1,4 +1,4 @@
-"""The daemon's log: nobody waits for its reader, and strangers do not fill it."""
+"""The daemon's log: it never blocks the daemon, and refused connections do not fill it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ask(port: int, request: bytes = REQUEST) -> bytes:
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_a_log_that_nobody_reads_stops_nothing(start, level):
+def test_a_log_that_is_not_read_stops_nothing(start, level):
     daemon = start(log_level=level)
     fcntl.fcntl(daemon.process.stderr, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE_BYTES)
     with socket.create_connection(("127.0.0.1", daemon.http_port), TIMEOUT_SECONDS) as client:

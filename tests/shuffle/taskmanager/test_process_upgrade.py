@@ -96,7 +96,7 @@ async def test_the_steps_of_the_page_between_releases_of_one_format(tmp_path: Pa
 
 @one_loop
 async def test_an_upgrade_from_another_format_and_back_loses_nothing(tmp_path: Path, start: Start):
-    """Each release serves what it has written, whichever is started, and leaves the rest alone."""
+    """Each release serves its own map outputs and does not change files of the other one."""
     older = start(OlderRelease)
     await write(older, 0)
     assert older.end() == 0

@@ -58,7 +58,7 @@ async def test_signals_while_files_are_read_have_them_read_once_more() -> None:
     assert len(loaded.threads) == len(loaded.quotas) == 2
 
 
-async def test_nothing_is_read_again_before_the_first_time() -> None:
+async def test_a_reload_before_the_first_read_is_ignored() -> None:
     loaded = Loaded("starting")
     loaded.reloads.request()
     assert loaded.reloads._task is None

@@ -1,4 +1,4 @@
-"""A reader that does not read costs lines, and nobody's time."""
+"""If standard error is not read, lines are dropped and no caller waits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_stuck_reader_costs_lines_that_are_counted(pipe):
     assert pipe.queue.dropped_lines == dropped
 
 
-def test_what_is_dropped_is_one_gap(pipe):
+def test_dropped_lines_leave_one_gap(pipe):
     """Lines that fit again before the reader has taken half of the others are dropped, too."""
     pipe.stick()
     while not pipe.queue.dropped_lines:
@@ -128,7 +128,7 @@ def test_no_half_line_is_left_when_the_process_ends(pipe):
     assert len(found) % len(LINE) == 0
 
 
-def test_what_is_due_is_asked_in_the_thread(pipe):
+def test_due_is_called_in_the_thread(pipe):
     asked = threading.Event()
     pipe.queue.due = asked.set
     pipe.queue.wake()
@@ -146,7 +146,7 @@ def test_a_stream_passes_on_whole_lines_only(pipe):
     assert pipe.queue.dropped_lines == 1
 
 
-def test_what_comes_after_the_end_is_dropped(pipe):
+def test_lines_after_close_are_dropped(pipe):
     pipe.queue.put("last\n")
     pipe.queue.close(TIMEOUT_SECONDS)
     pipe.queue.put("too late\n")

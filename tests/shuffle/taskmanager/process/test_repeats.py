@@ -1,4 +1,4 @@
-"""What anybody can cause at any rate is counted, and does not fill the log."""
+"""Repeated log records are counted instead of written."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_first_of_the_next_period_is_written_again(log):
     ]
 
 
-def test_sources_without_end_cost_a_bounded_number_of_lines(log):
+def test_many_sources_cost_a_bounded_number_of_lines(log):
     for number in range(20_000):
         log.closed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:1")
     assert len(log.queue.take()) == MAX_SOURCES
@@ -107,7 +107,7 @@ def test_sources_without_end_cost_a_bounded_number_of_lines(log):
     assert line.endswith(f": closing: {20_000 - MAX_SOURCES} from other addresses")
 
 
-def test_the_thread_is_woken_once_and_told_when_the_period_ends(log):
+def test_the_thread_is_woken_once_until_the_period_ends(log):
     assert log.queue.due() is None
     for port in range(9):
         log.closed(f"10.0.0.1:{port}")
@@ -144,19 +144,19 @@ def test_texts_of_other_libraries_count_by_their_logger():
     assert len(log.queue.take()) == KIND_BYTES // 1000
 
 
-def test_kinds_without_end_count_by_their_logger(log):
+def test_many_kinds_count_by_their_logger(log):
     for number in range(10_000):
         log.logger.error(f"text number {number}")
     assert len(log.queue.take()) < MAX_KINDS + KIND_BYTES // 40
 
 
-def test_below_info_all_is_written(log):
+def test_records_below_info_are_all_written(log):
     for _ in range(2000):
         log.logger.debug("x" * 100)
     assert len(log.queue.take()) == 2000
 
 
-def test_at_level_debug_all_is_written(log):
+def test_every_record_is_written_at_level_debug(log):
     before = logging.root.level
     logging.root.setLevel(logging.DEBUG)
     try:
@@ -167,7 +167,7 @@ def test_at_level_debug_all_is_written(log):
     assert len(log.queue.take()) == 2000
 
 
-def test_what_the_other_side_sent_forges_no_line(log):
+def test_bytes_of_the_other_side_cannot_forge_a_line(log):
     for _ in range(10_000):
         log.logger.error("it says %s", "a\n2026-11-25 INFO forged")
     log.queue.take()
@@ -176,6 +176,6 @@ def test_what_the_other_side_sent_forges_no_line(log):
     assert line.endswith("it says a\\n2026-11-25 INFO forged")
 
 
-def test_a_record_that_cannot_be_formatted_ends_nothing(log, capsys):
+def test_a_record_that_cannot_be_formatted_is_skipped(log, capsys):
     log.logger.error("%d", "no number")
     assert "no number" in capsys.readouterr().err

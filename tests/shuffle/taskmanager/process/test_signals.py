@@ -1,4 +1,4 @@
-"""A process ends in time, and at its second signal, whatever its threads do."""
+"""A process ends at its deadline and at its second signal, even if its threads hang."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def test_a_later_deadline_replaces_the_first():
     assert "stopping took longer than it may" in log
 
 
-def test_a_deadline_holds_while_nobody_reads_the_log():
+def test_a_deadline_holds_while_the_log_is_not_read():
     full = "logging.root.setLevel('DEBUG'); [logging.info('x' * 999) for _ in range(999)]; "
     with program(full + WAITS, stop_seconds=0.2) as running:
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(TIMEOUT_SECONDS) == 1
 
 
-def test_a_hangup_signal_reloads_and_ends_nothing():
+def test_sighup_reloads_and_does_not_end_the_process():
     with program(WAITS) as running:
         for _ in range(3):
             running.process.send_signal(signal.SIGHUP)

@@ -64,7 +64,7 @@ async def rig(tmp_path):
 
 
 def break_reads(monkeypatch) -> None:
-    """Break the read from the page cache with an error that nobody expects, as a bug would."""
+    """Break the read from the page cache with an unexpected error, as a bug would."""
 
     def broken(reads):
         raise AttributeError("module 'os' has no attribute 'RWF_NOWAIT'")
@@ -97,7 +97,7 @@ async def test_a_failed_channel_does_not_disturb_the_next_one(rig, monkeypatch):
 
 @pytest.mark.interpreted
 async def test_an_error_after_a_wait_for_a_segment_fails_the_channel(rig, monkeypatch):
-    """Else its reader would wait for ever: nobody else tells it."""
+    """Otherwise its reader would wait forever: it gets no other notification."""
     taken = [rig.pool.request_segment_nowait() for _ in range(SEGMENTS)]
     view = rig.view()
     assert view.next_buffer(MUCH) is None

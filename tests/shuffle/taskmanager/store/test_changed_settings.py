@@ -190,7 +190,7 @@ async def test_the_memory_tier_of_another_taskmanager_is_left_alone(tmp_path, ru
     await other.close()
 
 
-async def test_a_memory_tier_that_never_was_leaves_no_directory(tmp_path):
+async def test_a_memory_tier_never_turned_on_leaves_no_directory(tmp_path):
     store = ShuffleStore.open(config(tmp_path, **NO_MEMORY))
     await store.close()
     assert not (tmp_path / "memory").exists()

@@ -1,4 +1,4 @@
-"""A directory that two releases have used: each finds its own files and leaves the others."""
+"""Each of two releases in one directory finds its own files and does not change the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies on tmpfs is removed while the TaskManager runs, as systemd's RemoveIPC does."""
+"""Files on tmpfs are removed while the TaskManager runs, as systemd's RemoveIPC does."""
 
 import contextlib
 import logging

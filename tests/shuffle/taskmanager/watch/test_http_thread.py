@@ -148,7 +148,7 @@ async def test_an_error_at_the_start_is_that_of_the_start():
     await thread.close()
 
 
-async def test_closing_what_was_never_started_and_a_start_that_nobody_awaits():
+async def test_closing_without_a_start_or_with_an_unawaited_start():
     @contextlib.asynccontextmanager
     async def serving():
         yield

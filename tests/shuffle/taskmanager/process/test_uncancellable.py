@@ -1,4 +1,4 @@
-"""A blocking call in a thread, whose result is passed on whatever happens to its caller."""
+"""The result of a blocking call in a thread is passed on even if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from sluice.shuffle.taskmanager.process.to_its_end import to_its_end
+from sluice.shuffle.taskmanager.process.uncancellable import run_uncancellable
 
 PATIENCE_SECONDS = 20
 
 
 async def test_the_result_is_passed_on_and_returned():
     made: list[int] = []
-    assert await to_its_end(lambda: 7, made.append) == 7
+    assert await run_uncancellable(lambda: 7, made.append) == 7
     assert made == [7]
 
 
@@ -24,14 +24,16 @@ async def test_an_error_is_raised_and_nothing_is_passed_on():
 
     made: list[int] = []
     with pytest.raises(OSError, match="in the test"):
-        await to_its_end(fail, made.append)
+        await run_uncancellable(fail, made.append)
     assert made == []
 
 
-async def test_one_that_is_cancelled_twice_still_passes_its_result_on():
+async def test_a_call_cancelled_twice_still_passes_its_result_on():
     may_end = threading.Event()
     made: list[bool] = []
-    call = asyncio.ensure_future(to_its_end(lambda: may_end.wait(PATIENCE_SECONDS), made.append))
+    call = asyncio.ensure_future(
+        run_uncancellable(lambda: may_end.wait(PATIENCE_SECONDS), made.append)
+    )
     for _ in range(2):
         await asyncio.sleep(0)
         call.cancel()

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def to_its_end(make: Callable[[], T], made: Callable[[T], object]) -> T:
+async def run_uncancellable(make: Callable[[], T], made: Callable[[T], object]) -> T:
     """Make something in a thread, and pass it to ``made`` even if this call is cancelled.
 
     Raises:
