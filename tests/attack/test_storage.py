@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from tests.attack.rig import (
     release_shuffle,
     status,
 )
+from tests.support.removal import remove_used
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,7 +174,7 @@ async def test_a_directory_removed_while_running_is_noticed_and_reported(
         daemon.address, ROLE_DRIVER, victim.name, victim.driver, features=FEATURE_LOST_OUTPUTS
     )
     lost = list(ATTEMPTS)[::2]
-    shutil.rmtree(first)
+    remove_used(first)
     assert await driver.expect(OutputsLost) == OutputsLost(SHUFFLE, lost)
     with pytest.raises(RemoteError) as caught:
         await read(daemon.address, victim, lost[:1])

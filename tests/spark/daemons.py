@@ -24,6 +24,7 @@ from sluice.shuffle.taskmanager.http_client import fetch_json
 from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from sluice.transport.access import read_secret
+from tests.support.removal import remove_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,7 +147,7 @@ class Daemon:
 
     def remove_data_directory(self) -> None:
         """Remove its data directory while it runs: all at once, as a disk that is pulled."""
-        _remove(self._data_directory)
+        remove_used(self._data_directory)
 
     def mend_data_directory(self) -> None:
         """Make its data directory again, empty; return when it is used."""
@@ -158,7 +159,7 @@ class Daemon:
 
     def remove_memory_directory(self) -> None:
         """Remove the directory of its memory tier while it runs, which makes it again, empty."""
-        _remove(self._memory_directory)
+        remove_used(self._memory_directory)
 
     def wait_for_all_tiers(self) -> None:
         """Wait until all its tiers are in use."""
@@ -292,12 +293,6 @@ class Daemon:
             "application-expiry-seconds": self._expiry_seconds,
         } | self._options
         return [part for key, value in options.items() for part in (f"--{key}", str(value))]
-
-
-def _remove(directory: Path) -> None:
-    gone = directory.with_name(f"{directory.name}-gone")
-    directory.rename(gone)
-    shutil.rmtree(gone)
 
 
 class Daemons:

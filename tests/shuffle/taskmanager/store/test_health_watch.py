@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import shutil
 import threading
 
 import pytest
@@ -12,6 +11,7 @@ from sluice.shuffle.taskmanager.store import directory_probe, health_watch
 from sluice.shuffle.taskmanager.store.directory_health import Condition, Finding
 from sluice.shuffle.taskmanager.store.errors import JournalWriteFailed
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from tests.support.removal import remove_used
 from tests.support.store import KEY, config, content, fetch, put, settle
 
 SOON_SECONDS = 0.01
@@ -55,7 +55,7 @@ async def filled(store, attempts=6):
 
 async def test_a_directory_that_is_removed_costs_its_outputs_at_once(watched, lost, tmp_path):
     await filled(watched)
-    shutil.rmtree(tmp_path / "a")
+    remove_used(tmp_path / "a")
     await until(lambda: not tier(watched, "a").healthy)
     assert "removed" in tier(watched, "a").reason or "gone" in tier(watched, "a").reason
     assert lost == {KEY: [0, 2, 4]}
@@ -98,7 +98,7 @@ async def test_what_was_lost_stays_lost_when_its_directory_is_back_at_a_start(
 
 async def test_a_directory_that_was_removed_comes_back_empty(watched, tmp_path):
     await filled(watched)
-    shutil.rmtree(tmp_path / "a")
+    remove_used(tmp_path / "a")
     await until(lambda: not tier(watched, "a").healthy)
     (tmp_path / "a").mkdir()
     await until(lambda: tier(watched, "a").healthy)

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.tier import ArenaTier, Extent
 from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.removal import remove_used
 from tests.support.store import KEY, config, content, fetch, put
 
 SOON_SECONDS = 0.01
@@ -48,11 +48,6 @@ def is_open(path: Path) -> bool:
     return any(path.name in each for each in opened)
 
 
-def wipe(directory: Path) -> None:
-    gone = directory.rename(directory.with_name("gone"))  # at once, between two probes
-    shutil.rmtree(gone)
-
-
 def extent_of(output: MapOutput) -> Extent:
     extent = output.regions[0].extent
     assert extent is not None
@@ -78,7 +73,9 @@ def remove_the_journal(directory: Path) -> None:
     next(directory.glob("journal*")).unlink()
 
 
-wipes = pytest.mark.parametrize("remove", [wipe, wipe_files, remove_the_arena, remove_the_journal])
+wipes = pytest.mark.parametrize(
+    "remove", [remove_used, wipe_files, remove_the_arena, remove_the_journal]
+)
 
 
 @wipes
@@ -116,15 +113,15 @@ async def test_a_reader_of_the_memory_that_was_lost_keeps_its_bytes(watched, tmp
 
 async def test_the_memory_that_was_lost_is_free_once_the_tier_is_back(watched, tmp_path):
     before = arena_of(await put(watched, 1, LENGTH))
-    wipe(tmp_path / "memory")
+    remove_used(tmp_path / "memory")
     await eventually(lambda: memory(watched).healthy and memory(watched).extents == 0)
     assert not is_open(before)
 
 
 async def test_a_data_directory_that_is_removed_is_not_made_again(watched, tmp_path):
-    wipe(tmp_path / "data")  # perhaps a disk that is not mounted
+    remove_used(tmp_path / "data")  # perhaps a disk that is not mounted
     await eventually(lambda: not watched.tiers()[1].healthy)
-    wipe(tmp_path / "memory")
+    remove_used(tmp_path / "memory")
     await eventually(lambda: (tmp_path / "memory").exists() and memory(watched).healthy)
     assert not (tmp_path / "data").exists()
 
@@ -138,7 +135,7 @@ async def test_a_tier_that_cannot_come_back_is_logged_once(watched, tmp_path, ca
 
     monkeypatch.setattr(MemoryTier, "open", refuse)
     with caplog.at_level(logging.ERROR):
-        wipe(tmp_path / "memory")
+        remove_used(tmp_path / "memory")
         await eventually(lambda: len(attempts) > 2)
     assert caplog.text.count("no room") == 1
 
@@ -176,7 +173,7 @@ async def test_region_areas_come_back_without_a_restart(tmp_path, elsewhere):
     async with mini_cluster(tmp_path, 1, **settings) as cluster:
         before = await attached(await cluster.producer(0))
         assert is_there(before)
-        wipe(shared if elsewhere else tmp_path / "tm0" / "memory")
+        remove_used(shared if elsewhere else tmp_path / "tm0" / "memory")
         area = await attached(await cluster.producer(0))
         assert is_there(area)
         assert Path(area.path).parent == Path(before.path).parent
@@ -188,7 +185,7 @@ async def test_memory_tier_and_region_areas_come_back_side_by_side(tmp_path):
     async with mini_cluster(tmp_path, 1, health_check_seconds=SOON_SECONDS) as cluster:
         store = cluster[0].store
         before = store.tiers()[0]
-        wipe(tmp_path / "tm0" / "memory")
+        remove_used(tmp_path / "tm0" / "memory")
         assert is_there(await attached(await cluster.producer(0)))
         await eventually(lambda: not store.tiers()[0].healthy or store.tiers()[0] != before)
         await eventually(lambda: store.tiers()[0].healthy)
