@@ -11,6 +11,7 @@ import pytest
 
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 from tests.docs.examples import ROOT, Example, examples, examples_of, pages
+from tests.spark.class_archive import kept_archive, options_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,12 @@ def endpoint() -> Iterator[str]:
         yield taskmanager.endpoint
 
 
+@pytest.fixture(scope="module")
+def java_options(request: pytest.FixtureRequest) -> str:
+    """Options with the class archive that the tests of Spark make, if they have made it."""
+    return options_for(kept_archive(request.config.cache.mkdir("spark-classes")))
+
+
 def test_no_block_is_missed():
     fences = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
     assert len(EXAMPLES) == fences > 5
@@ -59,14 +66,18 @@ def test_types(tmp_path: Path):
 
 
 @pytest.mark.parametrize("example", [_parameter(example) for example in DIFFERENT])
-def test_it_runs(example: Example, endpoint: str, tmp_path: Path):
+def test_it_runs(example: Example, endpoint: str, java_options: str, tmp_path: Path):
     program = tmp_path / f"{example.name}.py"
     program.write_text(example.module_for(endpoint), encoding="utf-8")
     submit = ["-c", SUBMIT, "submit", "--endpoints", endpoint, "--", *SMALL_JOB]
     done = subprocess.run(
         [sys.executable, *(submit if example.kind == "submit" else []), str(program)],
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": SMALL_SESSION},
+        env={
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": SMALL_SESSION,
+            "SPARK_SUBMIT_OPTS": java_options,
+        },
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,

@@ -43,9 +43,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "8",
 }
 
-COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Small machines compile slowly, and nothing here runs long."""
-
 LOCAL_MASTER = "local[2,4]"
 """Two cores, and as many attempts of a task as on a cluster."""
 
@@ -70,7 +67,7 @@ class Application(SparkApplication):
         *,
         archive: str = "",
     ) -> None:
-        java = f"{COMPILER} {archive or java_options(directory)}"
+        java = archive or java_options(directory)
         every = {
             "spark.driver.extraJavaOptions": java,
             "spark.executor.extraJavaOptions": java,

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 NAME = "classes.jsa"
 """The archive's name in the directory of the applications that use it."""
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Small machines compile slowly, and no JVM of the tests runs long."""
+
 JAVA_TIMEOUT_SECONDS = 60.0
 
 
@@ -31,19 +34,23 @@ def kept_archive(folder: Path) -> Path:
 
 
 def java_options(directory: Path) -> str:
-    """Options of a JVM that uses the archive in ``directory``, if it has one.
+    """Options of a JVM that lives for seconds and uses the archive in ``directory``, if any."""
+    return options_for(directory / NAME)
 
-    What the JVM has to say about an archive that does not fit is not for the log of the tests.
+
+def options_for(archive: Path) -> str:
+    """Return what `java_options` returns, for an archive elsewhere.
+
+    The messages of the JVM about an archive that does not fit are kept out of the tests' logs.
     """
-    archive = directory / NAME
     if not archive.exists():
-        return ""
-    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        return SHORT_LIVED
+    return f"{SHORT_LIVED} -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def recording_options(archive: Path) -> str:
     """Options of a JVM that writes ``archive`` when it ends."""
-    return f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def _fingerprint(spark: SparkInstallation) -> str:

@@ -55,7 +55,7 @@ def test_two_clients_of_a_connect_server_shuffle_through_sluice(
             "PYSPARK_PYTHON": python,
             # Takes a free port for the server.
             "SPARK_TESTING": "1",
-            "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 {java_options(directory)}",
+            "SPARK_SUBMIT_OPTS": java_options(directory),
         },
     )
     assert done.returncode == 0, done.stderr[-4000:]

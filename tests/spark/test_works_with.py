@@ -102,12 +102,11 @@ def environment(directory: Path, tmp_path: Path) -> dict[str, str]:
     )
     inherited = {name: text for name, text in os.environ.items() if "SPARK" not in name}
     paths = [str(Path(sys.executable).parent), str(spark.home / "bin"), os.environ["PATH"]]
-    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options(directory)}"
     return inherited | {
         "PATH": os.pathsep.join(paths),
         "SPARK_HOME": str(spark.home),
         "SPARK_CONF_DIR": str(tmp_path),
-        "SPARK_SUBMIT_OPTS": java,
+        "SPARK_SUBMIT_OPTS": java_options(directory),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(REPOSITORY),
     }
