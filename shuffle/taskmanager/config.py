@@ -50,7 +50,7 @@ CONFIG_FILE_VARIABLE: Final = "SLUICE_CONFIG"
 """Names the configuration file when there is no ``--config``."""
 
 COMPOSE_VARIABLES: Final = frozenset(
-    {"SLUICE_IMAGE", "SLUICE_SPARK_IMAGE", "SLUICE_PUBLISH_ADDRESS"}
+    {"SLUICE_IMAGE", "SLUICE_SPARK_IMAGE", "SLUICE_PUBLISH_ADDRESS", "SLUICE_OPEN_FILES"}
 )
 """Variables that docker-compose.yml reads; a shell that exports them may start a TaskManager."""
 

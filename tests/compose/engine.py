@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,8 @@ _PROGRAMS = {
 }
 """Programs that a private engine needs, and the Debian packages that bring them."""
 _COMPOSE_PACKAGE = "docker-compose"
+OPEN_FILES = 65536
+"""The default of SLUICE_OPEN_FILES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,9 @@ def any_engine(directory: Path, name: str) -> Iterator[Engine]:
         environment["DOCKER_HOST"] = f"unix://{socket}"
         # Debian's engine is driven by its classic builder: BuildKit's client part may be missing.
         environment |= {"DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
+        # It can grant no more than this process may have.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        environment["SLUICE_OPEN_FILES"] = str(min(OPEN_FILES, most))
         yield Engine(environment, _compose(environment), private=True)
 
 

@@ -12,6 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from sluice.shuffle.taskmanager.store.memory_tier import SPARED_PART
+from sluice.transport.config import TransportConfig
+from tests.compose.engine import OPEN_FILES
 from tests.support.http_servers import page_serving
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -64,7 +66,9 @@ def test_the_log_of_every_container_has_a_limit(name):
 
 @pytest.mark.parametrize("name", ["taskmanager-1", "taskmanager-2"])
 def test_taskmanagers_may_have_as_many_open_files_as_connections(name):
-    assert SERVICES[name]["ulimits"] == {"nofile": {"soft": 65536, "hard": 65536}}
+    files = f"${{SLUICE_OPEN_FILES:-{OPEN_FILES}}}"
+    assert SERVICES[name]["ulimits"] == {"nofile": {"soft": files, "hard": files}}
+    assert 2 * TransportConfig().max_connections <= OPEN_FILES
 
 
 @pytest.mark.parametrize("name", ["taskmanager-1", "taskmanager-2"])

@@ -227,7 +227,12 @@ def test_an_unknown_variable_is_refused_unless_the_platform_sets_it():
 @pytest.mark.parametrize(
     "variables",
     [
-        {"SLUICE_IMAGE": "sluice:1", "SLUICE_SPARK_IMAGE": "x", "SLUICE_PUBLISH_ADDRESS": "::"},
+        {
+            "SLUICE_IMAGE": "sluice:1",
+            "SLUICE_SPARK_IMAGE": "x",
+            "SLUICE_PUBLISH_ADDRESS": "::",
+            "SLUICE_OPEN_FILES": "20000",
+        },
         {
             "SLUICE_DATA_PORT": "tcp://10.0.0.1:7337",
             "SLUICE_DATA_SERVICE_HOST": "10.0.0.1",
