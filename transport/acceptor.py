@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from .connection_log import counted
 from .descriptors import Reserve
 from .host_port import ANY_FAMILY
 
@@ -52,15 +51,15 @@ class InNeed(NamedTuple):
             with a descriptor of the reserve.
         reserve: Descriptors that are kept for that.
         make_room: Called when the reserve is used up; may close connections.
-        is_full: Returns whether to refuse the next connection as if no descriptor was left, so that
-            some remain for other connections. Called with the number of accepted connections that
-            do not have their protocol yet. Needs ``refusal``.
+        early_refusal: Returns the bytes to send before the next connection is closed, or None to
+            serve it. Keeps descriptors for other connections. Called with the number of accepted
+            connections that do not have their protocol yet.
     """
 
     refusal: Callable[[], bytes] | None = None
     reserve: int = 1
     make_room: Callable[[], None] = lambda: None
-    is_full: Callable[[int], bool] = lambda starting: False
+    early_refusal: Callable[[int], bytes | None] = lambda starting: None
 
 
 class Acceptor:
@@ -134,11 +133,11 @@ class Acceptor:
                     self._wait_for_resources()
                     return
                 continue
-            refusal = self._in_need.refusal
-            if refusal is not None and self._in_need.is_full(len(self._starting)):
-                _refuse(accepted, refusal())
-            else:
+            reason = self._in_need.early_refusal(len(self._starting))
+            if reason is None:
                 self._serve(accepted)
+            else:
+                _refuse(accepted, reason)
 
     def _serve(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
@@ -169,7 +168,7 @@ class Acceptor:
         except BaseException as error:
             accepted.close()
             if isinstance(error, OSError):  # the peer has gone already
-                extra = counted("connections ended at their start", self._name)
+                extra = {"kind": "connections ended at their start", "source": self._name}
                 _log.info(
                     "a connection to %s ended at its start: %s", self._name, error, extra=extra
                 )

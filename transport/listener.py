@@ -28,23 +28,38 @@ from .unix_socket import UnixSocket
 _log = logging.getLogger(__name__)
 
 
-REFUSALS_SHARE: Final = 8
-"""An eighth of the data connections is kept for those that wait for their refusal."""
+REFUSALS_SHARE: Final = 16
+"""A sixteenth of the data connections is kept for those over TCP that wait for their refusal, and
+another one for those over the Unix socket."""
 
 
 class Limits(NamedTuple):
     """How many connections are kept at a time.
 
     Attributes:
-        connections: Connections that are served.
+        connections: Connections that are served, over TCP and over the Unix socket together.
         handshakes: Connections in their handshake, over TCP and over the Unix socket each.
-        refusals: Room for connections that wait for their refusal. When ``connections`` and this
-            are used up, by any of them, further connections are closed at once.
+        refusals: Connections that wait for their refusal, over TCP and over the Unix socket each.
+            Further ones are closed at once.
     """
 
     connections: int
     handshakes: int
     refusals: int
+
+
+class Unserved(NamedTuple):
+    """Accepted connections that are not served, of TCP or of the Unix socket.
+
+    Strangers on the network must not shut out this host, so each has its own limits.
+
+    Attributes:
+        unproven: Connections that have not finished their handshake.
+        refused: Connections that get an error and are closed.
+    """
+
+    unproven: set[Connection]
+    refused: set[Connection]
 
 
 class Listener:
@@ -79,11 +94,8 @@ class Listener:
         self._changed = asyncio.Event()
         self._limits = Limits(config.max_connections, config.max_handshakes, config.max_handshakes)
         self.connections: set[Connection] = set()
-        self._unproven: tuple[set[Connection], set[Connection]] = set(), set()
-        """Connections that were let in and have not finished their handshake, over TCP and over the
-        Unix socket: strangers on the network must not shut out this host."""
-        self._refused: set[Connection] = set()
-        """Connections that get an error and are closed; they do not count for the limits."""
+        self._over_tcp = Unserved(set(), set())
+        self._over_unix = Unserved(set(), set())
         self.control_memory = ControlMemory(config.max_control_memory_bytes)
         """Counts the control parts and the unread messages of all connections."""
         self.loop_shares = LoopShares()
@@ -154,7 +166,7 @@ class Listener:
         tls = self.tls = reloading_tls(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
-            connection = self._accept()
+            connection = self._accept(self._over_tcp)
             if tls is None:
                 return LoopProtocol(connection)
             return TlsTransport(connection, tls.current(), self._config.handshake_timeout_seconds)
@@ -163,9 +175,8 @@ class Listener:
             sockets = await bind(hosts, port)
             self.port = sockets[0].getsockname()[1]
             name = f"the data port {host_ports(hosts, self.port)}"
-            # What it could be told under TLS takes a handshake first, which takes its time.
-            refusal = self._refuse_without_descriptors if tls is None else _say_nothing
-            in_need = InNeed(refusal, is_full=self._is_full)
+            # Under TLS, the reason can be sent after a handshake only, which takes its time.
+            in_need = self._in_need(self._over_tcp, tells=tls is None)
             self._acceptors += listen(sockets, accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
             raise AddressUnavailable(
@@ -179,15 +190,14 @@ class Listener:
         self.unix_socket = UnixSocket(
             path,
             self._config.socket_mode,
-            lambda: LoopProtocol(self._accept(over_tcp=False)),
+            lambda: LoopProtocol(self._accept(self._over_unix)),
             self._config.listen_backlog,
-            InNeed(self._refuse_without_descriptors, is_full=self._is_full),
+            self._in_need(self._over_unix, tells=True),
         )
         self.unix_socket.start()
 
-    def _accept(self, *, over_tcp: bool = True) -> Connection:
-        unproven = self._unproven[0 if over_tcp else 1]
-        refusal = self._refusal(len(unproven))
+    def _accept(self, unserved: Unserved) -> Connection:
+        refusal = self._refusal(unserved)
         connection = Connection(
             self._config,
             self._segment_size_bytes,
@@ -203,19 +213,28 @@ class Listener:
             on_closed=self._closed,
         )
         self.connections.add(connection)
-        (unproven if refusal is None else self._refused).add(connection)
+        (unserved.unproven if refusal is None else unserved.refused).add(connection)
         self.accepted_total += 1
+        self.refused_total += refusal is not None
         if not self._accepting:
             connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
-    def _refusal(self, unproven: int) -> TooManyConnections | None:
-        """Return the error for the next connection if a limit is reached."""
-        served = len(self.connections) - len(self._refused)
+    @property
+    def _served(self) -> int:
+        return len(self.connections) - len(self._over_tcp.refused) - len(self._over_unix.refused)
+
+    def _refusal(self, unserved: Unserved, starting: int = 0) -> TooManyConnections | None:
+        """Return the error for the next connection if a limit is reached.
+
+        Args:
+            unserved: Those of its socket.
+            starting: Further connections that will be accepted before it.
+        """
+        served, unproven = self._served + starting, len(unserved.unproven) + starting
         limits = self._limits
         if served < limits.connections and unproven < limits.handshakes:
             return None
-        self.refused_total += 1
         if served < limits.connections:
             return TooManyConnections(
                 "The TaskManager has reached its limit of unfinished handshakes",
@@ -230,23 +249,36 @@ class Listener:
             remedy="Raise transport.max_connections, and the limit of open files with it",
         )
 
-    def _is_full(self, starting: int) -> bool:
-        """Return whether to close the next connection at once: no room is left to keep it."""
-        limits = self._limits
-        return len(self.connections) + starting >= limits.connections + limits.refusals
+    def _in_need(self, unserved: Unserved, *, tells: bool) -> InNeed:
+        """Return how connections of a socket are refused that are not kept for a moment.
 
-    def _refuse_without_descriptors(self) -> bytes:
-        """Return the error for a connection that has no descriptor to be served with."""
-        self.accepted_total += 1
-        self.refused_total += 1
-        error = TooManyConnections(
+        Args:
+            unserved: Those of the socket.
+            tells: Whether they get the reason; the others are closed in silence.
+        """
+
+        def refuse(error: TooManyConnections) -> bytes:
+            self.accepted_total += 1
+            self.refused_total += 1
+            self.outcomes.turned_away(error)
+            return encode(error_response(None, error)) if tells else b""
+
+        def refuse_early(starting: int) -> bytes | None:
+            # Those that start may become refused ones, or take the last places of served ones.
+            if len(unserved.refused) + starting < self._limits.refusals:
+                return None
+            error = self._refusal(unserved, starting)
+            return None if error is None else refuse(error)
+
+        return InNeed(lambda: refuse(self._no_descriptor()), early_refusal=refuse_early)
+
+    def _no_descriptor(self) -> TooManyConnections:
+        return TooManyConnections(
             "The TaskManager has no open file left for another connection",
             value=len(self.connections) + 1,
             limit=len(self.connections),
             remedy="Try again, or raise the limit of open files of the TaskManager (ulimit -n)",
         )
-        self.outcomes.turned_away(error)
-        return encode(error_response(None, error))
 
     def _within_open_files(self) -> Limits:
         """Return the limits of connections that the process can keep.
@@ -256,7 +288,7 @@ class Listener:
         config = self._config
         most = data_connections()
         refusals = max(1, min(config.max_handshakes, most // REFUSALS_SHARE))
-        most = max(1, most - refusals)
+        most = max(1, most - 2 * refusals)
         limits = Limits(
             min(config.max_connections, most),
             min(config.max_handshakes, max(1, most // 3)),
@@ -272,19 +304,16 @@ class Listener:
 
     def _proven(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
         handler = self._handler_factory(connection, greeting)
-        for unproven in self._unproven:
-            unproven.discard(connection)
+        for unserved in (self._over_tcp, self._over_unix):
+            unserved.unproven.discard(connection)
         self.outcomes.greeted += 1
         return handler
 
     def _closed(self, connection: Connection) -> None:
-        greeted = not any(connection in each for each in (*self._unproven, self._refused))
-        for each in (self.connections, *self._unproven, self._refused):
+        unserved = (*self._over_tcp, *self._over_unix)
+        greeted = not any(connection in each for each in unserved)
+        for each in (self.connections, *unserved):
             each.discard(connection)
         self._ended.setdefault(connection.role, Traffic()).add(connection.traffic)
         self.outcomes.ended(connection, greeted=greeted)
         self._changed.set()
-
-
-def _say_nothing() -> bytes:
-    return b""

@@ -19,6 +19,7 @@ from sluice.transport import descriptors, listener
 from sluice.transport.acceptor import InNeed, listen
 from sluice.transport.connector import Address
 from sluice.transport.descriptors import Reserve, free_descriptors
+from tests.support.certificates import Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
     RawPeer,
@@ -132,7 +133,7 @@ async def test_in_need_a_few_are_served_and_then_room_is_asked_for() -> None:
 
 
 async def test_limits_fit_into_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "data_connections", lambda: 4)  # three are served
+    monkeypatch.setattr(listener, "data_connections", lambda: 5)  # three are served
     async with a_service(a_config()) as service:
         served = [await open_client(service.address) for _ in range(3)]
         with pytest.raises(RemoteError) as caught:
@@ -148,26 +149,50 @@ async def test_limits_fit_into_the_limit_of_open_files(monkeypatch: pytest.Monke
 
 
 async def test_a_crowd_that_is_refused_does_not_take_the_last_descriptors(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(listener, "data_connections", lambda: 4)  # one is told why it is refused
-    async with a_service(a_config()) as service:
+    """One of them is kept until it has read why; the others get the reason and are closed."""
+    monkeypatch.setattr(listener, "data_connections", lambda: 5)
+    path = tmp_path / "sluice.sock"
+    async with a_service(a_config(socket_path=path)) as service:
         served = [await open_client(service.address) for _ in range(3)]
         with client_sockets(*[socket.AF_INET] * 3) as crowd:
             for sock in crowd:  # all are accepted in one turn of the event loop
                 sock.setblocking(True)
                 sock.connect(tuple(service.address))
                 sock.setblocking(False)
-            answers = [(await RawPeer(sock).read_frame())[0] for sock in crowd]
-        told = [answer.message for answer in answers if isinstance(answer, ErrorResponse)]
-        assert [("max_connections" in text, "no open file" in text) for text in told] == [
-            (True, False),
-            (False, True),
-            (False, True),
-        ]
-        assert service.listener.refused_total == 3
+            peers = [RawPeer(sock) for sock in crowd]
+            answers = [(await peer.read_frame())[0] for peer in peers]
+            told = [answer.message for answer in answers if isinstance(answer, ErrorResponse)]
+            assert ["transport.max_connections" in text for text in told] == [True] * 3
+            with pytest.raises(RemoteError, match=r"transport\.max_connections"):
+                await open_client(Address(str(path), 0))
+            assert service.listener.refused_total == 4
+            await end(served.pop())
+            await (await service.handler(2)).until_lost()
+            await end(await open_client(Address(str(path), 0)))
         for client in served:
             await end(client)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_silent_crowd_over_tcp_leaves_room_on_the_unix_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tls: bool
+) -> None:
+    """Also if it fills the handshakes and the room for those that are refused."""
+    monkeypatch.setattr(listener, "data_connections", lambda: 8)
+    path = tmp_path / "sluice.sock"
+    settings = Authority(tmp_path).settings() if tls else {}
+    config = a_config(socket_path=path, max_handshakes=2, **settings)
+    async with a_service(config) as service:
+        with client_sockets(*[socket.AF_INET] * 6) as crowd:
+            for sock in crowd:
+                sock.setblocking(True)
+                sock.connect(tuple(service.address))
+            await until(lambda: service.listener.accepted_total == 6)
+            assert service.listener.refused_total == 4
+            assert len(service.listener.connections) <= 3
+            await end(await open_client(Address(str(path), 0)))
 
 
 def test_what_is_free_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

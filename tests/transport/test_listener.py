@@ -380,7 +380,7 @@ async def test_a_connection_accepted_after_the_close_is_closed_at_once() -> None
     made: list[Connection] = []
 
     def late() -> LoopProtocol:
-        made.append(accept())
+        made.append(accept(service.listener._over_tcp))
         return LoopProtocol(made[0])
 
     server = await loop.create_server(late, "127.0.0.1", 0)
