@@ -19,7 +19,7 @@ from .access_metrics import BAD_REQUEST
 if TYPE_CHECKING:
     from ...counters import BoundedCounts
 
-_ERRORS_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+_ERRORS_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError)
 
 
 def server_logger(refused: BoundedCounts) -> logging.Logger:
@@ -43,6 +43,9 @@ class _ErrorsOfClients(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Rewrite a record about an error of a client; others pass if their level is logged."""
         error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ConnectionError):  # the client has gone, which is no error
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+            record.exc_info = record.exc_text = None
         if not isinstance(error, _ERRORS_OF_CLIENTS):
             return logging.getLogger(__name__).isEnabledFor(record.levelno)
         remote = str(record.args[0]) if isinstance(record.args, tuple) and record.args else "?"

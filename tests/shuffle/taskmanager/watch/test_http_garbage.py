@@ -7,10 +7,13 @@ import contextlib
 import random
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 
 from sluice.protocol.messages import ROLE_PRODUCER, BeginRegion
+from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config import HttpConfig
 from sluice.shuffle.taskmanager.watch import bad_requests
+from sluice.shuffle.taskmanager.watch.access_metrics import BAD_REQUEST
 from sluice.shuffle.taskmanager.watch.http import HttpServer
 from tests.support.fakes import no_drain
 from tests.support.fuzz_streams import frame, hello
@@ -87,3 +90,34 @@ async def test_open_connections_do_not_stop_others():
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+
+def failed_with(error: Exception) -> BoundedCounts:
+    """Return what is counted when the HTTP server logs an error of a connection."""
+    counted = BoundedCounts()
+    try:
+        raise error
+    except type(error):
+        bad_requests.server_logger(counted).exception("Error handling request from %s", "10.0.0.1")
+    return counted
+
+
+def test_a_client_that_goes_away_is_no_bad_request(caplog):
+    assert not failed_with(ConnectionResetError("gone"))
+    assert not caplog.records
+    with caplog.at_level("DEBUG"):
+        failed_with(ConnectionResetError("gone"))
+    assert [(each.levelname, each.exc_info) for each in caplog.records] == [("DEBUG", None)]
+
+
+def test_an_error_of_the_parser_is_counted_and_one_line(caplog):
+    assert failed_with(BadHttpMessage("no\nrequest")) == {BAD_REQUEST: 1}
+    (record,) = caplog.records
+    assert record.getMessage() == "refusing a request of 10.0.0.1: BadHttpMessage: no"
+    assert not record.exc_info
+
+
+def test_an_error_of_ours_keeps_its_traceback(caplog):
+    assert not failed_with(RuntimeError("ours"))
+    (record,) = caplog.records
+    assert record.exc_info
