@@ -62,5 +62,9 @@ def one_line(error: BaseException | str) -> str:
 
     It is cut to MOST_LOGGED_CHARACTERS.
     """
-    text = str(error)[:MOST_LOGGED_CHARACTERS]
+    return printable(str(error)[:MOST_LOGGED_CHARACTERS])
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for what would end a line or control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
+from ...transport.errors import printable
 from ...transport.host_port import is_loopback
 from ...transport.settings import (
     NONE_ALLOWED,
@@ -241,7 +242,7 @@ class ConfigProblem:
     """The origin of the value: a file, a variable or a flag."""
 
     def __str__(self) -> str:
-        return f"{self.text} [{self.origin}]" if self.origin else self.text
+        return printable(f"{self.text} [{self.origin}]" if self.origin else self.text)
 
 
 class ConfigError(SluiceError):
@@ -313,7 +314,7 @@ class _Given:
             raise ConfigError(
                 (ConfigProblem(f"configuration file {path} cannot be read: {reason}"),)
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
                 (ConfigProblem(f"configuration file {path} is not TOML: {error}"),)
             ) from error

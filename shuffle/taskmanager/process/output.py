@@ -7,7 +7,9 @@ a disk with log lines, see :mod:`repeats`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import os
 import sys
 import time
 from typing import Final
@@ -27,9 +29,16 @@ _queue: LogQueue | None = None
 def redirect() -> None:
     """Put a queue in front of standard error, to the end of the process. Idempotent.
 
-    A stream without a file descriptor, as in tests, stays: writing to it does not block.
+    A stream without a file descriptor, as in tests, stays: writing to it does not block. Standard
+    streams that were closed become the null device: sockets must not get their descriptors, which
+    libuv refuses to close.
     """
     global _queue
+    for fd in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # gets the lowest descriptor that is free
     if _queue is not None or sys.stderr is None:
         return
     try:

@@ -77,7 +77,7 @@ class ProcessSignals:
 
     def end_within(self, seconds: float) -> None:
         """End the process after a time, even if it is not done. Replaces an earlier time."""
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, min(seconds, threading.TIMEOUT_MAX))
 
     def _run(self) -> None:
         while True:

@@ -384,7 +384,13 @@ def test_every_mistake_is_listed_at_once(toml):
 
 @pytest.mark.parametrize(
     ("content", "answer"),
-    [(b"a = [", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "No such file")],
+    [
+        (b"a = [", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"a = " + b"[" * 5000, "is not TOML"),
+        (None, "No such file"),
+    ],
+    ids=["no value", "no text", "deep", "missing"],
 )
 def test_a_file_that_cannot_be_read(tmp_path, content, answer):
     path = tmp_path / "sluice.toml"

@@ -102,6 +102,16 @@ def test_a_later_deadline_replaces_the_first():
     assert "stopping took longer than it may" in log
 
 
+def test_a_deadline_beyond_all_clocks_leaves_the_second_signal():
+    with program(WAITS, stop_seconds=1e300) as running:
+        running.process.send_signal(signal.SIGTERM)
+        running.read_until("SIGTERM received")
+        running.process.send_signal(signal.SIGTERM)
+        code, log = running.end()
+    assert code == 1
+    assert "a second signal ends the process at once" in log
+
+
 def test_a_deadline_holds_while_the_log_is_not_read():
     full = "logging.root.setLevel('DEBUG'); [logging.info('x' * 999) for _ in range(999)]; "
     with program(full + WAITS, stop_seconds=0.2) as running:
