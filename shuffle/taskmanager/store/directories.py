@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import StorageInUse, StorageUnavailable
+from .tier import FULL
 
 LOCK_NAME = "lock"
 ID_NAME = "taskmanager-id"
@@ -50,8 +51,7 @@ class DirectoryLock:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 opened.callback(os.close, self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(self._fd, 0)
-                os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+                _write_holder(self._fd)
             except OSError as error:
                 if error.errno == errno.EWOULDBLOCK:
                     raise StorageInUse(directory, _holder(self.path)) from error
@@ -80,6 +80,17 @@ def _lock_directory(fd: int) -> None:
         raise
     except OSError:
         return
+
+
+def _write_holder(fd: int) -> None:
+    """Write the process id into a lock file, for messages: it is locked without it, too."""
+    text = str(os.getpid()).encode()
+    try:
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
 
 
 def _holder(path: Path) -> str:
@@ -156,14 +167,15 @@ def refuse_other_owner(directory: Path) -> None:
     """Refuse a directory that another user may have made in a shared place like /tmp.
 
     Raises:
-        StorageUnavailable: It belongs to another user.
+        StorageUnavailable: It belongs to another user, or is a link of another user.
         OSError: It is not there.
     """
-    owner = directory.stat().st_uid
-    parent = directory.resolve().parent.stat()
-    if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:
-        raise StorageUnavailable(
-            directory,
-            f"it belongs to user {owner}, not to user {os.geteuid()}",
-            "Remove it, or configure another directory",
-        )
+    for path in (directory.absolute(), directory.resolve()):
+        owner = path.lstat().st_uid
+        parent = path.parent.stat()
+        if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:
+            raise StorageUnavailable(
+                directory,
+                f"it belongs to user {owner}, not to user {os.geteuid()}",
+                "Remove it, or configure another directory",
+            )

@@ -128,3 +128,32 @@ def test_the_id_is_stable_and_kept_in_every_directory(tmp_path):
 def test_an_id_that_cannot_be_kept_is_an_error(tmp_path):
     with pytest.raises(StorageUnavailable, match="cannot be kept"):
         taskmanager_id([tmp_path / "missing"])
+
+
+def test_a_directory_of_a_full_file_system_is_locked(tmp_path, monkeypatch):
+    """The process id in the file is for messages only."""
+
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(StorageInUse, match="process unknown"):
+        DirectoryLock(tmp_path)
+    lock.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+def test_a_link_of_another_user_in_a_shared_directory_is_refused(tmp_path):
+    private, shared = tmp_path / "private", tmp_path / "shared"
+    private.mkdir()
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "sluice"
+    link.symlink_to(private)
+    os.lchown(link, 12345, 12345)
+    with pytest.raises(StorageUnavailable, match="it belongs to user 12345"):
+        DirectoryLock(link)
+    assert list(private.iterdir()) == []
+    os.lchown(link, os.geteuid(), os.getegid())
+    DirectoryLock(link).release()  # a link of one's own is no attack

@@ -255,3 +255,15 @@ async def test_a_tier_larger_than_its_file_system_uses_what_there_is(opened_in_s
     assert tmpfs.free_bytes > 0  # for its journal
     for attempt in range(16):
         assert await fetch(store, store.lookup(KEY, attempt)) == content(attempt, MIB)
+
+
+async def test_a_start_on_a_full_file_system_makes_a_removed_lock_again(opened_in_shm, tmpfs):
+    store = opened_in_shm()
+    await warm(store)
+    await store.close()
+    lock = tmpfs.mounted_at / "memory" / "lock"
+    lock.unlink()
+    tmpfs.fill()
+    again = opened_in_shm()
+    assert lock.exists()
+    assert await fetch(again, again.map_outputs(KEY)[0]) == content(0, OUTPUT_BYTES)
