@@ -97,12 +97,12 @@ class OpenedStorage:
             self.locks.remove(lock)
             lock.release()
         self.locks.append(DirectoryLock(directory))
+        # A new file, with a new id: readers and writers may still use the one that was lost.
+        remove_arenas(directory)
         tier: DiskTier | MemoryTier
         if directory in config.data_directories:
             tier = DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
         else:
-            # A new file: cutting or filling one that readers have mapped would harm them.
-            remove_arenas(directory)
             tier = MemoryTier.open(directory, config.memory_tier_bytes)
         try:
             tier.finish_adoption()

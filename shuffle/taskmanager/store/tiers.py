@@ -217,8 +217,8 @@ class Tiers:
         return [*([] if self._memory is None else [self._memory]), *self._disks]
 
     def left_out(self) -> list[Path]:
-        """Return the data directories that could not be used at the start."""
-        return [Path(each.directory) for each in self._left_out if each.kind == "disk"]
+        """Return the local directories that could not be used at the start."""
+        return [Path(each.directory) for each in self._left_out if each.kind != "remote"]
 
     def use_anew(self, tier: DiskTier | MemoryTier) -> None:
         """Use a directory that was lost, or left out at the start, with an empty arena."""

@@ -10,9 +10,10 @@ import pytest
 from sluice.shuffle.taskmanager.store import directory_probe, health_watch
 from sluice.shuffle.taskmanager.store.directory_health import Condition, Finding
 from sluice.shuffle.taskmanager.store.errors import JournalWriteFailed
+from sluice.shuffle.taskmanager.store.outputs import MapOutput, arenas_of
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.removal import remove_used
-from tests.support.store import KEY, config, content, fetch, put, settle
+from tests.support.store import KEY, config, content, fetch, put, settle, write_region
 
 SOON_SECONDS = 0.01
 PATIENCE_SECONDS = 30
@@ -118,21 +119,41 @@ async def test_a_directory_that_was_removed_comes_back_empty(watched, tmp_path):
     await again.close()
 
 
-async def test_a_directory_of_a_wrong_start_is_used_when_it_is_mended(tmp_path):
-    bad = tmp_path / "bad"
+async def test_a_lost_directory_gets_a_file_that_nobody_uses(watched, tmp_path):
+    """Readers and writers of the lost one still have it open, and get no bytes of the new one."""
+    before = next(each for each in watched._tiers.tiers() if each.directory.name == "a")
+    kept = os.dup(before.fd)
+    under_way = [await write_region(watched, b"x" * 10_000, [10_000]) for _ in range(2)]
+    (region,) = [each for each in under_way if before.tier_id in arenas_of([each])]
+    assert region.extent is not None
+    next((tmp_path / "a").glob("journal-*")).unlink()
+    await until(lambda: not before.healthy)
+    await until(lambda: tier(watched, "a").healthy)
+    for attempt in range(10, 14):
+        await put(watched, attempt, 10_000)
+    assert os.pread(kept, 10_000, region.extent.offset) == b"x" * 10_000
+    with pytest.raises(JournalWriteFailed, match="left out"):
+        await watched.commit(MapOutput(KEY, 1, 1, (region,)))
+    assert len(list((tmp_path / "a").glob("arena-*"))) == 1
+    os.close(kept)
+
+
+@pytest.mark.parametrize("name", ["bad", "memory"])
+async def test_a_directory_of_a_wrong_start_is_used_when_it_is_mended(tmp_path, name):
+    bad = tmp_path / name
     bad.touch()
     store = ShuffleStore.open(
         config(
             tmp_path,
-            data_directories=(bad, tmp_path / "good"),
+            data_directories=(tmp_path / "bad", tmp_path / "good"),
             health_check_seconds=SOON_SECONDS,
         )
     )
     store.watch(lambda lost: None)
-    assert not tier(store, "bad").healthy
+    assert not tier(store, name).healthy
     bad.unlink()
     bad.mkdir()
-    await until(lambda: tier(store, "bad").healthy)
+    await until(lambda: tier(store, name).healthy)
     assert len(store.tiers()) == 3
     await store.close()
 
