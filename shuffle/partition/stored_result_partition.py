@@ -208,7 +208,9 @@ class StoredResultPartition(BufferWritingPartition):
             else:
                 each[1].close()
         if contents:
-            self._writing = asyncio.get_running_loop().create_task(self._write_region(contents))
+            writing = asyncio.get_running_loop().create_task(self._write_region(contents))
+            if not writing.done():  # an eager task can have ended already
+                self._writing = writing
 
     async def _write_region(self, contents: list[Gathered]) -> None:
         failure: SluiceError | None = None
