@@ -29,6 +29,7 @@ FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
 FUZZ_SPARK_SEED := 0
 UPGRADE := --upgrade
+PYTHONS := python3.12 python3.13 python3.14
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
 SUITES :=
@@ -44,7 +45,7 @@ MINUTES := 25
 AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -124,6 +125,16 @@ test-compiled: compiled ## the tests of the data path, compiled
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \
 	  -o pythonpath="$(COMPILED) ." tests/protocol tests/transport tests/shuffle tests/fuzz \
 	  tests/benchmarks $(PYTEST_ARGS)
+
+# A virtual environment for each, in build/.
+test-pythons: jar ## the tests without Spark on other Pythons, or PYTHONS="/path/to/python3.13"
+	@for python in $(PYTHONS); do \
+	  venv=build/venv-$$($$python -c 'import platform; print(platform.python_version())'); \
+	  $(MAKE) --no-print-directory setup PYTHON=$$python VENV=$$venv && \
+	  $$venv/bin/python -m pytest -n 2 --dist loadgroup -m "not spark" tests/protocol \
+	    tests/transport tests/shuffle tests/spark_integration tests/test_optional_names.py \
+	    $(PYTEST_ARGS) || exit 1; \
+	done
 
 test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.5.9 4.0.5"
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
