@@ -93,6 +93,8 @@ class Acceptor:
         self._most_a_turn = most_a_turn
         self._reserve = Reserve(in_need.reserve)
         self._starting: set[asyncio.Task[None]] = set()
+        self._without_protocol: set[socket.socket] = set()
+        """Sockets of connections whose protocol is not made yet; later the protocols count."""
         sock.setblocking(False)
         sock.listen(backlog)
         self._loop.add_reader(sock, self._ready)
@@ -133,7 +135,7 @@ class Acceptor:
                     self._wait_for_resources()
                     return
                 continue
-            reason = self._in_need.early_refusal(len(self._starting))
+            reason = self._in_need.early_refusal(len(self._without_protocol))
             if reason is None:
                 self._serve(accepted)
             else:
@@ -141,6 +143,7 @@ class Acceptor:
 
     def _serve(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
+        self._without_protocol.add(accepted)
         task = self._loop.create_task(self._start(accepted))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -163,9 +166,14 @@ class Acceptor:
         return True
 
     async def _start(self, accepted: socket.socket) -> None:
+        def make() -> asyncio.BaseProtocol:
+            self._without_protocol.discard(accepted)
+            return self._factory()
+
         try:
-            await self._loop.connect_accepted_socket(self._factory, accepted)
+            await self._loop.connect_accepted_socket(make, accepted)
         except BaseException as error:
+            self._without_protocol.discard(accepted)
             accepted.close()
             if isinstance(error, OSError):  # the peer has gone already
                 extra = {"kind": "connections ended at their start", "source": self._name}
