@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from .descriptors import Reserve
 from .host_port import ANY_FAMILY
+from .loop import start_task
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class Acceptor:
     def _serve(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         self._without_protocol.add(accepted)
-        task = self._loop.create_task(self._start(accepted))
+        task = start_task(self._start(accepted))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from .connector import Address
 from .errors import ConnectFailed
+from .loop import start_task
 
 
 class Client(Protocol):
@@ -94,7 +95,7 @@ class ConnectionPool(Generic[C]):
         if entry.client is not None:
             return entry.client
         if entry.task is None:
-            entry.task = asyncio.ensure_future(self._make(entry))
+            entry.task = start_task(self._make(entry))
         try:
             # shield: one user's cancellation must not end the attempt of the others
             return await asyncio.shield(entry.task)

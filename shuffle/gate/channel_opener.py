@@ -7,13 +7,13 @@ its kind is made and opened.
 """
 
 import abc
-import asyncio
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
 from ...transport.connector import Address
+from ...transport.loop import start_task
 from ..errors import InvalidRequest, failure_of
 from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentOwner
 from ..names import SubpartitionRange
@@ -21,6 +21,9 @@ from ..partition.view import DataListener
 from .buffer_manager import BufferManager
 from .local_input_channel import LocalInputChannel
 from .remote_input_channel import CreditSender, RemoteInputChannel
+
+if TYPE_CHECKING:
+    import asyncio
 
 EXCLUSIVE_REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Time for which a channel waits for segments that other gates and partitions hold."""
@@ -123,7 +126,7 @@ class ChannelOpener:
 
     def start(self, batch: list[Opening]) -> None:
         """Open channels in a task of their own; more may join before its first step."""
-        task = asyncio.get_running_loop().create_task(self._open_or_fail(batch))
+        task = start_task(self._open_or_fail(batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

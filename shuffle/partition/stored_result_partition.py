@@ -15,6 +15,7 @@ import logging
 from typing import Final
 
 from ...protocol.errors import SluiceError
+from ...transport.loop import start_task
 from ..errors import TooManyEvents, internal_error
 from ..memory import LocalBufferPool
 from .blocks import BlockCodec, BlockEncoder
@@ -208,9 +209,7 @@ class StoredResultPartition(BufferWritingPartition):
             else:
                 each[1].close()
         if contents:
-            writing = asyncio.get_running_loop().create_task(self._write_region(contents))
-            if not writing.done():  # an eager task can have ended already
-                self._writing = writing
+            self._writing = start_task(self._write_region(contents))
 
     async def _write_region(self, contents: list[Gathered]) -> None:
         failure: SluiceError | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ...transport import descriptors
 from ...transport import loop as event_loop
+from ...transport.loop import start_task
 from .config import ConfigError, TaskManagerConfig
 from .process.signals import FAILURE, ProcessSignals
 from .taskmanager import TaskManager
@@ -63,8 +64,8 @@ async def _serve(
     signals.notify(loop, stop.set, _Reloads(taskmanager, load_again).request)
     try:
         await taskmanager.start()
-        drained = loop.create_task(_drain_at(stop, taskmanager, config))
-        ended = loop.create_task(unlocked.wait())
+        drained = start_task(_drain_at(stop, taskmanager, config))
+        ended = start_task(unlocked.wait())
         await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
         for each in (drained, ended):
             each.cancel()
@@ -101,7 +102,7 @@ class _Reloads:
             return
         self._wanted = True
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = start_task(self._run())
 
     async def _run(self) -> None:
         while self._wanted:

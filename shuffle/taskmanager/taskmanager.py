@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
+from ...transport.loop import start_task
 from ..client.credentials import client_credential
 from .config import TaskManagerConfig
 from .copies.copies import CopiesConfig
@@ -242,7 +243,7 @@ class TaskManager:
             _log.info("TaskManager %s drains", self.environment.taskmanager_id)
         if migrate:
             if self._migrating is None or self._migrating.done():
-                self._migrating = asyncio.create_task(self.environment.migrate())
+                self._migrating = start_task(self.environment.migrate())
             migrating = self._migrating
             await asyncio.wait({migrating})
             if not migrating.cancelled():

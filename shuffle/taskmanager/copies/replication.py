@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ....transport.connector import Address
+from ....transport.loop import start_task
 from ...counters import Counters
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
@@ -244,7 +245,7 @@ class Replication:
     def _start_workers(self) -> None:
         free = self._services.config.copy_streams - len(self._workers)
         for _ in range(min(free, len(self._queue))):
-            worker = asyncio.get_running_loop().create_task(self._work())
+            worker = start_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._worker_ended)
 

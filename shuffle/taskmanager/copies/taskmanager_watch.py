@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocol.errors import SluiceError
 from ....transport.connector import Address
 from ....transport.errors import TaskManagerMismatch
+from ....transport.loop import start_task
 from .watch_leg import WatchLeg
 
 if TYPE_CHECKING:
@@ -73,9 +74,8 @@ class TaskManagerWatch:
         self._lost_after_seconds = lost_after_seconds
         self._changed = changed
         self._tried = asyncio.Event()
-        loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._task = loop.create_task(self._run())
+        self._task = start_task(self._run())
 
     async def first_answer(self) -> None:
         """Wait until it was connected to once, or could not be, or the watch is closed.

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from ....transport.connector import Address
+from ....transport.loop import start_task
 from .known_taskmanagers import KnownTaskManagers, address_of
 from .taskmanager_watch import Presence, TaskManagerWatch
 from .watch_leg import WatchLeg
@@ -106,6 +107,6 @@ class Watches:
             self._changed(watch.taskmanager_id, watch.presence, before)
 
     def _end(self, watch: TaskManagerWatch) -> None:
-        closing = asyncio.get_running_loop().create_task(watch.close())
+        closing = start_task(watch.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

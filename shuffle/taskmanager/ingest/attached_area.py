@@ -7,6 +7,7 @@ from typing import Final
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.messages import AttachRegionArea, RegionAreaAttached
 from ....transport.connection import Connection
+from ....transport.loop import start_task
 from ...errors import ChecksumMismatch, MapOutputMismatch, failure_of
 from ..store.region_area import RegionArea, RegionAreas
 from ..store.region_writer import RegionWriter
@@ -58,9 +59,7 @@ class AttachedArea:
         if message.token or not message.size_bytes:
             self._attached(self._areas.find(application_id, message.token))
         else:
-            self._creating = asyncio.get_running_loop().create_task(
-                self._create(application_id, message.size_bytes)
-            )
+            self._creating = start_task(self._create(application_id, message.size_bytes))
 
     def detach(self) -> None:
         """Give up the area that is attached, or is being made. Idempotent."""
@@ -129,7 +128,7 @@ class CopiedRegion(IncomingRegion):
             )
         if writer.length:
             area.retain()
-            self._copying = asyncio.get_running_loop().create_task(self._copy(area, offset))
+            self._copying = start_task(self._copy(area, offset))
 
     async def flush(self) -> None:
         """Wait until every byte is in the extent and the checksum is compared.

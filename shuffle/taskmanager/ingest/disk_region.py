@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ....protocol.errors import CreditExceeded, SluiceError
 from ....protocol.framing import PayloadMemory
+from ....transport.loop import start_task
 from ...errors import MapOutputMismatch, failure_of
 from ...memory import (
     BufferGroup,
@@ -102,7 +103,7 @@ class DiskRegion(ReceivedRegion):
         for group in groups:
             complete = self._add(group.payload)
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing = start_task(self._write())
         return complete
 
     async def flush(self) -> None:

@@ -5,9 +5,8 @@ the buffer before it still waits and has room for the bytes, they are copied the
 segment is free again. So flushes that find their reader busy do not become messages of their own.
 """
 
-import asyncio
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import CreditExceeded, InvalidEvent, SluiceError
 from ....protocol.events import EndOfPartition, decode_event
@@ -24,6 +23,7 @@ from ....protocol.messages import (
     PipelinedData,
     TaskEvent,
 )
+from ....transport.loop import start_task
 from ...errors import (
     EndOfPartitionMismatch,
     InvalidRequest,
@@ -51,6 +51,9 @@ from .states import (
     not_open,
 )
 from .waiting import Waiter
+
+if TYPE_CHECKING:
+    import asyncio
 
 _MESSAGES: Final = frozenset(PIPELINED)
 
@@ -242,7 +245,7 @@ class PipelinedOutput(IncomingOutput):
             )
         self.state = after
         self._credit.close()
-        self._finishing = asyncio.get_running_loop().create_task(self._answer_finish())
+        self._finishing = start_task(self._answer_finish())
 
     async def _answer_finish(self) -> None:
         """End the partition behind the queued buffers, and acknowledge it."""

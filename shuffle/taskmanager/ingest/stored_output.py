@@ -22,6 +22,7 @@ from ....protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
+from ....transport.loop import start_task
 from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
 from ..progress import OURS, Mark
@@ -201,7 +202,7 @@ class StoredOutput(IncomingOutput):
                 if self._store.open_output(self.attempt) is not None:
                     raise DuplicateMapOutput(*self.key, self.map_attempt_id)
                 self._make_resumable()
-            self._securing = asyncio.get_running_loop().create_task(self._answer_secured(message))
+            self._securing = start_task(self._answer_secured(message))
         elif type(message) is ReplicatePartition:
             self.state = self._after(ReplicatePartition)
             self._replicas, self._synchronous = message.replicas, message.synchronous
@@ -214,7 +215,7 @@ class StoredOutput(IncomingOutput):
         elif type(message) is FinishPartition:
             if self._commit is not None:
                 raise UnexpectedMessage("FinishPartition came twice", value=2, limit=1)
-            self._commit = asyncio.get_running_loop().create_task(self._answer_commit(message))
+            self._commit = start_task(self._answer_commit(message))
 
     def grant(self, credit: int) -> None:
         """Grant the producer credit."""
@@ -419,9 +420,8 @@ class StoredOutput(IncomingOutput):
         """Let go: the producer goes on with the map output on another connection."""
         if self._outputs.contains(self):
             self._resumable = False
-            self._outputs.fail(
-                self.number, PartitionReleased("Map output was resumed on another connection")
-            )
+            error = PartitionReleased("Map output was resumed on another connection")
+            self._outputs.fail(self.number, error)
 
     # ---- inner workings --------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from ....transport.loop import start_task
+
 T = TypeVar("T")
 
 
@@ -13,7 +15,7 @@ async def run_uncancellable(make: Callable[[], T], made: Callable[[T], object]) 
     Raises:
         asyncio.CancelledError: The call was cancelled; raised after the thread has ended.
     """
-    making = asyncio.ensure_future(asyncio.to_thread(make))
+    making = start_task(asyncio.to_thread(make))
     cancelled: asyncio.CancelledError | None = None
     while not making.done():
         try:

@@ -1,13 +1,14 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
-import asyncio
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
 from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
+from ....transport.loop import start_task
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
@@ -23,6 +24,9 @@ from .credit_based_view_reader import (
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 from .serving_handler import ServingHandler, holds_segments
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class _Waiting:
@@ -189,7 +193,7 @@ class PeerHandler(ServingHandler):
             self.connection.send(error_response(message.channel, error))
             return
         waiting = self._waiting[reader] = _Waiting()
-        waiting.task = asyncio.get_running_loop().create_task(self._open(reader, message))
+        waiting.task = start_task(self._open(reader, message))
 
     def _forget(self, reader: CreditBasedViewReader) -> None:
         self._producers.pop(reader, None)

@@ -16,7 +16,6 @@ segments at a time. Small slices of the memory tier that lie between them are co
 segments, because outputs of several tiers may alternate.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -25,6 +24,7 @@ from ....protocol.errors import SluiceError
 from ....protocol.events import encode_end_of_partition
 from ....protocol.limits import MAX_U32
 from ....protocol.messages import DATA, EVENT
+from ....transport.loop import start_task
 from ...errors import failure_of
 from ...memory import (
     BufferGroup,
@@ -370,7 +370,7 @@ class StoredPartitionView:
         for read in reads:
             read.extent.retain()
         # The task is the only owner of the segments until the threads are done with them.
-        self._task = asyncio.get_running_loop().create_task(self._read(reads, groups))
+        self._task = start_task(self._read(reads, groups))
 
     def _on_disk(self) -> bool:
         return self._left_bytes > 0 and not self._slices[self._index].extent.in_memory

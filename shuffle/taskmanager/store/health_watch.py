@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
+from ....transport.loop import start_task
 from ..sections import StorageConfig
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
 from .directory_probe import ProbedDirectory, probe, slow_reason
@@ -57,9 +58,8 @@ class HealthWatch:
         self._interval_seconds = config.health_check_seconds
         self._slow_seconds = config.slow_disk_seconds
         self._threads = {each: IoThreads(1, "sluice-health") for each in directories}
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._watch(directory, DirectoryHealth(_state(usable))))
+            start_task(self._watch(directory, DirectoryHealth(_state(usable))))
             for directory, usable in directories.items()
         ]
 
@@ -78,9 +78,7 @@ class HealthWatch:
             tier, probed = self._store.watched(directory)
             if tier is not None and not tier.healthy:
                 health.failed()
-            under_way = asyncio.ensure_future(
-                self._threads[directory].run(probe, probed, self._slow_seconds)
-            )
+            under_way = start_task(self._threads[directory].run(probe, probed, self._slow_seconds))
             try:
                 await asyncio.wait({under_way}, timeout=self._slow_seconds)
                 if not under_way.done():

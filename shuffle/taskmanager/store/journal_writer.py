@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ....transport.loop import start_task
 from ...names import MapAttemptKey, ShuffleKey
 from .errors import (
     JournalWriteFailed,
@@ -189,7 +190,7 @@ class JournalWriter:
 
     def _begin(self) -> None:
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task = start_task(self._drain())
 
     async def _drain(self) -> None:
         try:

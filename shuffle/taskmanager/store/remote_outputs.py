@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
+from ....transport.loop import start_task
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts
 from .errors import CorruptRegion
@@ -373,7 +374,7 @@ class RemoteOutputs:
         self._moved.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = names
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -399,7 +400,7 @@ async def _to_its_end(
         request: The request.
         undo: Called if it was cancelled, and has succeeded all the same.
     """
-    task = asyncio.get_running_loop().create_task(request)
+    task = start_task(request)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:

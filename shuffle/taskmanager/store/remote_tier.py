@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ....transport.loop import start_task
 from .errors import (
     RemoteFailed,
     RemoteFull,
@@ -286,10 +287,10 @@ class RemoteTier(Tier):
             self._deletes[name] = None
         if self._deletes and self._deleting is None and not self._closed:
             try:
-                loop = asyncio.get_running_loop()
+                asyncio.get_running_loop()
             except RuntimeError:  # an extent was released after the loop had ended
                 return
-            self._deleting = loop.create_task(self._delete())
+            self._deleting = start_task(self._delete())
 
     async def _delete(self) -> None:
         try:

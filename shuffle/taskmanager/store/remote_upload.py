@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
+from ....transport.loop import start_task
 from .errors import StorageError
 from .remote_objects import RemoteFailure, RemoteObjects
 
@@ -239,7 +240,7 @@ class Upload:
                 self.name, self._each_part(), self._part_bytes, PARTS_IN_MEMORY - 1
             )
             task = self._begin(put)
-        placed = asyncio.ensure_future(self._parts.put(part))
+        placed = start_task(self._parts.put(part))
         # An upload that ends early takes no more parts.
         try:
             await self._wait({placed, task}, 1)
@@ -259,7 +260,7 @@ class Upload:
             self._failure = self._failed(stuck, self.length)
 
     def _begin(self, put: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self._task = asyncio.get_running_loop().create_task(self._end(put))
+        self._task = start_task(self._end(put))
         self._budget.uploads.add(self._task)
         self._task.add_done_callback(self._budget.uploads.discard)
         return self._task

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from ....transport.loop import start_task
 from .directory_health import Change, Condition, DirectoryHealth, Finding
 from .remote_objects import RemoteFailure
 from .remote_sweep import RemoteSweep
@@ -41,8 +42,7 @@ class RemoteWatch:
         self._sweep = sweep
         self._interval_seconds = interval_seconds
         self._sweep_seconds = max(orphan_seconds / SWEEPS, LEAST_SWEEP_SECONDS)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._clean())]
+        self._tasks = [start_task(self._watch()), start_task(self._clean())]
 
     async def close(self) -> None:
         """Stop watching."""

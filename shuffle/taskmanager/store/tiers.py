@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....transport.loop import start_task
 from ..accounts import Account, Resource
 from .disk_tier import DiskTier
 from .errors import StorageFull
@@ -274,7 +275,7 @@ class Tiers:
 
     def _in_background(self, tier: TrimmedTier, work: Coroutine[Any, Any, None]) -> None:
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:  # an extent was released after the loop had ended
             work.close()
             return
@@ -287,7 +288,7 @@ class Tiers:
             elif not task.cancelled() and tier.excess_bytes:
                 self._trim_soon(tier)  # freed during upkeep of another kind
 
-        task = loop.create_task(work)
+        task = start_task(work)
         self._busy.add(tier)
         self.upkeep.add(task)
         task.add_done_callback(ended)

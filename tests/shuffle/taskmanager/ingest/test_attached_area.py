@@ -196,6 +196,14 @@ async def test_a_taskmanager_without_areas_says_so(tmp_path, settings):
         assert await attach(await cluster.producer(0)) == NONE
 
 
+async def test_a_producer_that_gets_no_area_may_ask_again(tmp_path):
+    async with mini_cluster(tmp_path, 1, region_areas_bytes=AREA_BYTES) as cluster:
+        client = await cluster.producer(0)
+        for _ in range(2):
+            assert await attach(client, size_bytes=AREA_BYTES + 1) == NONE
+        assert await attach(client) != NONE
+
+
 @pytest.mark.parametrize("memory", [{}, {"memory_directory": None, "memory_tier_bytes": 0}])
 async def test_areas_can_lie_elsewhere(tmp_path, memory):
     shared = tmp_path / "shared"

@@ -398,3 +398,16 @@ async def test_close_writes_what_is_queued(opened, monkeypatch):
     monkeypatch.undo()
     again = opened()
     assert sorted(again.map_outputs(KEY)) == [0, 1, 2]
+
+
+async def test_a_journal_comes_back_after_rows_that_no_journal_took(opened):
+    store = opened()
+    await put(store, 1, 100)
+    arenas = list(store._journal.files.journals)
+    for arena in arenas:
+        store._journal.lose(arena)
+    await settle(store)
+    store.release_shuffle(KEY)
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*map(store._journal.restore, arenas)) == [True, True]
+    await put(store, 2, 100)
