@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from ....transport.loop import run_together
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..serve.moved_outputs import MovedOutputs
@@ -189,9 +190,8 @@ class Migration:
                     if place is not None:
                         places[map_attempt_id] = place
 
-        async with asyncio.TaskGroup() as streams:
-            for _ in range(min(self._services.config.copy_streams, len(map_attempt_ids))):
-                streams.create_task(copy_some())
+        streams = min(self._services.config.copy_streams, len(map_attempt_ids))
+        await run_together(copy_some() for _ in range(streams))
         if not places:
             return
         noted: list[asyncio.Future[None]] = []

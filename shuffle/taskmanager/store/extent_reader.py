@@ -1,11 +1,11 @@
 """Reads extents of any tier: from the mapping, the page cache, the disk in a thread, or objects."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
 from crc32c import crc32c
 
+from ....transport.loop import run_together
 from .disk_tier import DiskTier
 from .errors import (
     CorruptRegion,
@@ -90,13 +90,10 @@ async def _read_remote(
     for extent in retained:
         extent.retain()
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for tier, reads in remote.items():
-                tasks.create_task(tier.fetch(reads, flow))
-            if on_disk:
-                tasks.create_task(_read_disks(threads, on_disk, flow))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        works = [tier.fetch(reads, flow) for tier, reads in remote.items()]
+        if on_disk:
+            works.append(_read_disks(threads, on_disk, flow))
+        await run_together(works)
     finally:
         for extent in retained:
             extent.release()

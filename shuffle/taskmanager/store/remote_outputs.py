@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
-from ....transport.loop import start_task
+from ....transport.loop import run_together, start_task
 from ...names import MapAttemptKey, ShuffleKey
 from ..accounts import Accounts
 from .errors import CorruptRegion
@@ -162,13 +162,11 @@ class RemoteOutputs:
             async with slots:
                 await self._copy(region, extent, name)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for region, name in zip(regions, names, strict=True):
-                    if region.extent is not None:
-                        tasks.create_task(copy(region, region.extent, name))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await run_together(
+            copy(region, region.extent, name)
+            for region, name in zip(regions, names, strict=True)
+            if region.extent is not None
+        )
 
     async def _copy(self, region: Region, extent: Extent, name: str) -> None:
         """Copy one region, and compare its checksum on the way."""
@@ -299,15 +297,13 @@ class RemoteOutputs:
         async def look_up() -> None:
             try:
                 for first in range(0, len(wanted), LOOKUPS_AT_A_TIME):
-                    async with asyncio.TaskGroup() as tasks:
-                        some = [
-                            tasks.create_task(self.find(MapAttemptKey(key, each)))
-                            for each in wanted[first : first + LOOKUPS_AT_A_TIME]
-                        ]
-                    if any(each.cancelled() or each.result() is None for each in some):
+                    some = wanted[first : first + LOOKUPS_AT_A_TIME]
+                    if None in await run_together(
+                        self.find(MapAttemptKey(key, each)) for each in some
+                    ):
                         break
-            except ExceptionGroup as errors:
-                logger.warning("%s: %s", self.tier, errors.exceptions[0])
+            except Exception as error:  # noqa: BLE001
+                logger.warning("%s: %s", self.tier, error)
             finally:
                 woken(key)
 

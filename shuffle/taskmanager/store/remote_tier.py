@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ....transport.loop import start_task
+from ....transport.loop import run_together, start_task
 from .errors import (
     RemoteFailed,
     RemoteFull,
@@ -218,12 +218,7 @@ class RemoteTier(Tier):
         if len(requests) == 1:
             await self._fetch(requests[0], flow)
             return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for some in requests:
-                    tasks.create_task(self._fetch(some, flow))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await run_together(self._fetch(some, flow) for some in requests)
 
     async def _fetch(self, reads: list[ExtentRead], flow: Flow) -> None:
         """Make one request for reads of one object that lie close together."""
