@@ -86,7 +86,7 @@ async def _read_remote(
     flow: Flow,
 ) -> None:
     """Read objects, and disks at the same time."""
-    retained = [read.extent for reads in remote.values() for read in reads]
+    retained = [read.extent for reads in (*remote.values(), on_disk) for read in reads]
     for extent in retained:
         extent.retain()
     try:

@@ -36,7 +36,7 @@ from tests.support.remote import (
     tier_of,
 )
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, s3_proxy
-from tests.support.store import KEY, config, content, fetch, put, write_region
+from tests.support.store import KEY, config, content, fetch, put, used, write_region
 
 MIB = 1024 * 1024
 LARGE = 13 * MIB
@@ -147,6 +147,27 @@ async def test_reads_close_together_are_one_request(tmp_path, place):
     whole = content(1, 400_000)
     assert [bytes(each) for each in buffers] == [whole[s : s + n] for s, n in ranges]
     assert asked == [(0, 1200), (300_000, 10)]
+    await store.close()
+
+
+async def test_what_is_read_of_disk_and_objects_together_is_kept_from_the_start(
+    tmp_path, object_store
+):
+    settings = {"remote": str(tmp_path / "remote"), "memory_tier_bytes": 0}
+    store = open_store(config(tmp_path, disk_quota_bytes=8192, **settings))
+    regions = [await write_region(store, content(each, 8000), [8000]) for each in range(2)]
+    extents = [extent_of_region(each) for each in regions]
+    assert [each.tier.kind for each in extents] == ["disk", "remote"]
+    buffers = [bytearray(8000) for _ in extents]
+    reads = [ExtentRead(each, 0, [memoryview(b)]) for each, b in zip(extents, buffers, strict=True)]
+    reading = asyncio.ensure_future(store.read_all(reads))
+    await asyncio.sleep(0)  # it begins
+    for each in regions:
+        each.release()
+    assert sum(used(store)) == 2 * 8192
+    await reading
+    assert buffers == [content(0, 8000), content(1, 8000)]
+    assert sum(used(store)) == 0
     await store.close()
 
 
