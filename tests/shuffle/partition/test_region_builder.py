@@ -133,13 +133,16 @@ async def test_a_region_of_nothing_has_no_bytes():
 
 async def test_a_long_region_lets_other_tasks_run():
     rig = Rig()
-    gathered = [rig.buffer(0, b"%d" % number) for number in range(2 * BLOCKS_A_TURN + 1)]
-    building = asyncio.ensure_future(build_region(gathered, 0, 1, BlockEncoder(), False))
-    for _ in range(2):
+    content = [bytes([number]) for number in range(2 * BLOCKS_A_TURN + 1)]
+    gathered = [rig.buffer(0, each) for each in content]
+    encoder = BlockEncoder()
+    building = asyncio.ensure_future(build_region(gathered, 0, 1, encoder, False))
+    seen = [0]
+    while not building.done():
+        seen.append(encoder.raw_bytes)  # one of each block
         await asyncio.sleep(0)
-        assert not building.done()
-    region = await building
-    assert blocks(region) == [[(b"%d" % number, DATA) for number in range(2 * BLOCKS_A_TURN + 1)]]
+    assert [each for each in dict.fromkeys(seen) if each] == [BLOCKS_A_TURN, 2 * BLOCKS_A_TURN]
+    assert blocks(await building) == [[(each, DATA) for each in content]]
     rig.recycle()
 
 

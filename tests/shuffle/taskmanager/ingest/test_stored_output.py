@@ -21,6 +21,7 @@ from sluice.shuffle.taskmanager.ingest.states import StoredState
 from sluice.shuffle.taskmanager.store.outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import eventually
+from tests.support.store import Gate
 
 
 async def test_a_map_output_of_several_regions(rig):
@@ -106,12 +107,25 @@ async def test_every_message_in_every_state(rig, state, message):
         assert rig.output.state is after
 
 
-async def test_an_abort_while_it_finishes(rig):
+async def test_an_abort_before_it_finishes(rig):
     rig.begin([len(DATA)], DATA)
     await rig.send(DATA)
-    finishing = asyncio.ensure_future(rig.complete(len(DATA), 1))
     rig.output.abort()
-    with pytest.raises(MapOutputMismatch):
+    with pytest.raises(MapOutputMismatch, match="FinishPartition"):
+        await rig.complete(len(DATA), 1)
+
+
+async def test_an_abort_while_it_finishes(grouped, monkeypatch):
+    (disk,) = grouped.store._storage.disks
+    gate = Gate(monkeypatch, disk, "write")
+    grouped.begin([SEGMENT], DATA[:SEGMENT])
+    grouped.payload(0, DATA[:SEGMENT])
+    finishing = asyncio.ensure_future(grouped.complete(SEGMENT, 1))
+    await gate.wait_entered()
+    assert grouped.output.state is StoredState.FINISHING
+    grouped.output.abort()
+    gate.proceed.set()
+    with pytest.raises(MapOutputMismatch, match="aborted while it was finished"):
         await finishing
 
 
