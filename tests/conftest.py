@@ -1,8 +1,9 @@
 """Runs every asyncio test on a matrix of event loops, and checks that it leaves nothing behind.
 
 An asyncio test runs once on plain asyncio in debug mode and once on uvloop (asyncio on Python 3.11
-copies what is written and so hides early reuse of a buffer; uvloop does not). A test for which one
-loop is enough says ``@pytest.mark.asyncio(loop_factories=["uvloop"])``.
+copies what is written and so hides early reuse of a buffer; uvloop does not), and from Python 3.12
+on once with an eager task factory, as an application may have one. A test for which one loop is
+enough says ``@pytest.mark.asyncio(loop_factories=["uvloop"])``.
 """
 
 from __future__ import annotations
