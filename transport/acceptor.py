@@ -256,6 +256,15 @@ async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
     return _bind_all(addresses, port)
 
 
+def bind_remedy(error: OSError, host_setting: str, port_setting: str) -> str:
+    """Return what a user can do about an error of :func:`bind`, given the names of the settings."""
+    if error.errno == errno.EADDRINUSE:
+        return f"Stop the process that has it (ss -ltnp), or set {port_setting} or {host_setting}"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return f"Set {port_setting} to 1024 or more, or grant the capability NET_BIND_SERVICE"
+    return f"Set {host_setting} to an address of this host (ip address shows them), or to *"
+
+
 def _bind_all(addresses: Iterable[_Address], port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     try:

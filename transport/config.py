@@ -226,6 +226,16 @@ class TransportConfig(Settings):
             pins.append(pin)
         return tuple(pins)
 
+    @field_validator("advertised_host")
+    @classmethod
+    def _one_address(cls, given: str | None) -> str | None:
+        if given is not None and is_every_address(given):
+            raise ValueError(
+                "stands for every address of a host, so nobody can connect to it: give the name or "
+                "the address under which others reach this host, or leave it out"
+            )
+        return given
+
     @field_validator("tls_certificate_roles")
     @classmethod
     def _rules(cls, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from ..protocol.codec import encode
 from ..protocol.control_memory import ControlMemory
 from ..protocol.messages import Hello, HelloAck
 from ..protocol.remote_error import error_response
-from .acceptor import Acceptor, InNeed, bind, listen
+from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
 from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
@@ -182,8 +182,7 @@ class Listener:
             raise AddressUnavailable(
                 f"Cannot listen on {host_ports(hosts, port)}",
                 value=error.strerror or error,
-                remedy="Stop the process that has it (ss -ltnp), or set transport.data_port and "
-                "transport.bind_host",
+                remedy=bind_remedy(error, "transport.bind_host", "transport.data_port"),
             ) from error
 
     def _start_unix(self, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import encodings.idna  # noqa: F401 - connecting imports it, for which a file is opened
+import errno
 import os
 import resource
 import socket
@@ -16,7 +17,7 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import ErrorResponse
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport import descriptors, listener
-from sluice.transport.acceptor import InNeed, listen
+from sluice.transport.acceptor import InNeed, bind_remedy, listen
 from sluice.transport.connector import Address
 from sluice.transport.descriptors import Reserve, free_descriptors
 from tests.support.certificates import Authority
@@ -226,3 +227,16 @@ def test_the_limit_becomes_the_highest() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EADDRINUSE, ""), "Stop the process that has it"),
+        (OSError(errno.EADDRNOTAVAIL, ""), "Set a_host to an address of this host"),
+        (socket.gaierror(socket.EAI_NONAME, ""), "Set a_host to an address of this host"),
+        (OSError(errno.EACCES, ""), "Set a_port to 1024 or more"),
+    ],
+)
+def test_the_remedy_is_for_what_prevented_listening(error: OSError, remedy: str) -> None:
+    assert bind_remedy(error, "a_host", "a_port").startswith(remedy)

@@ -51,7 +51,7 @@ async def test_a_port_in_use_is_named_with_the_remedy() -> None:
 
 
 async def test_an_address_of_another_host_is_refused() -> None:
-    with pytest.raises(AddressUnavailable):
+    with pytest.raises(AddressUnavailable, match=r"Set transport\.bind_host to an address of this"):
         await Service(a_config(bind_host="192.0.2.1")).listener.start()
 
 

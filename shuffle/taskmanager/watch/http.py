@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ....transport.acceptor import bind
+from ....transport.acceptor import bind, bind_remedy
 from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
 from ....transport.host_port import host_ports
@@ -109,7 +109,7 @@ class HttpServer:
             await self.close()
             raise HttpAddressUnavailable(
                 f"HTTP cannot listen on {host_ports(hosts, port)}: {error.strerror or error}",
-                remedy="Choose another with http_host and http_port, or 0 for a free port",
+                remedy=bind_remedy(error, "http_host", "http_port"),
             ) from error
         name = f"the HTTP port {host_ports(hosts, port)}"
         # Now, and not when the thread is ready: data connections may have come by then.

@@ -143,6 +143,8 @@ def test_directories_of_the_home_directory(monkeypatch):
         ({"connect_timeout_seconds": "0"}, "must be at least 0.01"),
         ({"frame_timeout_seconds": "0.009"}, "must be at least 0.01"),
         ({"advertised_host": "not a host"}, "is no host name or address"),
+        ({"advertised_host": "0.0.0.0"}, "nobody can connect to it"),
+        ({"advertised_host": "::"}, "nobody can connect to it"),
         ({"advertised_host": "x." * 128 + "x"}, "is no host name or address"),
         ({"advertised_host": "a\0b"}, "is no host name or address"),
         ({"bind_host": "x" * 64}, "is no host name or address"),

@@ -108,7 +108,7 @@ async def test_a_port_in_use_is_named_with_the_remedy():
             await server.start()
     assert str(caught.value) == (
         f"HTTP cannot listen on 127.0.0.1:{port}: Address already in use. "
-        "Choose another with http_host and http_port, or 0 for a free port"
+        "Stop the process that has it (ss -ltnp), or set http_port or http_host"
     )
 
 
