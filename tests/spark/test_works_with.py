@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "guide" / "works-with.md"
 ENDPOINTS = "host1:7337,host2:7337"
-PORTS = ("10000", "18080")
+PORTS = ("10000", "15002", "18080")
 RUN_TIMEOUT_SECONDS = 200
 LOOK_SECONDS = 0.2
 """Pause between two looks at the history server, which cannot be waited for."""
@@ -75,6 +75,7 @@ def commands() -> dict[str, list[Command]]:
 
 COMMANDS = commands()
 SAID = {
+    "Spark Connect": r"active: true\n(?s:.*)\|\s+6\|\s+142\|$",
     "spark-sql": r"^6\s+142$",
     "Thrift server": r"\b6\s+\|\s+142\b",
     "Packages": "the job is done",
@@ -101,20 +102,26 @@ def environment(directory: Path, tmp_path: Path) -> dict[str, str]:
         encoding="utf-8",
     )
     inherited = {name: text for name, text in os.environ.items() if "SPARK" not in name}
-    paths = [str(Path(sys.executable).parent), str(spark.home / "bin"), os.environ["PATH"]]
+    paths = [
+        str(Path(sys.executable).parent),
+        str(spark.home / "bin"),
+        str(spark.home / "sbin"),
+        os.environ["PATH"],
+    ]
     return inherited | {
         "PATH": os.pathsep.join(paths),
         "SPARK_HOME": str(spark.home),
         "SPARK_CONF_DIR": str(tmp_path),
         "SPARK_SUBMIT_OPTS": java_options(directory),
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_NO_DAEMONIZE": "1",
         "PYTHONPATH": str(REPOSITORY),
     }
 
 
 def test_every_section_has_a_command():
     titles = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    elsewhere = {"Notebooks", "Spark Connect", "Delta and Iceberg"}
+    elsewhere = {"Notebooks", "Delta and Iceberg"}
     assert set(titles) == SAID.keys() | elsewhere
     assert COMMANDS.keys() == SAID.keys()
 
@@ -127,6 +134,11 @@ def test_the_commands_of_a_section_run(
         pytest.skip("the package is not in Maven's local repository")
     output = ""
     ports = {port: str(_free_port()) for port in PORTS}
+    with (tmp_path / "spark-defaults.conf").open("a", encoding="utf-8") as defaults:
+        defaults.write(
+            "spark.connect.grpc.binding.address 127.0.0.1\n"
+            f"spark.connect.grpc.binding.port {ports['15002']}\n"
+        )
     servers: list[subprocess.Popen[str]] = []
     try:
         for command in COMMANDS[title]:
