@@ -1,4 +1,4 @@
-"""Runs a process on the configured event loop, and starts tasks on the loop that runs."""
+"""Runs a process on the configured event loop, and starts tasks on the running loop."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -21,9 +21,11 @@ def run(main: Coroutine[Any, Any, T], event_loop: Literal["uvloop", "asyncio"]) 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run a coroutine in a task, whose first step comes in a later turn of the running loop.
 
-    The loop may be an application's, with an eager task factory (Python 3.12): then its own
-    ``create_task`` runs the first step before it returns. That is before the caller has kept the
-    task, and in the middle of what must not be re-entered, so the factory is passed over.
+    The loop may have an eager task factory (Python 3.12 and later). Its ``create_task`` runs the
+    first step before it returns. By then the caller has not stored the task, and its own state may
+    be half changed. So the loop's task factory is not asked.
+
+    The caller has to keep the task: the loop does not.
     """
     return asyncio.Task(work, loop=asyncio.get_running_loop())
 
@@ -31,28 +33,53 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 async def run_together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines side by side, and return their results in the same order.
 
+    A task group would do, but on Python 3.11 and 3.12 a failure of one of its tasks can hide that
+    the group's own task was cancelled, and leaves that task's ``cancelling()`` at 1.
+
     Raises:
         Exception: The first failure, which cancels the others; raised when all have ended.
+        asyncio.CancelledError: One of them was cancelled otherwise; the others have run to their
+            ends.
 
-    Cancellation: cancels all; raised when they have ended.
+    Cancellation: cancels all; raised when all have ended, also if one of them fails.
     """
-    given = list(works)
+    given: list[Coroutine[Any, Any, T]] = []
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_later(work)) for work in given]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    finally:
+        for work in works:
+            given.append(work)  # noqa: PERF402 - what is there already is closed below
+    except BaseException:
         for work in given:
-            work.close()  # it may have been cancelled before its first step
-    return [task.result() for task in tasks]
+            work.close()
+        raise
+    tasks = [start_task(work) for work in given]
+    failure: BaseException | None = None
+    cancelled, awaited = False, asyncio.FIRST_EXCEPTION
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending, return_when=awaited)
+        except asyncio.CancelledError:
+            cancelled = True
+        found = _first_failure(tasks)
+        failure = found if failure is None else failure
+        if (cancelled or failure is not None) and awaited is asyncio.FIRST_EXCEPTION:
+            awaited = asyncio.ALL_COMPLETED
+            for task in pending:  # once: a second cancellation would interrupt how they end
+                task.cancel()
+    try:
+        if cancelled:
+            raise asyncio.CancelledError
+        if failure is not None:
+            raise failure
+        return [task.result() for task in tasks]
+    finally:
+        # A failure's traceback has this frame. Without references from here it is freed at once,
+        # and with it the memory that the coroutines held.
+        given.clear()
+        tasks.clear()
+        failure = found = task = work = None  # type: ignore[assignment]
 
 
-async def _later(work: Coroutine[Any, Any, T]) -> T:
-    """Begin in the next turn, as :func:`start_task` does.
-
-    On Python 3.12 a group whose task fails before the group waits for it ends with the failure, and
-    then cancels the step of its caller that comes next.
-    """
-    await asyncio.sleep(0)
-    return await work
+def _first_failure(tasks: Iterable[asyncio.Task[T]]) -> BaseException | None:
+    """Return the first failure; the loop reports none of them as never retrieved."""
+    ended = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    return next((error for error in ended if error is not None), None)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+import contextlib
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from sluice.transport.loop import run, run_together, start_task
 from tests.support.peers import turns
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
 
 
 async def name_of_loop() -> str:
@@ -22,7 +28,7 @@ def test_run_uses_the_given_loop(event_loop: Literal["uvloop", "asyncio"], modul
     assert run(name_of_loop(), event_loop) == module
 
 
-async def test_a_task_begins_behind_the_step_that_starts_it() -> None:
+async def test_a_task_begins_after_the_step_that_starts_it() -> None:
     """Also on a loop whose task factory is eager: tests/conftest.py has one."""
     steps: list[str] = []
 
@@ -71,11 +77,19 @@ async def test_a_failure_cancels_what_runs_together_and_nothing_else(at_once: bo
             ended.append("the other one")
             raise ValueError("too late")
 
-    with pytest.raises(ValueError, match="the first one"):
-        await run_together([wait(), fail()])
-    assert ended == ["the other one"]
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    for works in [wait(), fail()], [fail(), wait(), wait()]:
+        with pytest.raises(ValueError, match="the first one"):
+            await run_together(works)
+    gc.collect()
+    assert not reported
+    assert ended == ["the other one"] * 3
     with pytest.raises(ValueError, match="the first one"):
         await run_together([fail(), fail()])
+    this = asyncio.current_task()
+    assert this is not None
+    assert this.cancelling() == 0
     await asyncio.sleep(0)  # raises if a cancellation is left over
 
 
@@ -97,3 +111,104 @@ async def test_what_runs_together_is_cancelled_together(turns_before_cancel: int
     with pytest.raises(asyncio.CancelledError):
         await together
     assert ended == begun == ({0, 1} if turns_before_cancel == 4 else begun)
+
+
+async def fail_when_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise ValueError("it cannot be undone")
+
+
+async def test_a_failure_of_what_is_cancelled_does_not_hide_the_cancellation() -> None:
+    together = asyncio.ensure_future(run_together([fail_when_cancelled(), asyncio.sleep(60)]))
+    await turns(5)
+    together.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await together
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await run_together([fail_when_cancelled()])
+
+
+async def test_a_cancellation_while_a_failure_ends_the_others_is_not_lost() -> None:
+    stopping, may_end = asyncio.Event(), asyncio.Event()
+    interrupted: list[bool] = []
+
+    async def fail() -> None:
+        raise ValueError("first")
+
+    async def end_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            interrupted.append(True)
+            await may_end.wait()
+            interrupted.clear()
+
+    together = asyncio.ensure_future(run_together([end_slowly(), fail()]))
+    await stopping.wait()
+    together.cancel()
+    await turns(5)
+    assert not together.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await together
+    assert not interrupted
+
+
+async def test_one_that_is_cancelled_by_itself_leaves_the_others_to_their_ends() -> None:
+    ended: list[str] = []
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    async def work() -> None:
+        await turns(3)
+        ended.append("work")
+
+    with pytest.raises(asyncio.CancelledError):
+        await run_together([give_up(), work()])
+    assert ended == ["work"]
+
+
+async def test_nothing_runs_if_the_coroutines_cannot_all_be_made() -> None:
+    """A coroutine that was never awaited would be a warning, and so an error."""
+    begun: list[int] = []
+
+    async def work() -> None:
+        begun.append(1)
+
+    def works() -> Iterator[Coroutine[Any, Any, None]]:
+        yield work()
+        raise KeyError("no second one")
+
+    with pytest.raises(KeyError):
+        await run_together(works())
+    await turns(2)
+    assert not begun
+
+
+async def test_a_failure_keeps_no_memory_after_it_is_handled() -> None:
+    class Buffer:
+        pass
+
+    async def fail(buffer: Buffer) -> None:
+        await asyncio.sleep(0)
+        raise ValueError(buffer.__class__)
+
+    def run() -> tuple[Coroutine[Any, Any, list[None]], weakref.ref[Buffer]]:
+        buffer = Buffer()
+        return run_together([fail(buffer), asyncio.sleep(60)]), weakref.ref(buffer)
+
+    gc.collect()
+    gc.disable()
+    try:
+        together, reference = run()
+        with contextlib.suppress(ValueError):
+            await together
+        await turns(2)
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ....transport.loop import start_task
+from ....transport.loop import run_together, start_task
 from ...names import MapAttemptKey, ShuffleKey
 from .errors import (
     JournalWriteFailed,
@@ -243,7 +243,7 @@ class JournalWriter:
         if len(appends) == 1:  # a task would cost turns of the event loop
             await appends[0]
         else:
-            await asyncio.gather(*appends)
+            await run_together(appends)
         return writes
 
     def _kept_releases(self) -> list[Entry]:
