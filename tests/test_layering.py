@@ -301,8 +301,11 @@ def test_runtime_rules_are_not_asserted():
     assert not wrong
 
 
-def test_tasks_begin_behind_the_step_that_starts_them():
-    """An eager task factory would run them in its midst: ``transport/loop.py`` prevents it."""
+def test_tasks_begin_after_the_step_that_starts_them():
+    """An eager task factory runs a task's first step inside ``create_task``.
+
+    ``start_task`` and ``run_together`` of ``transport/loop.py`` do not.
+    """
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
         for layer in LAYERS[:-1]

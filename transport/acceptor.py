@@ -35,6 +35,9 @@ _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SHORT: Final = _NO_DESCRIPTOR | {errno.ENOBUFS, errno.ENOMEM}
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 _FLAGS: Final = socket.AI_PASSIVE
+_NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""Errors of an address that this host does not have."""
+
 _MAX_FREE_PORTS: Final = 16
 """Attempts to find a port that is free on all addresses; the kernel chooses it for the first."""
 
@@ -238,7 +241,8 @@ async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
         port: The port; 0: any port that is free on all addresses.
 
     Raises:
-        OSError: An address is unknown, in use or of another host; no socket stays bound.
+        OSError: An address is unknown, in use, not allowed or of another host; no socket stays
+            bound.
     """
     addresses: dict[_Address, None] = {}
     for host in (ANY_FAMILY,) if ANY_FAMILY in hosts else hosts:
@@ -257,12 +261,25 @@ async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 
 def bind_remedy(error: OSError, host_setting: str, port_setting: str) -> str:
-    """Return what a user can do about an error of :func:`bind`, given the names of the settings."""
+    """Return what a user can do about an error of binding or listening; empty if it is not known.
+
+    Args:
+        error: What the system said.
+        host_setting: Name of the setting with the hosts.
+        port_setting: Name of the setting with the port.
+    """
+    if isinstance(error, socket.gaierror) or error.errno in _NOT_OURS:
+        return f"Set {host_setting} to an address of this host (`ip address` lists them)"
     if error.errno == errno.EADDRINUSE:
-        return f"Stop the process that has it (ss -ltnp), or set {port_setting} or {host_setting}"
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return f"Set {port_setting} to 1024 or more, or grant the capability NET_BIND_SERVICE"
-    return f"Set {host_setting} to an address of this host (ip address shows them), or to *"
+        return (
+            f"Stop the process that has it (`ss -ltnp` names it), set {port_setting} to a free "
+            f"port or 0, or set {host_setting} to another address"
+        )
+    if error.errno == errno.EACCES:
+        return f"Set {port_setting} to 1024 or more, or grant the capability CAP_NET_BIND_SERVICE"
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "Raise the limit of open files"
+    return ""
 
 
 def _bind_all(addresses: Iterable[_Address], port: int) -> list[socket.socket]:

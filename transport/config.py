@@ -231,8 +231,8 @@ class TransportConfig(Settings):
     def _one_address(cls, given: str | None) -> str | None:
         if given is not None and is_every_address(given):
             raise ValueError(
-                "stands for every address of a host, so nobody can connect to it: give the name or "
-                "the address under which others reach this host, or leave it out"
+                "stands for every address of a host, and other hosts cannot connect to it: set the "
+                "name or address under which they reach this host, or leave it out"
             )
         return given
 

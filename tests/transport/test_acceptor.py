@@ -236,7 +236,9 @@ def test_the_limit_becomes_the_highest() -> None:
         (OSError(errno.EADDRNOTAVAIL, ""), "Set a_host to an address of this host"),
         (socket.gaierror(socket.EAI_NONAME, ""), "Set a_host to an address of this host"),
         (OSError(errno.EACCES, ""), "Set a_port to 1024 or more"),
+        (OSError(errno.EMFILE, ""), "Raise the limit of open files"),
     ],
 )
 def test_the_remedy_is_for_what_prevented_listening(error: OSError, remedy: str) -> None:
     assert bind_remedy(error, "a_host", "a_port").startswith(remedy)
+    assert bind_remedy(OSError(errno.EIO, ""), "a_host", "a_port") == ""

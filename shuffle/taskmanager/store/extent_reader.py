@@ -87,7 +87,7 @@ async def _read_remote(
 ) -> None:
     """Read objects, and disks at the same time."""
     retained = [read.extent for reads in (*remote.values(), on_disk) for read in reads]
-    for extent in retained:
+    for extent in retained:  # now, before a task's first step: other owners may release it then
         extent.retain()
     try:
         works = [tier.fetch(reads, flow) for tier, reads in remote.items()]

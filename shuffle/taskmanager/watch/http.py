@@ -95,7 +95,8 @@ class HttpServer:
         Cancelling leaves nothing open after `close`.
 
         Raises:
-            HttpAddressUnavailable: The port is taken, or the address is not this host's.
+            HttpAddressUnavailable: The port is taken or not allowed, or the address is not this
+                host's.
         """
         data_loop = asyncio.get_running_loop()
         config = self._served.config

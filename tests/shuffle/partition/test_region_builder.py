@@ -139,7 +139,7 @@ async def test_a_long_region_lets_other_tasks_run():
     building = asyncio.ensure_future(build_region(gathered, 0, 1, encoder, False))
     seen = [0]
     while not building.done():
-        seen.append(encoder.raw_bytes)  # one of each block
+        seen.append(encoder.raw_bytes)  # each block has one byte
         await asyncio.sleep(0)
     assert [each for each in dict.fromkeys(seen) if each] == [BLOCKS_A_TURN, 2 * BLOCKS_A_TURN]
     assert blocks(await building) == [[(each, DATA) for each in content]]

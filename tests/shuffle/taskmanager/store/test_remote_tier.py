@@ -150,7 +150,7 @@ async def test_reads_close_together_are_one_request(tmp_path, place):
     await store.close()
 
 
-async def test_what_is_read_of_disk_and_objects_together_is_kept_from_the_start(
+async def test_extents_read_from_disk_and_objects_together_are_kept_from_the_start(
     tmp_path, object_store
 ):
     settings = {"remote": str(tmp_path / "remote"), "memory_tier_bytes": 0}

@@ -108,7 +108,8 @@ async def test_a_port_in_use_is_named_with_the_remedy():
             await server.start()
     assert str(caught.value) == (
         f"HTTP cannot listen on 127.0.0.1:{port}: Address already in use. "
-        "Stop the process that has it (ss -ltnp), or set http_port or http_host"
+        "Stop the process that has it (`ss -ltnp` names it), set http_port to a free port or 0, "
+        "or set http_host to another address"
     )
 
 
