@@ -54,7 +54,6 @@ from .messages import (
     Hello,
     HelloAck,
     Message,
-    NewBufferSize,
     OpenGate,
     OpenPartition,
     OpenPipelinedPartition,
@@ -192,7 +191,7 @@ _FORMAT: Final[dict[int, tuple[type[Message], tuple[Check, ...]]]] = {
     11: (CloseRequest, ()),
     12: (Ping, (_U64,)),
     13: (Pong, (_U64,)),
-    14: (NewBufferSize, (_U32, _integer(1, MAX_U32))),
+    # 14 stays unused: older builds have a message with it.
     15: (PipelinedData, (_U32, _U32, _DATA_TYPE)),
     16: (ResumePartition, (_U32, _U32, _I64, _integer(1, MAX_U32))),
     17: (PartitionResumed, (_U32, _U32, _U64, _is_bool)),

@@ -172,13 +172,6 @@ class Pong(NamedTuple):
     nonce: int
 
 
-class NewBufferSize(NamedTuple):
-    """Sets the largest size of further buffers (debloating)."""
-
-    channel: int
-    buffer_size_bytes: int
-
-
 class PipelinedData(NamedTuple):
     """One buffer or event (payload) of a pipelined partition, on its way in."""
 
@@ -416,7 +409,6 @@ Message: TypeAlias = (
     | CloseRequest
     | Ping
     | Pong
-    | NewBufferSize
     | PipelinedData
     | OpenPipelinedPartition
     | OpenPartition

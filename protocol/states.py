@@ -64,7 +64,7 @@ _BOTH: Final[_Types] = frozenset({m.ErrorResponse, m.CloseRequest, m.Ping, m.Pon
 
 _DATA_DOWN: Final[_Types] = frozenset({m.BufferResponse, m.BacklogAnnouncement})
 _DATA_UP: Final[_Types] = frozenset(
-    {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent, m.NewBufferSize}
+    {m.AddCredit, m.ResumeConsumption, m.CancelPartitionRequest, m.TaskEvent}
 )
 
 _STORED_UP: Final[_Types] = frozenset(
@@ -109,7 +109,6 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.PartitionResumed,
         m.RegionSecured,
         m.TaskEvent,
-        m.NewBufferSize,
     },
     (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN,
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH

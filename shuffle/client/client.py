@@ -11,7 +11,6 @@ from ...protocol.messages import OpenPartition, OpenPipelinedPartition
 from ...transport.connector import Address
 from ..counters import Counters
 from ..errors import InvalidRequest
-from ..gate.buffer_debloater import debloat_settings
 from ..gate.channel_opener import GateMemory
 from ..gate.input_gate import InputGate
 from ..memory import NetworkBufferPool
@@ -19,7 +18,6 @@ from ..names import SubpartitionRange
 from ..partition.partition_type import ResultPartitionType, pool_bounds
 from ..partition.stored_result_partition import StoredResultPartition
 from .client_channel_opener import ClientChannelOpener
-from .client_gate import ClientGate
 from .client_legs import ClientLegs, LegConnector, is_idle_end
 from .config import ClientConfig, parse_endpoint
 from .credentials import client_credential
@@ -181,11 +179,6 @@ class ShuffleClient(ShuffleEnvironment):
         legs = self._legs
         opener = ClientChannelOpener(name, wanted, memory, legs.consumer, legs.live_consumer)
         return InputGate(opener)
-
-    def _debloat(self, gate: ClientGate) -> None:
-        settings = debloat_settings(self.config, self.network_pool.segment_size_bytes)
-        if settings is not None and not gate.is_stored:
-            gate.gate.debloat(settings)
 
     def _one_closed(self) -> None:
         """Do nothing: the TaskManager sees what a client closes."""

@@ -194,13 +194,12 @@ class ClientGate:
     """The gate that one task reads. Leave its context to give it up.
 
     Args:
-        gate: The gate; use it for task events, resuming and buffer sizes.
+        gate: The gate; use it for task events and resuming.
         is_stored: Whether the partitions are stored, and so made of blocks.
     """
 
     def __init__(self, gate: InputGate, *, is_stored: bool) -> None:
         self.gate = gate
-        self.is_stored = is_stored
         self._failover = Failover(gate)
         self.source: InputGate | BlockSource = (
             BlockSource(gate, self._failover) if is_stored else gate

@@ -1,14 +1,12 @@
 """Settings of a client, and the endpoint of its TaskManager as users write it."""
 
-from typing import Annotated
-
 from pydantic import Field
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import TransportConfig
 from ...transport.connector import Address
 from ...transport.host_port import split_host_port
-from ...transport.settings import NONE_ALLOWED, Bytes, Count, Seconds, Settings
+from ...transport.settings import Count, Seconds, Settings
 
 
 class ClientConfig(Settings):
@@ -37,17 +35,6 @@ class ClientConfig(Settings):
     buffer_timeout_seconds: float = Field(0.1, ge=-1, le=3600)
     """Time after which a buffer that is not full is sent; 0: after every call, -1: only full
     buffers are sent."""
-
-    debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
-    """Time that the reader of a gate should need for the data in flight, from the writing of a
-    record to its reading: buffers of pipelined partitions are made small enough for it; none: they
-    are never made smaller."""
-
-    debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
-    """Time between two looks at a gate's throughput."""
-
-    debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
-    """Smallest size that buffers are given."""
 
     answer_timeout_seconds: Seconds = Field(60, gt=0)
     """Time in which the TaskManager must answer, where the answer waits for no reader."""

@@ -7,16 +7,10 @@ states are in :mod:`sluice.shuffle.partition.states`; the partition is FINISHING
 TaskManager has answered that it has everything.
 
 **When it is flushed**: :mod:`sluice.shuffle.partition.flush_pace` says so.
-
-**How much it holds back**: whatever its pool has, unless readers ask for small buffers
-(debloating). Then data must not pile up here, where no reader counts it: no buffer is begun while
-more wait than the TaskManager has granted credit for. So of each subpartition one buffer is here at
-most, open or complete.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -30,14 +24,14 @@ from ...protocol.messages import (
     PipelinedData,
 )
 from ..errors import internal_error
-from ..memory import LocalBufferPool, NetworkBuffer
+from ..memory import LocalBufferPool
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
 from ..partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
 )
-from ..partition.shared_buffer import BufferBuilder, BufferConsumer
+from ..partition.shared_buffer import BufferConsumer
 from ..partition.states import UNFINISHED, PartitionState
 from .producer_leg import ProducerLeg, wake
 from .send_queue import SendQueue
@@ -74,66 +68,15 @@ class PipelinedWriter(BufferWritingPartition):
         self.bytes_out = 0
         """Bytes of data sent; those of a broadcast buffer count once."""
         self.buffers_out = 0
-        self.buffer_size_bytes: int | None = None
-        """Most bytes that readers want a buffer to hold; None for whole segments."""
         self._leg = leg
         self._flusher = flusher
         self._task_event = task_event
         self._queue = SendQueue(self._send_available)
         self._pace = FlushPace(num_subpartitions)
-        self._segment_size_bytes = 0  # known from the first buffer on
-        self._waiting_for_credit: set[asyncio.Future[None]] = set()
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
 
     # ---- ResultPartitionWriter -----------------------------------------------------------------
-
-    def request_builder(self, subpartition: int) -> BufferBuilder | None:
-        """Take a builder; None: no memory now, or readers want no more data on the way.
-
-        Raises:
-            SluiceError: The subpartition does not exist, or the partition takes nothing more.
-        """
-        if self._holds_enough and self._is_writable:
-            self._check_writable(subpartition)
-            return None
-        return super().request_builder(subpartition)
-
-    async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
-        """Take a builder, waiting for memory or credit as long as it takes.
-
-        Raises:
-            SluiceError: As :meth:`request_builder`, also while waiting.
-
-        Cancellation: safe, no memory is taken.
-        """
-        if self._holds_enough:
-            self._check_writable(subpartition)
-            began = time.monotonic()
-            try:
-                await self._wait_for_credit()
-            finally:
-                self.memory.hard_back_pressured_seconds += time.monotonic() - began
-        return await super().wait_for_builder(subpartition)
-
-    @property
-    def is_available(self) -> bool:
-        """Whether ``request_builder`` would give a builder now."""
-        return self._is_writable and self.memory.pool.is_available and not self._holds_enough
-
-    async def wait_available(self) -> None:
-        """Wait until there are memory and credit, or until the partition takes nothing more.
-
-        Cancellation: safe.
-        """
-        while self._is_writable and not self.is_available:
-            if self._holds_enough:
-                began = time.monotonic()
-                try:
-                    await self._wait_for_credit()
-                finally:
-                    self.memory.soft_back_pressured_seconds += time.monotonic() - began
-            await super().wait_available()
 
     def flush(self, subpartition: int) -> None:
         """Send the committed bytes of a subpartition's open buffer."""
@@ -188,14 +131,6 @@ class PipelinedWriter(BufferWritingPartition):
                 self._leg.send(AbortPartition(self.number))
             self._give_up(self._refusal())
 
-    @property
-    def small_buffer_bytes(self) -> int | None:
-        """Most bytes of a buffer, if readers ask for less than a segment; otherwise None."""
-        size_bytes = self.buffer_size_bytes
-        if size_bytes is None or size_bytes >= self._segment_size_bytes:
-            return None
-        return size_bytes
-
     # ---- sluice.shuffle.partition.output_flusher.Flushable --------------------------------------
 
     def flush_open(self) -> int:
@@ -227,14 +162,11 @@ class PipelinedWriter(BufferWritingPartition):
         """Send more buffers, which the TaskManager can take now."""
         self.credit += credit
         self._send_available()
-        self._credit_changed()
 
     def send(self) -> bool:
         """Send one buffer or event; return whether there may be more to send now."""
         entry = self._queue.next(self.credit)
         if entry is None:
-            if self._waiting_for_credit:
-                self._credit_changed()
             self._check_drained()
             return False
         subpartition, (payload, release, data_type) = entry
@@ -244,8 +176,6 @@ class PipelinedWriter(BufferWritingPartition):
             self.bytes_out += len(payload)
             self.buffers_out += 1
         self._leg.send(PipelinedData(self.number, wire_number, data_type), payload, release)
-        if self._waiting_for_credit:  # an event has gone, or the end of a buffer without bytes
-            self._credit_changed()
         if self._queue.is_available(self.credit):
             return True
         self._check_drained()
@@ -264,11 +194,6 @@ class PipelinedWriter(BufferWritingPartition):
     def region_opened(self, payload_bytes: int) -> None:
         """Ignore it: pipelined partitions have no regions."""
 
-    def new_buffer_size(self, size_bytes: int) -> None:
-        """Make the next buffers no larger than this, as readers want (debloating)."""
-        self.buffer_size_bytes = size_bytes
-        self._credit_changed()
-
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Call the task's handler for an event that a reader sent back."""
         if self._task_event is None:
@@ -284,30 +209,6 @@ class PipelinedWriter(BufferWritingPartition):
             self.fail(error)
 
     # ---- inside ---------------------------------------------------------------------------------
-
-    @property
-    def _holds_enough(self) -> bool:
-        """Whether as much waits for credit as readers want to have here."""
-        return self.small_buffer_bytes is not None and len(self._queue) > self.credit
-
-    async def _wait_for_credit(self) -> None:
-        """Wait until a buffer may be begun, or the partition has ended.
-
-        Cancellation: safe.
-        """
-        while self._holds_enough and self._is_writable:
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting_for_credit.add(waiting)
-            try:
-                await waiting
-            finally:
-                self._waiting_for_credit.discard(waiting)
-
-    def _credit_changed(self) -> None:
-        """Wake those that wait for credit, if a buffer may be begun now."""
-        if self._waiting_for_credit and not (self._holds_enough and self._is_writable):
-            for waiting in self._waiting_for_credit:
-                wake(waiting)
 
     def _send_available(self) -> None:
         if self._queue.is_available(self.credit):
@@ -328,13 +229,6 @@ class PipelinedWriter(BufferWritingPartition):
             raise InvalidEvent("Length of an event", value=len(payload), limit=MAX_EVENT_BYTES)
         self._queue.add_event(payload, data_type, subpartition)
 
-    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
-        builder = BufferBuilder(buffer)
-        self._segment_size_bytes = builder.capacity_bytes
-        if self.buffer_size_bytes is not None:
-            builder.trim(self.buffer_size_bytes)
-        return builder
-
     def _make_room(self) -> None:
         """Finish the open buffers if the pool is too small for one of every subpartition."""
         if self.memory.pool.size_segments <= self.num_subpartitions:
@@ -344,7 +238,6 @@ class PipelinedWriter(BufferWritingPartition):
         if self._flusher is not None:
             self._flusher.remove(self)
         self._queue.clear()
-        self._credit_changed()
         self._leg.forget(self.number)
         self.memory.pool.destroy()
         wake(self._drained, error)

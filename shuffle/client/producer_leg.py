@@ -15,7 +15,6 @@ from ...protocol.messages import (
     ErrorResponse,
     HelloAck,
     Message,
-    NewBufferSize,
     PartitionAborted,
     PartitionFinished,
     PartitionOpened,
@@ -61,9 +60,6 @@ class LegPartition(Protocol):
 
     def region_opened(self, payload_bytes: int) -> None:
         """Take the largest size of the payloads of the region begun (stored partitions)."""
-
-    def new_buffer_size(self, size_bytes: int) -> None:
-        """Take the largest size of buffers that readers want (pipelined partitions)."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Take an event that a reader sent back (pipelined partitions)."""
@@ -263,10 +259,6 @@ class ProducerLeg:
             if partition is not None:
                 payload = bytes(self._event) if payload_length else b""
                 partition.task_event_received(message.event_type, payload)
-        elif type(message) is NewBufferSize:
-            partition = self._partitions.get(message.channel)
-            if partition is not None:
-                partition.new_buffer_size(message.buffer_size_bytes)
         elif type(message) is ErrorResponse and message.channel is not None:
             self._failed(message.channel, RemoteError(message))
         elif type(message) is CloseRequest:

@@ -149,9 +149,6 @@ class RegionSender:
         for waiting in (self._opened, self._written, self._finished):
             wake(waiting, error)
 
-    def new_buffer_size(self, size_bytes: int) -> None:
-        """Ignore it: a stored partition has no readers while it is written."""
-
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Ignore it: a stored partition has no readers while it is written."""
 

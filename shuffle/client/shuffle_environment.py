@@ -287,7 +287,6 @@ class ShuffleEnvironment(abc.ABC):
         try:
             for index, location in enumerate(locations):
                 gate.add_channel(location, alternatives[index] if index < len(alternatives) else ())
-            self._debloat(gate)
             self._open_gates.add(gate)
             yield gate
         finally:
@@ -325,10 +324,6 @@ class ShuffleEnvironment(abc.ABC):
     @abc.abstractmethod
     def _make_gate(self, wanted: SubpartitionRange, *, is_stored: bool) -> InputGate:
         """Make a gate without channels."""
-
-    @abc.abstractmethod
-    def _debloat(self, gate: ClientGate) -> None:
-        """Adapt the buffers of a gate to its reader, if the configuration asks for it."""
 
     @abc.abstractmethod
     def _one_closed(self) -> None:

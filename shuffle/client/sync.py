@@ -36,7 +36,6 @@ from .client_gate import ClientGate
 from .config import ClientConfig
 from .loop_thread import LoopThread
 from .partition_location import PartitionLocation
-from .pipelined_writer import PipelinedWriter
 from .result_partition import ResultPartition
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ R = TypeVar("R")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 600.0
 BATCH_RECORDS: Final = 512
-"""Most records that are handed over to the event loop together."""
+"""Records that are handed over to the event loop together."""
 
 
 class SyncShuffleClient:
@@ -224,9 +223,8 @@ class SyncShuffleClient:
 class SyncRecordWriter(Generic[T]):
     """Writes records from a thread without asyncio.
 
-    Records of :meth:`emit` wait here until there are ``BATCH_RECORDS`` of them, or as many as fill
-    a buffer of the size that debloating readers ask for; :meth:`flush` hands them over sooner. A
-    source that may pause should flush before it does.
+    Records of :meth:`emit` wait here until there are ``BATCH_RECORDS`` of them; :meth:`flush` hands
+    them over sooner. A source that may pause should flush before it does.
 
     Args:
         client: The client that opened the partition.
@@ -248,8 +246,6 @@ class SyncRecordWriter(Generic[T]):
         self._partition = partition
         self._writer: RecordWriter[T] = partition.record_writer(serializer, selector)
         self._waiting: list[T] = []
-        self._most_waiting = BATCH_RECORDS
-        self._written_records = 0
 
     def emit(self, record: T) -> None:
         """Write a record, together with others once they are a batch.
@@ -260,7 +256,7 @@ class SyncRecordWriter(Generic[T]):
         """
         waiting = self._waiting
         waiting.append(record)
-        if len(waiting) >= self._most_waiting:
+        if len(waiting) >= BATCH_RECORDS:
             self._hand_over()
 
     def emit_batch(self, records: Sequence[T]) -> None:
@@ -301,16 +297,6 @@ class SyncRecordWriter(Generic[T]):
     async def _emit(self, records: Sequence[T]) -> None:
         if (pending := self._writer.emit_batch(records)) is not None:
             await pending
-        self._written_records += len(records)
-        self._most_waiting = self._records_of_a_buffer()
-
-    def _records_of_a_buffer(self) -> int:
-        """Return the number of records to gather: data that waits here is in flight, too."""
-        writer = self._partition.writer
-        if not isinstance(writer, PipelinedWriter) or writer.small_buffer_bytes is None:
-            return BATCH_RECORDS
-        record_bytes = max(1, writer.bytes_out // self._written_records)
-        return max(1, min(BATCH_RECORDS, writer.small_buffer_bytes // record_bytes))
 
     async def _emit_event(self, event: Event, subpartition: int, data_type: int) -> None:
         self._writer.emit_event(event, subpartition, data_type)

@@ -4,7 +4,6 @@ Its channels can be read through the gate, in turn (:meth:`InputGate.next_buffer
 by a listener of its own (on the consumer leg, where every channel has its own credit).
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +15,6 @@ from ...protocol.limits import MAX_CREDIT
 from ...protocol.messages import DATA, EVENT
 from ..errors import GateReleased, InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
-from .buffer_debloater import BufferDebloater, DebloatSettings
 from .capture import GateCaptures, OvertakenCapture, marked_checkpoint
 from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
 from .local_input_channel import LocalInputChannel
@@ -43,13 +41,11 @@ class InputGate(ReadableGate):
         self.key = opener.wanted.shuffle
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
-        self.debloater: BufferDebloater | None = None
         self._opener = opener
         self._released = False
         self._ended: set[int] = set()
         self._captures = GateCaptures()
         self._listener: Callable[[], None] | None = None
-        self._idle_seconds: Callable[[], float] = lambda: self._availability.idle_seconds
 
     # ---- set-up --------------------------------------------------------------------------------
 
@@ -92,8 +88,8 @@ class InputGate(ReadableGate):
     def update_channel(self, index: int, source: ChannelSource) -> InputChannel:
         """Put a local or a remote channel where one with an unknown producer was.
 
-        The deadline for finding the partition starts here. Task events and the buffer size that
-        the channel has kept meanwhile go to the producer.
+        The deadline for finding the partition starts here. Task events that the channel has
+        kept meanwhile go to the producer.
 
         Returns:
             The new channel; if the gate is released, the old one, and nothing is done.
@@ -112,8 +108,6 @@ class InputGate(ReadableGate):
         channel = self._opener.make(source, unknown.listener)
         self.channels[index] = channel
         self.sources[index] = source
-        if unknown.buffer_size_bytes is not None:
-            channel.announce_buffer_size(unknown.buffer_size_bytes)
         for event_type, payload in unknown.task_events.take():
             channel.send_task_event(event_type, payload)
         self._opener.open(channel, source)
@@ -144,20 +138,7 @@ class InputGate(ReadableGate):
         self._opener.open(channel, source)
         return channel
 
-    def debloat(
-        self, settings: DebloatSettings, busy_seconds: Callable[[], float] | None = None
-    ) -> None:
-        """Adapt the size of buffers to the reader from now on, until the gate is released. Once.
-
-        Args:
-            settings: The aim and the bounds.
-            busy_seconds: Returns the time so far in which readers did not wait for data; the
-                gate measures it itself by default.
-        """
-        self.debloater = BufferDebloater(self, settings, busy_seconds or self._busy_seconds)
-        self.debloater.start()
-
-    def set_reader(self, listener: Callable[[], None], idle_seconds: Callable[[], float]) -> None:
+    def set_reader(self, listener: Callable[[], None]) -> None:
         """Call a union, beside the waiters, when the gate becomes available.
 
         From then on the gate takes no more channels: a union numbers the channels of its gates.
@@ -168,15 +149,12 @@ class InputGate(ReadableGate):
         if self._listener is not None:
             raise InvalidRequest(f"Gate {self.name} is part of a union already")
         self._listener = listener
-        self._idle_seconds = idle_seconds
 
     def release(self) -> None:
         """Give everything back. Idempotent; buffers already taken stay valid until released."""
         if self._released:
             return
         self._released = True
-        if self.debloater is not None:
-            self.debloater.stop()
         self._opener.stop()
         for channel in self.channels:
             channel.release()
@@ -293,27 +271,12 @@ class InputGate(ReadableGate):
         channels = [each for index, each in enumerate(self.channels) if index not in ended]
         send_to_all(channels, event_type, payload)
 
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask all producers for buffers of at most this size from now on.
-
-        Raises:
-            InvalidRequest: The size is not positive.
-        """
-        if size_bytes < 1:
-            raise InvalidRequest(
-                "Size of a buffer is out of range", value=size_bytes, limit="at least 1"
-            )
-        for index, channel in enumerate(self.channels):
-            if index not in self._ended:
-                channel.announce_buffer_size(size_bytes)
-
     # ---- status ----------------------------------------------------------------------------------
 
     def statistics(self) -> GateStatistics:
         """Return the amount of data received so far, and the time spent waiting for it."""
         idle_seconds = self._availability.idle_seconds
-        calculator = None if self.debloater is None else self.debloater.calculator
-        return channel_statistics(self.channels, len(self._ended), idle_seconds, calculator)
+        return channel_statistics(self.channels, len(self._ended), idle_seconds)
 
     # ---- inner workings --------------------------------------------------------------------------
 
@@ -359,9 +322,6 @@ class InputGate(ReadableGate):
             self._urgent.append(index)
         elif channel.is_available(MAX_CREDIT):
             self._queue(index)
-
-    def _busy_seconds(self) -> float:
-        return time.monotonic() - self._idle_seconds()
 
     def _signal(self) -> None:
         self._availability.wake()

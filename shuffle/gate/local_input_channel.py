@@ -17,7 +17,6 @@ from ..partition.view import (
     SubpartitionView,
     is_pipelined,
 )
-from .buffer_debloater import QueuedData, all_in_flight
 from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
 TaskEventPublisher = Callable[[int, bytes], None]
@@ -44,7 +43,6 @@ class LocalInputChannel:
         self._listener = listener
         self._publish = publish
         self._kept = KeptTaskEvents()
-        self._buffer_size_bytes: int | None = None
         self._pipelined: PipelinedView | None = None
         """The view, if its producer takes messages from the consumer."""
         self._failure: SluiceError | None = None
@@ -59,8 +57,6 @@ class LocalInputChannel:
         self._view = view
         if is_pipelined(view):
             self._pipelined = view
-            if self._buffer_size_bytes is not None:
-                view.notify_new_buffer_size(self._buffer_size_bytes)
         self._listener()
         try:
             for event_type, payload in self._kept.take():
@@ -121,10 +117,6 @@ class LocalInputChannel:
             self.buffers_in += 1
         return buffer
 
-    def queued_data(self) -> QueuedData:
-        """Return the data that waits to be read; bytes are counted when they are taken."""
-        return QueuedData(all_in_flight(self.backlog), 0)
-
     # ---- to the producer -------------------------------------------------------------------------
 
     def resume_consumption(self) -> None:
@@ -154,15 +146,6 @@ class LocalInputChannel:
             self._kept.keep(event_type, payload)
         else:
             self._publish(event_type, payload)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of at most this size from now on.
-
-        Nothing happens if the partition is stored: its buffers are written already.
-        """
-        self._buffer_size_bytes = size_bytes
-        if self._pipelined is not None:
-            self._pipelined.notify_new_buffer_size(size_bytes)
 
     def release(self) -> None:
         """Release the view. Idempotent."""

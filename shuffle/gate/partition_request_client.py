@@ -44,7 +44,6 @@ from ...protocol.messages import (
     ErrorResponse,
     HelloAck,
     Message,
-    NewBufferSize,
     PartitionRequest,
     ResumeConsumption,
     TaskEvent,
@@ -85,7 +84,6 @@ class PartitionRequestClient:
         self._announcing: set[RemoteInputChannel] = set()
         self._flush_due = False
         self._task_events: deque[tuple[RemoteInputChannel, int, bytes]] = deque()
-        self._buffer_sizes: dict[RemoteInputChannel, int] = {}
 
     @property
     def closing(self) -> bool:
@@ -159,16 +157,9 @@ class PartitionRequestClient:
         if self.connection.writable:
             self._send_task_events()
 
-    def announce_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """Ask a channel's producer for smaller or larger buffers; only the last size counts."""
-        self._buffer_sizes[channel] = size_bytes
-        if self.connection.writable:
-            self._send_buffer_sizes()
-
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Forget a channel; tell the producer unless the channel has ended."""
         self._announcing.discard(channel)
-        self._buffer_sizes.pop(channel, None)
         if self._channels.get(channel.number) is not channel:
             return
         del self._channels[channel.number]
@@ -262,8 +253,6 @@ class PartitionRequestClient:
         """Send the messages that have accumulated: the connection can be written again."""
         if self._announcing:
             self._flush()
-        if self._buffer_sizes:
-            self._send_buffer_sizes()
         if self._task_events:
             self._send_task_events()
 
@@ -275,7 +264,6 @@ class PartitionRequestClient:
         arriving, self._arriving = self._arriving, None
         _recycle(arriving or ())
         self._announcing.clear()
-        self._buffer_sizes.clear()
         self._task_events.clear()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
@@ -328,12 +316,6 @@ class PartitionRequestClient:
             channel, event_type, payload = waiting.popleft()
             if self._channels.get(channel.number) is channel:
                 self.connection.send(TaskEvent(channel.number, event_type), payload)
-
-    def _send_buffer_sizes(self) -> None:
-        sizes, self._buffer_sizes = self._buffer_sizes, {}
-        for channel, size_bytes in sizes.items():
-            if self._channels.get(channel.number) is channel:
-                self.connection.send(NewBufferSize(channel.number, size_bytes))
 
     def _free_number(self) -> int:
         number = self._last_number

@@ -19,7 +19,6 @@ from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, Bu
 from ..errors import EndOfPartitionMismatch, InvalidRequest, detached
 from ..memory.buffer import BufferGroup
 from ..partition.view import DataListener, OutgoingBuffer
-from .buffer_debloater import QueuedData, all_in_flight
 from .buffer_manager import BufferManager
 from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
 
@@ -44,9 +43,6 @@ class CreditSender(Protocol):
         Raises:
             TooManyTaskEvents: As many wait already as may wait.
         """
-
-    def announce_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """Ask the producer for buffers of at most this size; only the last size counts."""
 
 
 class _Event(NamedTuple):
@@ -98,7 +94,6 @@ class RemoteInputChannel:
         self._blocked = False  # since a blocking event was read, until consumption is resumed
         self._requested = False
         self._kept = KeptTaskEvents()
-        self._buffer_size_bytes: int | None = None
         self._next_sequence_number = 0
         self._released = False
 
@@ -206,17 +201,6 @@ class RemoteInputChannel:
         """Buffers and events waiting here; for status, because it takes a look at each."""
         return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
 
-    def queued_data(self) -> QueuedData:
-        """Return the data that waits to be read, here, at the sender and at its producer."""
-        buffers, bytes_here = self.sender_backlog, -self._given_bytes
-        for content in self._received:
-            if content is None:
-                buffers += 1
-            elif type(content) is BufferGroup:
-                buffers += len(content.segments)
-                bytes_here += content.length
-        return QueuedData(all_in_flight(buffers), bytes_here)
-
     def is_available(self, credit: int) -> bool:
         """True if the next buffer is here and there is credit for it, or an event is."""
         received = self._received
@@ -267,8 +251,6 @@ class RemoteInputChannel:
         self._requested = True
         if self._sender is None:
             return
-        if self._buffer_size_bytes is not None:
-            self._sender.announce_buffer_size(self, self._buffer_size_bytes)
         for event_type, payload in self._kept.take():
             self._sender.send_task_event(self, event_type, payload)
 
@@ -305,13 +287,6 @@ class RemoteInputChannel:
             self._sender.send_task_event(self, event_type, payload)
         else:
             self._kept.keep(event_type, payload)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of at most this size from now on."""
-        self._buffer_size_bytes = size_bytes
-        is_over = self._released or self.ended or self.failure is not None
-        if self._requested and self._sender is not None and not is_over:
-            self._sender.announce_buffer_size(self, size_bytes)
 
     def release(self) -> None:
         """Give the memory back and tell the producer. Idempotent."""
@@ -373,13 +348,11 @@ class RemoteInputChannel:
     def _extend_last(self, group: BufferGroup) -> bool:
         """Copy a buffer into the one that waits before it, if that has room and is not being read.
 
-        So data that was flushed often goes on in few messages when its reader is slow. A reader
-        that has asked for buffers of a certain size gets them as they came.
+        So data that was flushed often goes on in few messages when its reader is slow.
         """
         last = self._received[-1]
         return (
             type(last) is BufferGroup
-            and self._buffer_size_bytes is None
             and not (self._given_bytes and len(self._received) == 1)
             and last.extend(group)
         )

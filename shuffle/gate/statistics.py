@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from .buffer_debloater import BufferSizeCalculator
 from .buffer_manager import BufferManager
 
 
@@ -18,9 +17,6 @@ class GateStatistics(NamedTuple):
         bytes_in_remote: Payload bytes of data from other TaskManagers.
         buffers_in_remote: Data buffers from other TaskManagers.
         idle_seconds: Time during which a reader waited for data.
-        buffer_size_bytes: Largest buffer that producers were asked for; None without debloating.
-        in_flight_seconds: Time the reader needs for the buffers in use if they are full; None
-            without debloating, or before the first data.
     """
 
     channels: int
@@ -30,8 +26,6 @@ class GateStatistics(NamedTuple):
     bytes_in_remote: int
     buffers_in_remote: int
     idle_seconds: float
-    buffer_size_bytes: int | None = None
-    in_flight_seconds: float | None = None
 
 
 class BufferUsage(NamedTuple):
@@ -81,10 +75,7 @@ def buffer_usage(managers: Iterable[BufferManager]) -> BufferUsage:
 
 
 def channel_statistics(
-    channels: Sequence[CountingChannel],
-    ended_channels: int,
-    idle_seconds: float,
-    debloating: BufferSizeCalculator | None = None,
+    channels: Sequence[CountingChannel], ended_channels: int, idle_seconds: float
 ) -> GateStatistics:
     """Sum up the counts of channels."""
     local = [channel for channel in channels if channel.is_local]
@@ -97,18 +88,11 @@ def channel_statistics(
         sum(channel.bytes_in for channel in remote),
         sum(channel.buffers_in for channel in remote),
         idle_seconds,
-        None if debloating is None else debloating.size_bytes,
-        None if debloating is None else debloating.in_flight_seconds,
     )
 
 
 def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatistics:
-    """Add the statistics of several gates; ``idle_seconds`` is that of their common reader.
-
-    The size of buffers is the smallest, the time in flight the longest.
-    """
-    sizes = [part.buffer_size_bytes for part in parts if part.buffer_size_bytes is not None]
-    times = [part.in_flight_seconds for part in parts if part.in_flight_seconds is not None]
+    """Add the statistics of several gates; ``idle_seconds`` is that of their common reader."""
     return GateStatistics(
         sum(part.channels for part in parts),
         sum(part.ended_channels for part in parts),
@@ -117,6 +101,4 @@ def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatisti
         sum(part.bytes_in_remote for part in parts),
         sum(part.buffers_in_remote for part in parts),
         idle_seconds,
-        min(sizes, default=None),
-        max(times, default=None),
     )

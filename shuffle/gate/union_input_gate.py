@@ -34,7 +34,7 @@ class UnionInputGate(ReadableGate):
         self.gates = tuple(gates)
         self._offsets = [0, *accumulate(len(gate.channels) for gate in gates)]
         for number, gate in enumerate(self.gates):
-            gate.set_reader(partial(self._gate_available, number), self._idle_seconds)
+            gate.set_reader(partial(self._gate_available, number))
             if gate.is_available:
                 self._gate_available(number)
 
@@ -128,15 +128,6 @@ class UnionInputGate(ReadableGate):
         """
         send_to_all(self.gates, event_type, payload)
 
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask all producers for buffers of at most this size from now on.
-
-        Raises:
-            InvalidRequest: The size is not positive.
-        """
-        for gate in self.gates:
-            gate.announce_buffer_size(size_bytes)
-
     def statistics(self) -> GateStatistics:
         """Return the totals of all gates, and the time spent waiting for any of them."""
         return sum_up([gate.statistics() for gate in self.gates], self._availability.idle_seconds)
@@ -147,9 +138,6 @@ class UnionInputGate(ReadableGate):
             gate.release()
 
     # ---- inner workings --------------------------------------------------------------------------
-
-    def _idle_seconds(self) -> float:
-        return self._availability.idle_seconds
 
     def _gate_available(self, number: int) -> None:
         gate = self.gates[number]

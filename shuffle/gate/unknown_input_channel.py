@@ -7,7 +7,6 @@ producer, until ``InputGate.update_channel`` puts a local or a remote channel th
 from ...protocol.errors import SluiceError
 from ..errors import InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
-from .buffer_debloater import QueuedData
 from .task_events import KeptTaskEvents, check_task_event
 
 
@@ -29,8 +28,6 @@ class UnknownInputChannel:
         self.listener = listener
         self.task_events = KeptTaskEvents()
         """The events sent meanwhile, for the producer."""
-        self.buffer_size_bytes: int | None = None
-        """The size announced last."""
 
     def is_available(self, credit: int) -> bool:
         """Return False: nothing comes before the producer is known."""
@@ -39,10 +36,6 @@ class UnknownInputChannel:
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Return None: nothing has come yet."""
         return None
-
-    def queued_data(self) -> QueuedData:
-        """Return zeros: nothing comes."""
-        return QueuedData(0, 0)
 
     def resume_consumption(self) -> None:
         """Refuse: nothing has come that could block the channel.
@@ -61,10 +54,6 @@ class UnknownInputChannel:
         """
         check_task_event(event_type, payload)
         self.task_events.keep(event_type, payload)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Keep the size for the producer; only the last one counts."""
-        self.buffer_size_bytes = size_bytes
 
     def release(self) -> None:
         """Forget the events kept. Idempotent."""

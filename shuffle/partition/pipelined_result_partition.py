@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
-from ..memory import LocalBufferPool, LocalBufferPoolStatistics, NetworkBuffer
+from ..memory import LocalBufferPool, LocalBufferPoolStatistics
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_type import (
@@ -28,7 +28,7 @@ from .result_partition_writer import (
     ALL_SUBPARTITIONS,
     BufferWritingPartition,
 )
-from .shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from .shared_buffer import BufferConsumer
 from .states import PartitionState
 from .view import DataListener
 
@@ -40,13 +40,10 @@ class PartitionListeners(NamedTuple):
         consumable: Called once, when ``is_consumable`` becomes true.
         fully_consumed: Called once, when the reader of every subpartition has released its view,
             whether or not it read to the end.
-        buffer_size_announced: Called with the smallest size that any reader wants its buffers to
-            have, each time one of them announces a size.
     """
 
     consumable: Callable[[], None] | None = None
     fully_consumed: Callable[[], None] | None = None
-    buffer_size_announced: Callable[[int], None] | None = None
 
 
 NO_LISTENERS = PartitionListeners()
@@ -223,21 +220,6 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self._consumed == self.num_subpartitions and fully_consumed is not None:
             fully_consumed()
 
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """Pass the smallest size that readers want on (called by the subpartitions)."""
-        if self._listeners.buffer_size_announced is not None:
-            self._listeners.buffer_size_announced(self._smallest_buffer_size() or size_bytes)
-
-    def set_buffer_size(self, size_bytes: int) -> None:
-        """Make the next buffers of all subpartitions no larger than this.
-
-        Raises:
-            InvalidRequest: The size is less than 1 byte.
-        """
-        check_buffer_size(size_bytes)
-        for subpartition in self._subpartitions:
-            subpartition.buffer_size_bytes = size_bytes
-
     # ---- the flusher, and statistics ---------------------------------------------------------
 
     def flush_open(self) -> int:
@@ -308,16 +290,6 @@ class PipelinedResultPartition(BufferWritingPartition):
         if not self._consumable:
             self._become_consumable()
 
-    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
-        builder = BufferBuilder(buffer)
-        if subpartition == ALL_SUBPARTITIONS:
-            size_bytes = self._smallest_buffer_size()
-        else:
-            size_bytes = self._subpartitions[subpartition].buffer_size_bytes
-        if size_bytes is not None:
-            builder.trim(size_bytes)
-        return builder
-
     def _make_room(self) -> None:
         """Finish the open buffers if the pool is too small for one of every subpartition.
 
@@ -333,10 +305,6 @@ class PipelinedResultPartition(BufferWritingPartition):
         if subpartition == ALL_SUBPARTITIONS:
             return self._subpartitions
         return (self._subpartitions[subpartition],)
-
-    def _smallest_buffer_size(self) -> int | None:
-        sizes = [each.buffer_size_bytes for each in self._subpartitions]
-        return min((size for size in sizes if size is not None), default=None)
 
     def _become_consumable(self) -> None:
         self._consumable = True

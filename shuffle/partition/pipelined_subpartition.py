@@ -25,7 +25,6 @@ from typing import Final
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import encode_end_of_partition
-from ...protocol.limits import MAX_U32
 from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ..errors import (
     InvalidRequest,
@@ -34,7 +33,7 @@ from ..errors import (
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
-from .shared_buffer import BufferBuilder, BufferConsumer, check_buffer_size
+from .shared_buffer import BufferBuilder, BufferConsumer
 from .states import SubpartitionState
 from .view import DataListener, OutgoingBuffer, SubpartitionOwner
 
@@ -47,7 +46,7 @@ class PipelinedSubpartition:
 
     Args:
         index: The number in the partition.
-        owner: Told when the view is released, and of the buffer size that its reader wants.
+        owner: Told when the view is released.
     """
 
     __slots__ = (
@@ -63,7 +62,6 @@ class PipelinedSubpartition:
         "_queue",
         "_reader_knows",
         "_view",
-        "buffer_size_bytes",
         "completed_buffers",
         "index",
         "state",
@@ -78,8 +76,6 @@ class PipelinedSubpartition:
         """Bytes of data that the reader has taken."""
         self.total_buffers = 0
         """Data buffers that the reader has taken; a flushed buffer may be taken in parts."""
-        self.buffer_size_bytes: int | None = None
-        """Most bytes that the reader wants a buffer to hold; None for whole segments."""
         self.completed_buffers = 0  # that were open before
         self._owner = owner
         self._queue: deque[BufferConsumer | OutgoingBuffer] = deque()  # buffers, and events
@@ -130,10 +126,7 @@ class PipelinedSubpartition:
         if self._open is not None or not self._queue:
             return False
         last = self._queue[-1]
-        most_bytes = self.buffer_size_bytes
-        return isinstance(last, BufferConsumer) and last.extend(
-            data, MAX_U32 if most_bytes is None else most_bytes
-        )
+        return isinstance(last, BufferConsumer) and last.extend(data)
 
     def add_event(self, payload: bytes, data_type: int) -> None:
         """Queue an event; a priority event comes before all but other priority events.
@@ -320,12 +313,6 @@ class PipelinedSubpartition:
         elif self.state is not SubpartitionState.RELEASED:  # of which the reader may not know yet
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=self.index)
 
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Limit the next buffers to a size; see the view's ``notify_new_buffer_size``."""
-        check_buffer_size(size_bytes)
-        self.buffer_size_bytes = size_bytes
-        self._owner.buffer_size_announced(self.index, size_bytes)
-
     def view_released(self) -> None:
         """Drop all buffers, for the reader is gone, perhaps before the end."""
         if self.state is not SubpartitionState.RELEASED:
@@ -432,15 +419,6 @@ class PipelinedSubpartitionView:
         """
         if not self._released:
             self._subpartition.resume()
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Ask for buffers of at most this size from now on.
-
-        Raises:
-            InvalidRequest: The size is less than 1 byte.
-        """
-        if not self._released:
-            self._subpartition.announce_buffer_size(size_bytes)
 
     def release(self) -> None:
         """Give up reading, whether at the end or before; buffers taken stay valid. Idempotent."""

@@ -231,7 +231,7 @@ class BufferWritingPartition:
         """
         self._check_writable(subpartition)
         buffer = self.memory.pool.request_buffer_nowait(subpartition)
-        return None if buffer is None else self._builder(buffer, subpartition)
+        return None if buffer is None else BufferBuilder(buffer)
 
     async def wait_for_builder(self, subpartition: int) -> BufferBuilder:
         """Take a builder, waiting for memory as long as it takes: this is back pressure.
@@ -252,7 +252,7 @@ class BufferWritingPartition:
         if not self._is_writable:
             buffer.recycle()  # the partition ended after the handover, before this task could run
             raise self._refusal()
-        return self._builder(buffer, subpartition)
+        return BufferBuilder(buffer)
 
     @property
     def is_available(self) -> bool:
@@ -347,10 +347,6 @@ class BufferWritingPartition:
     @abc.abstractmethod
     def _make_room(self) -> None:
         """Prepare a wait: written buffers must not hold all the memory, or nothing ever moves."""
-
-    def _builder(self, buffer: NetworkBuffer, subpartition: int) -> BufferBuilder:
-        """Make the builder of a buffer."""
-        return BufferBuilder(buffer)
 
     @property
     def _is_writable(self) -> bool:

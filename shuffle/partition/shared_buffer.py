@@ -17,18 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ...protocol.messages import DATA
-from ..errors import BufferBuilderFinished, InvalidRequest, PartitionError
+from ..errors import BufferBuilderFinished, PartitionError
 from ..memory import BufferAlreadyRecycled, NetworkBuffer
-
-
-def check_buffer_size(size_bytes: int) -> None:
-    """Refuse a size that no buffer can have.
-
-    Raises:
-        InvalidRequest: The size is less than 1 byte.
-    """
-    if size_bytes < 1:
-        raise InvalidRequest("Buffer size", value=size_bytes, limit="at least 1 byte")
 
 
 class BufferBuilder:
@@ -51,7 +41,7 @@ class BufferBuilder:
     def __init__(self, buffer: NetworkBuffer) -> None:
         segment = buffer.segment
         self.capacity_bytes = segment.size_bytes
-        """Bytes that fit; fewer after :meth:`trim`."""
+        """Bytes that fit."""
         self.committed_bytes = 0
         """Bytes that consumers may read."""
         self.is_finished = False
@@ -132,14 +122,6 @@ class BufferBuilder:
     def writable_bytes(self) -> int:
         """Bytes that still fit."""
         return self.capacity_bytes - self._written
-
-    def trim(self, size_bytes: int) -> None:
-        """Make the buffer smaller, but not smaller than its written bytes; it never grows.
-
-        Args:
-            size_bytes: The new capacity wanted, at least 1.
-        """
-        self.capacity_bytes = min(self.capacity_bytes, max(size_bytes, self._written, 1))
 
     def create_consumer(self) -> "BufferConsumer":
         """Make a consumer that reads the bytes committed after this call.
@@ -331,12 +313,11 @@ class BufferConsumer:
             )
         self._position += count
 
-    def extend(self, data: memoryview, most_bytes: int) -> bool:
+    def extend(self, data: memoryview) -> bool:
         """Copy bytes behind those of a complete buffer, if only this consumer refers to it.
 
         Args:
             data: The bytes to copy.
-            most_bytes: Most bytes that the buffer may hold afterwards.
 
         Returns:
             False, with nothing copied, if others refer to the buffer or the bytes do not fit.
@@ -346,7 +327,7 @@ class BufferConsumer:
             return False
         start = buffer.length
         end = start + len(data)
-        if end > most_bytes or end > buffer.segment.size_bytes:
+        if end > buffer.segment.size_bytes:
             return False
         buffer.segment.memory[start:end] = data
         buffer.length = end

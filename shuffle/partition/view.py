@@ -43,9 +43,6 @@ class SubpartitionOwner(Protocol):
     def subpartition_consumed(self, index: int) -> None:
         """Take note that the view of a subpartition was released."""
 
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        """Take note that a reader wants buffers of at most this size."""
-
 
 class SubpartitionView(Protocol):
     """One reader's way through a range of subpartitions."""
@@ -89,13 +86,10 @@ class PipelinedView(SubpartitionView, Protocol):
     def resume_consumption(self) -> None:
         """Go on after a blocking event."""
 
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Make buffers of at most this size from now on."""
-
 
 def is_pipelined(view: SubpartitionView | None) -> TypeGuard[PipelinedView]:
     """Return whether the reader of a view can influence its producer.
 
     ``isinstance`` with a protocol would look up every member of the protocol in each view.
     """
-    return hasattr(view, "notify_new_buffer_size")
+    return hasattr(view, "resume_consumption")

@@ -51,17 +51,6 @@ class NetworkMemoryConfig(Settings):
     """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
     these end, so the memory of a reduce task does not grow with the number of hosts."""
 
-    debloat_target_seconds: Annotated[Annotated[Seconds, Field(gt=0)] | None, NONE_ALLOWED] = None
-    """Buffers of pipelined partitions are made so small that the reader of a gate needs this time
-    for the buffers in flight. None: buffers are always full. A client that announces sizes of its
-    own decides for its gates."""
-
-    debloat_period_seconds: Seconds = Field(0.2, ge=0.001, le=3600)
-    """Time between two looks at a gate's throughput."""
-
-    debloat_min_buffer_size_bytes: Bytes = Field(256, ge=1)
-    """Buffers are never made smaller than this."""
-
     exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which a new gate may wait for its exclusive segments."""
 

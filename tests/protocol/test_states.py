@@ -45,7 +45,6 @@ CONSUMER_OF_CHANNELS_SENDS = {
     m.ResumeConsumption,
     m.CancelPartitionRequest,
     m.TaskEvent,
-    m.NewBufferSize,
 }
 PRODUCER_OF_CHANNELS_SENDS = {m.BufferResponse, m.BacklogAnnouncement}
 CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -95,7 +94,6 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.RegionSecured,
         m.PartitionAborted,
         m.TaskEvent,
-        m.NewBufferSize,
     },
     m.ROLE_DRIVER: {
         m.ShuffleReleased,

@@ -149,16 +149,12 @@ class FakeCreditSender:
         self.cancelled: list[RemoteInputChannel] = []
         self.resumed: list[RemoteInputChannel] = []
         self.task_events: list[tuple[int, bytes]] = []
-        self.buffer_sizes: list[int] = []
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
         self.resumed.append(channel)
 
     def send_task_event(self, channel: RemoteInputChannel, event_type: int, payload: bytes) -> None:
         self.task_events.append((event_type, payload))
-
-    def announce_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        self.buffer_sizes.append(size_bytes)
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
         self.announcing.append(channel)

@@ -105,7 +105,6 @@ DATA_UP = st.one_of(
     st.builds(m.AddCredit, NUMBER, CREDIT).map(frame),
     st.builds(m.ResumeConsumption, NUMBER).map(frame),
     st.builds(m.CancelPartitionRequest, NUMBER).map(frame),
-    st.builds(m.NewBufferSize, NUMBER, st.integers(1, 2**32 - 1)).map(frame),
     st.builds(frame, st.builds(m.TaskEvent, NUMBER, NUMBER), st.binary(max_size=40)),
 )
 

@@ -38,7 +38,6 @@ class HandFilledView:
     def __init__(self, listener: Callable[[], None]) -> None:
         self.failure: SluiceError | None = None
         self.listener = listener
-        self.sizes: list[int] = []
         self.released = False
         self._blocked = False
         self._waiting: deque[OutgoingBuffer] = deque()
@@ -85,9 +84,6 @@ class HandFilledView:
     def resume_consumption(self) -> None:
         self._blocked = False
         self.listener()
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        self.sizes.append(size_bytes)
 
     def release(self) -> None:
         self.released = True

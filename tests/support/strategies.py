@@ -76,7 +76,6 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.CloseRequest: (),
     m.Ping: (U64,),
     m.Pong: (U64,),
-    m.NewBufferSize: (U32, POSITIVE),
     m.PipelinedData: (U32, U32, DATA_TYPE),
     m.OpenPipelinedPartition: (U32, U32, I64, POSITIVE, CHOICE, CHOICE),
     m.OpenPartition: (U32, U32, I64, POSITIVE),

@@ -139,9 +139,6 @@ class _Asked:
     def region_opened(self, payload_bytes: int) -> None:
         """Ignore it: there is no region."""
 
-    def new_buffer_size(self, size_bytes: int) -> None:
-        """Ignore it: nothing is sent."""
-
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Ignore it: there are no readers."""
 
@@ -269,9 +266,6 @@ class OutputSender:
             self._failure = error
             for waiting in (self._opened, self._written, self._room, self._finished):
                 wake(waiting, error)
-
-    def new_buffer_size(self, size_bytes: int) -> None:
-        """Ignore it: a copy has no readers while it is written."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Ignore it: a copy has no readers while it is written."""

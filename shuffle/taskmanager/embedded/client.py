@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from ....protocol.identity import Credential
 from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from ...client.client_gate import ClientGate
 from ...client.partition_location import PartitionLocation
 from ...client.result_partition import OpenWriter
 from ...client.shuffle_environment import PartitionSettings, ShuffleEnvironment
 from ...errors import PartitionReleased, ShuttingDown
-from ...gate.buffer_debloater import debloat_settings
 from ...gate.input_gate import InputGate
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.stored_result_partition import StoredResultPartition
@@ -149,12 +147,6 @@ class EmbeddedClient(ShuffleEnvironment):
         )
         self._services.counters.gates_opened += 1
         return InputGate(opener)
-
-    def _debloat(self, gate: ClientGate) -> None:
-        gates = self._services.gates
-        settings = debloat_settings(gates.config, gates.config.segment_size_bytes)
-        if settings is not None and not gate.is_stored:
-            gate.gate.debloat(settings)
 
     def _one_closed(self) -> None:
         self._services.producers.on_idle()

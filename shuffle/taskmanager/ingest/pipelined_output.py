@@ -16,7 +16,6 @@ from ....protocol.messages import (
     DATA,
     EVERY_SUBPARTITION,
     FinishPartition,
-    NewBufferSize,
     OpenPipelinedPartition,
     PartitionFinished,
     PartitionOpened,
@@ -80,7 +79,6 @@ class PipelinedOutput(IncomingOutput):
         self._arriving: MemorySegment | bytearray | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._task_events: deque[tuple[int, bytes]] = deque()
-        self._new_buffer_size_bytes: int | None = None
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
         self._pool = services.network_pool.create_local_pool(
@@ -102,9 +100,7 @@ class PipelinedOutput(IncomingOutput):
                 self._pool,
                 partition_type=kind,
                 consumption=consumption,
-                listeners=PartitionListeners(
-                    self._consumable, self._consumed, self._buffer_size_announced
-                ),
+                listeners=PartitionListeners(self._consumable, self._consumed),
             )
             services.partitions.register_pipelined(
                 self.key, message.map_attempt_id, self.partition, self.release
@@ -328,16 +324,12 @@ class PipelinedOutput(IncomingOutput):
         self.credit_wait.end()
         self.partition.memory.hard_back_pressured_seconds = self.credit_wait.seconds
         self._task_events.clear()
-        self._new_buffer_size_bytes = None
         self._services.task_events.unregister(self.key, self.map_attempt_id, self._task_event_came)
 
     # ---- to the client ---------------------------------------------------------------------------
 
     def writable(self) -> None:
-        """Send the buffer size and the task events that had to wait for the connection."""
-        if self._new_buffer_size_bytes is not None:
-            self._connection.send(NewBufferSize(self.number, self._new_buffer_size_bytes))
-            self._new_buffer_size_bytes = None
+        """Send the task events that had to wait for the connection."""
         while self._task_events and self._connection.writable:
             event_type, payload = self._task_events.popleft()
             self._connection.send(TaskEvent(self.number, event_type), payload)
@@ -359,13 +351,6 @@ class PipelinedOutput(IncomingOutput):
         self._task_events.append((event_type, payload))
         if self._connection.writable:
             self.writable()
-
-    def _buffer_size_announced(self, size_bytes: int) -> None:
-        """Tell the client the largest buffer that the readers want; the partition calls this."""
-        if self.state is PipelinedState.OPEN:
-            self._new_buffer_size_bytes = size_bytes  # only the last one counts
-            if self._connection.writable:
-                self.writable()
 
     # ---- inner workings --------------------------------------------------------------------------
 

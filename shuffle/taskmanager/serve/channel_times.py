@@ -58,11 +58,6 @@ class ChannelTimes:
         self._pass()
         return self._seconds
 
-    def busy_seconds(self) -> float:
-        """Return the time so far in which a channel was open and none waited for data."""
-        seconds = self.seconds()
-        return seconds.busy + seconds.back_pressured
-
     def end(self) -> None:
         """Add the sums to the total, when no channel will open again. Idempotent."""
         total, self._total = self._total, None

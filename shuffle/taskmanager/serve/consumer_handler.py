@@ -23,7 +23,6 @@ from ....transport.connection import Connection
 from ....transport.connector import Address
 from ...counters import Counters
 from ...errors import InvalidRequest, NoProgress
-from ...gate.buffer_debloater import debloat_settings
 from ...gate.channel_opener import ChannelSource
 from ...gate.input_gate import InputChannel, InputGate
 from ...gate.local_input_channel import LocalInputChannel
@@ -76,7 +75,6 @@ class ConsumerHandler(ServingHandler):
         self._account = services.accounts.of(connection.application_id)
         self.gates: dict[int, tuple[InputGate, list[CreditBasedViewReader]]] = {}
         """Open gates by number, each with the readers of its channels."""
-        self._debloat = debloat_settings(services.config, services.config.segment_size_bytes)
         self.gate_times: dict[int, ChannelTimes] = {}
         """Times of open gates, by number."""
 
@@ -125,14 +123,6 @@ class ConsumerHandler(ServingHandler):
             TooManyTaskEvents: As many wait already as may wait.
         """
         _channel(reader).send_task_event(event_type, payload)
-
-    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer through the gate's channel; from now on the consumer decides."""
-        if self._debloat is not None:
-            for gate, readers in self.gates.values():
-                if reader in readers and gate.debloater is not None:
-                    gate.debloater.stop()
-        _channel(reader).announce_buffer_size(size_bytes)
 
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
         """Go on after a blocking event, through the gate's channel.
@@ -224,8 +214,6 @@ class ConsumerHandler(ServingHandler):
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.gate, error))
             return
-        if self._debloat is not None and pipelined:
-            gate.debloat(self._debloat, times.busy_seconds)
         self.connection.send(GateOpened(message.gate))
 
     def _close_gate(self, number: int) -> None:

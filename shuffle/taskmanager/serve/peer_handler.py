@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 class _Waiting:
     """A request that waits for its partition, with the consumer's messages to the producer."""
 
-    __slots__ = ("buffer_size_bytes", "task", "task_events")
+    __slots__ = ("task", "task_events")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.task_events = KeptTaskEvents()
-        self.buffer_size_bytes: int | None = None
 
 
 class PeerHandler(ServingHandler):
@@ -131,14 +130,6 @@ class PeerHandler(ServingHandler):
                 remedy="Send them to pipelined partitions",
             )
 
-    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer of a pipelined partition; a stored one is written already."""
-        waiting = self._waiting.get(reader)
-        if waiting is not None:
-            waiting.buffer_size_bytes = size_bytes
-        elif is_pipelined(reader.view):
-            reader.view.notify_new_buffer_size(size_bytes)
-
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:
         """Go on with a pipelined partition after a blocking event.
 
@@ -218,8 +209,6 @@ class PeerHandler(ServingHandler):
             reader.attach(view)
             if is_pipelined(view):
                 self._producers[reader] = key, request.map_attempt_ids[0]
-                if waiting.buffer_size_bytes is not None:
-                    view.notify_new_buffer_size(waiting.buffer_size_bytes)
             for event_type, payload in waiting.task_events.take():
                 self.pass_task_event(reader, event_type, payload)
         except Exception as error:  # noqa: BLE001

@@ -9,7 +9,6 @@ from ....protocol.messages import (
     AddCredit,
     CancelPartitionRequest,
     Message,
-    NewBufferSize,
     ResumeConsumption,
     TaskEvent,
 )
@@ -153,12 +152,12 @@ class ServingHandler:
         elif type(message) is CancelPartitionRequest:
             if not self.close_channel(message.channel):
                 self.counters.late_messages.bump("CancelPartitionRequest")
-        elif isinstance(message, ResumeConsumption | TaskEvent | NewBufferSize):
+        elif isinstance(message, ResumeConsumption | TaskEvent):
             self._told(message)
         else:
             self.request_received(message)
 
-    def _told(self, message: ResumeConsumption | TaskEvent | NewBufferSize) -> None:
+    def _told(self, message: ResumeConsumption | TaskEvent) -> None:
         """Pass on a message of a channel's consumer to its producer."""
         self.counters.backward_messages.bump(type(message).__name__)
         payload, self._task_event = bytes(self._task_event or b""), None
@@ -170,10 +169,7 @@ class ServingHandler:
             self.pass_task_event(reader, message.event_type, payload)
             return
         try:
-            if type(message) is NewBufferSize:
-                self.announce_buffer_size(reader, message.buffer_size_bytes)
-            else:
-                self.resume_consumption(reader)
+            self.resume_consumption(reader)
         except InvalidRequest:  # the channel was not blocked
             self.counters.late_messages.bump(type(message).__name__)
 
@@ -210,10 +206,6 @@ class ServingHandler:
             UnknownProducer: No running producer takes it.
             SluiceError: It cannot be passed on; the channel fails.
         """
-
-    @abc.abstractmethod
-    def announce_buffer_size(self, reader: CreditBasedViewReader, size_bytes: int) -> None:
-        """Tell the producer of a channel how large its buffers may be."""
 
     @abc.abstractmethod
     def resume_consumption(self, reader: CreditBasedViewReader) -> None:

@@ -160,7 +160,7 @@ def _pipelined_partitions(status: TaskManagerStatus) -> Iterator[Metric]:
     )
     yield totals(
         "backward_messages_received",
-        "Messages from consumers to producers: task events, buffer sizes, resumed consumption.",
+        "Messages from consumers to producers: task events, resumed consumption.",
         ("type",),
         {(kind,): count for kind, count in counters.backward_messages.items()},
     )

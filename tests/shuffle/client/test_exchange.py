@@ -195,8 +195,6 @@ async def test_task_events_go_back_to_the_producer(tmp_path, reader_at):
             assert await got.get() == (5, b"asked for before it is open")
             gate.gate.send_task_event(6)
             assert await got.get() == (6, b"")
-            gate.gate.announce_buffer_size(100)
-            await eventually(lambda: pipelined(partition).buffer_size_bytes == 100)
             await partition.finish()
             assert [record async for record in gate.records(BytesSerializer())] == []
             with pytest.raises(UnknownProducer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +16,6 @@ from sluice.protocol.messages import (
     AbortPartition,
     AddCredit,
     FinishPartition,
-    NewBufferSize,
     PartitionFinished,
     PipelinedData,
     TaskEvent,
@@ -37,9 +35,6 @@ from tests.shuffle.client.rig import (
     turns,
     write,
 )
-
-if TYPE_CHECKING:
-    from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 
 FULL = bytes(SEGMENT_SIZE_BYTES)
 BROKEN = SluiceError("broken on purpose")
@@ -358,119 +353,6 @@ async def test_back_pressure_is_bounded_by_the_pool_and_counted():
     rig.connection.drain()
     (await waiting).finish()
     assert partition.memory.hard_back_pressured_seconds > 0
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-async def test_buffers_have_the_size_that_readers_want():
-    rig = ProducerRig()
-    partition = await rig.partition()
-    for announced, expected in (
-        (16, 16),
-        (10 * SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES),
-    ):
-        rig.leg.message_received(NewBufferSize(partition.number, announced), 0)
-        builder = partition.request_builder(0)
-        assert builder is not None
-        assert builder.writable_bytes == expected
-    partition.release()
-
-
-async def debloated(rig: ProducerRig, **options) -> PipelinedWriter:
-    """Open a partition whose readers ask for small buffers, with one that waits for credit."""
-    partition = await rig.partition(**options)
-    write(partition, 0, FULL).finish()
-    rig.leg.message_received(NewBufferSize(partition.number, 16), 0)
-    return partition
-
-
-async def test_debloated_it_begins_no_buffer_while_more_wait_than_have_credit():
-    rig = ProducerRig()
-    partition = await debloated(rig)
-    assert partition.request_builder(0) is None
-    assert partition.request_builder(1) is None
-    assert not partition.is_available
-    waiting = asyncio.create_task(partition.wait_for_builder(1))
-    watching = asyncio.create_task(partition.wait_available())
-    await turns()
-    assert not waiting.done()
-    assert not watching.done()
-    rig.leg.message_received(AddCredit(partition.number, 1), 0)
-    builder = await waiting
-    await watching
-    assert builder.writable_bytes == 16
-    await turns()
-    assert len(rig.connection.payloads) == 1
-    assert partition.credit == 0
-    builder.finish()
-    assert partition.is_available  # nothing waits
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-async def test_debloated_with_credit_it_fills_as_many_buffers_as_the_credit_is_for():
-    rig = ProducerRig()
-    partition = await debloated(rig)
-    partition.credit_granted(3)
-    for _ in range(2):
-        write(partition, 0, bytes(16)).finish()
-    write(partition, 0, bytes(16)).finish()
-    assert partition.request_builder(0) is None
-    await turns()
-    assert len(rig.connection.payloads) == 3
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-async def test_a_size_of_whole_segments_ends_debloating():
-    rig = ProducerRig()
-    partition = await debloated(rig)
-    waiting = asyncio.create_task(partition.wait_for_builder(0))
-    await turns()
-    assert not waiting.done()
-    rig.leg.message_received(NewBufferSize(partition.number, SEGMENT_SIZE_BYTES), 0)
-    (await waiting).finish()
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-async def test_an_event_wakes_a_writer_that_waits_for_credit_behind_it():
-    rig = ProducerRig()
-    partition = await rig.partition()
-    write(partition, 0, b"x").finish()
-    await turns()
-    rig.leg.message_received(NewBufferSize(partition.number, 16), 0)
-    partition.credit_granted(1)
-    partition.emit_event(EVENT_BYTES, EVENT, 0)
-    assert partition.request_builder(0) is None  # two wait, with credit for one
-    builder = await asyncio.wait_for(partition.wait_for_builder(0), 10)
-    builder.finish()
-    assert rig.connection.payloads == [b"x", EVENT_BYTES]
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-@pytest.mark.parametrize("end", ["release", "fail", "lost"])
-async def test_the_end_wakes_a_writer_that_waits_for_credit(end):
-    rig = ProducerRig()
-    partition = await debloated(rig)
-    waiting = asyncio.create_task(partition.wait_for_builder(0))
-    watching = asyncio.create_task(partition.wait_available())
-    cancelled = asyncio.create_task(partition.wait_available())
-    await turns()
-    cancelled.cancel()
-    await turns()
-    if end == "release":
-        partition.release()
-    elif end == "fail":
-        partition.fail(BROKEN)
-    else:
-        rig.leg.connection_lost(ConnectionLost("gone"))
-    with pytest.raises(PartitionReleased if end == "release" else SluiceError):
-        await waiting
-    await watching
-    with pytest.raises(SluiceError):
-        partition.request_builder(0)
     partition.release()
     assert rig.all_memory_is_back()
 

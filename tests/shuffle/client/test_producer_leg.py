@@ -54,9 +54,6 @@ class Partition:
     def region_opened(self, payload_bytes):
         self.log.append(f"region {payload_bytes}")
 
-    def new_buffer_size(self, size_bytes):
-        self.log.append(f"size {size_bytes}")
-
     def task_event_received(self, event_type, payload):
         self.log.append(f"event {event_type} {payload!r}")
 

@@ -77,30 +77,6 @@ def test_a_thread_captures_what_a_barrier_overtook(client):
         capture.close()
 
 
-def test_records_are_gathered_up_to_the_buffer_size_that_debloating_readers_ask_for(client):
-    async def small_buffers(gate, partition):
-        gate.gate.announce_buffer_size(10 * 64)
-        while partition.writer.small_buffer_bytes is None:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0.001)
-
-    with client.open_result_partition(1, 0, 1, BytesSerializer()) as out:
-        record = bytes(60)  # 64 with its length
-        with client.open_gate([out.location], 0) as gate:
-            out.emit_batch([record] * BATCH_RECORDS)
-            read = gate.batches(BytesSerializer())
-            next(read)
-            client.call(small_buffers(gate._gate, out._partition), "announce")
-            out.emit_batch([record] * 8)
-            waiting = 0
-            for _ in range(24):
-                out.emit(record)
-                waiting = max(waiting, len(out._waiting))
-            assert 6 <= waiting < 20  # the mean of the bytes sent is a little less than 64
-            out.finish()
-            for _ in read:
-                pass
-
-
 @pytest.mark.parametrize("kind", list(ResultPartitionType))
 def test_threads_write_and_read(endpoint, kind):
     locations = []

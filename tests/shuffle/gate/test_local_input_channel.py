@@ -83,28 +83,19 @@ class FakePipelinedView(FakeView):
     def __init__(self) -> None:
         super().__init__()
         self.resumed = 0
-        self.sizes: list[int] = []
 
     def resume_consumption(self) -> None:
         self.resumed += 1
 
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        self.sizes.append(size_bytes)
-
 
 def test_messages_of_the_consumer_reach_a_pipelined_view(rig):
     rig.view = FakePipelinedView()
-    rig.channel.announce_buffer_size(512)
-    rig.channel.announce_buffer_size(1024)
     rig.channel.attach(rig.view)
-    assert rig.view.sizes == [1024], "the last size announced while there was no view"
-    rig.channel.announce_buffer_size(2048)
     rig.channel.resume_consumption()
-    assert (rig.view.sizes, rig.view.resumed) == ([1024, 2048], 1)
+    assert rig.view.resumed == 1
     rig.channel.release()
-    rig.channel.announce_buffer_size(1)
     rig.channel.resume_consumption()
-    assert (rig.view.sizes, rig.view.resumed) == ([1024, 2048], 1)
+    assert rig.view.resumed == 1
 
 
 def test_a_priority_event_shows_in_the_channel(rig):
@@ -116,9 +107,8 @@ def test_a_priority_event_shows_in_the_channel(rig):
     assert rig.channel.has_priority_event
 
 
-def test_a_stored_partition_refuses_resumption_and_ignores_sizes(rig):
+def test_a_stored_partition_refuses_resumption(rig):
     rig.channel.attach(rig.view)
-    rig.channel.announce_buffer_size(512)
     assert not rig.channel.has_priority_event
     with pytest.raises(InvalidRequest, match="not blocked"):
         rig.channel.resume_consumption()

@@ -32,7 +32,6 @@ from sluice.protocol.messages import (
     CloseRequest,
     ErrorResponse,
     HelloAck,
-    NewBufferSize,
     PartitionRequest,
     RegionData,
     ResumeConsumption,
@@ -354,18 +353,14 @@ async def test_a_blocking_event_and_its_resumption(rig):
 async def test_messages_to_the_producer_before_the_request_follow_it(rig):
     channel = RemoteInputChannel(lambda: None)
     rig.channels.append(channel)
-    channel.announce_buffer_size(100)
-    channel.announce_buffer_size(64)
     channel.send_task_event(7, b"early")
     exclusive = rig.pool.request_segments(2)
     channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
     channel.send_task_event(8, b"")
     rig.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
-    assert [type(each) for each in rig.connection.sent] == [
-        PartitionRequest, NewBufferSize, TaskEvent, TaskEvent,
-    ]  # fmt: skip
-    assert rig.connection.sent[1:] == [NewBufferSize(0, 64), TaskEvent(0, 7), TaskEvent(0, 8)]
-    assert rig.connection.payloads[1:] == [b"", b"early", b""]
+    assert [type(each) for each in rig.connection.sent] == [PartitionRequest, TaskEvent, TaskEvent]
+    assert rig.connection.sent[1:] == [TaskEvent(0, 7), TaskEvent(0, 8)]
+    assert rig.connection.payloads[1:] == [b"early", b""]
 
 
 async def test_messages_to_the_producer_wait_for_a_writable_connection(rig):
@@ -378,16 +373,10 @@ async def test_messages_to_the_producer_wait_for_a_writable_connection(rig):
     with pytest.raises(TooManyTaskEvents) as caught:
         first.send_task_event(1, b"")
     assert caught.value.limit == MOST_WAITING_TASK_EVENTS
-    for size in (100, 50):
-        first.announce_buffer_size(size)
-    second.announce_buffer_size(10)
     second.release()
     assert rig.connection.take(TaskEvent) == []
     rig.connection.writable = True
     rig.client.writable()
-    assert [each for each in rig.connection.sent if isinstance(each, NewBufferSize)] == [
-        NewBufferSize(0, 50)
-    ]
     events = rig.connection.take(TaskEvent)
     assert events == [TaskEvent(0, number) for number in range(1, MOST_WAITING_TASK_EVENTS, 2)]
     first.send_task_event(5, b"")
@@ -406,7 +395,6 @@ async def test_task_events_of_a_channel_that_has_ended_or_failed(rig):
         failed.send_task_event(1, bytes(1025))
     rig.connection.sent.clear()
     for channel in (ended, failed):
-        channel.announce_buffer_size(5)
         channel.release()
         channel.send_task_event(1, b"")
     assert not rig.connection.take(TaskEvent)

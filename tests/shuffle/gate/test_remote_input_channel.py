@@ -14,7 +14,6 @@ from sluice.protocol.events import (
     encode_event,
 )
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, BufferResponse
-from sluice.shuffle.gate.buffer_debloater import UNSEEN_BUFFERS
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
@@ -201,17 +200,14 @@ def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
     assert decode_end_of_partition(end.payload) == (17, 2)  # the buffers as given to the reader
 
 
-def test_a_buffer_being_read_or_debloated_is_not_extended(rig):
+def test_a_buffer_being_read_is_not_extended(rig):
     rig.data(b"abc")
     taken = rig.channel.next_buffer(PLENTY)
     rig.data(b"d")
-    rig.channel.credit.announce()
     assert bytes(taken.payload) == b"abc"
-    rig.channel.announce_buffer_size(4)
-    rig.data(b"e")
-    rest = [rig.channel.next_buffer(PLENTY) for _ in range(2)]
-    assert [bytes(buffer.payload) for buffer in rest] == [b"d", b"e"]
-    for buffer in (taken, *rest):
+    rest = rig.channel.next_buffer(PLENTY)
+    assert bytes(rest.payload) == b"d"
+    for buffer in (taken, rest):
         buffer.release()
 
 
@@ -292,15 +288,6 @@ def test_the_end_event_counts_the_buffers_given_to_the_reader(rig):
         given.append(bytes(buffer.payload))
         buffer.release()
     assert decode_end_of_partition(buffer.payload) == (40, len(given))
-
-
-def test_queued_data_is_counted_in_buffers_and_bytes(rig):
-    assert rig.channel.queued_data() == (0, 0)
-    rig.data(b"x" * 16, backlog=3)
-    rig.data(b"y" * 5, backlog=2)
-    assert rig.channel.queued_data() == (2 + 2 + UNSEEN_BUFFERS, 21)
-    rig.channel.next_buffer(PLENTY).release()
-    assert rig.channel.queued_data() == (1 + 2 + UNSEEN_BUFFERS, 5)
 
 
 def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sluice.shuffle.gate.buffer_debloater import BufferSizeCalculator, DebloatSettings
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.statistics import (
     BufferUsage,
@@ -75,22 +74,11 @@ def test_channels_are_counted_by_their_origin():
     assert channel_statistics(channels, 2, 1.5) == GateStatistics(3, 2, 40, 4, 200, 2, 1.5)
 
 
-def test_channels_of_a_debloated_gate_tell_its_size_and_the_time_in_flight():
-    calculator = BufferSizeCalculator(DebloatSettings(1.0, 0.1, 64, 4096))
-    assert channel_statistics([], 0, 0.0, calculator).in_flight_seconds is None
-    calculator.throughput, calculator.buffers_in_use, calculator.size_bytes = 1000.0, 5.0, 100
-    found = channel_statistics([], 0, 0.0, calculator)
-    assert (found.buffer_size_bytes, found.in_flight_seconds) == (100, 0.5)
-
-
 def test_gates_are_added_up_with_the_idle_time_of_their_reader():
     parts = [
-        GateStatistics(3, 2, 40, 4, 200, 2, 9.0, 4096, 0.5),
-        GateStatistics(1, 0, 1, 1, 0, 0, 8.0, 1024, None),
+        GateStatistics(3, 2, 40, 4, 200, 2, 9.0),
+        GateStatistics(1, 0, 1, 1, 0, 0, 8.0),
         GateStatistics(1, 1, 0, 0, 5, 1, 7.0),
     ]
-    assert sum_up(parts, 2.5) == GateStatistics(5, 3, 41, 5, 205, 3, 2.5, 1024, 0.5)
-
-
-def test_gates_without_debloating_have_no_size_and_no_time():
+    assert sum_up(parts, 2.5) == GateStatistics(5, 3, 41, 5, 205, 3, 2.5)
     assert sum_up([], 0.0) == GateStatistics(0, 0, 0, 0, 0, 0, 0.0)

@@ -144,8 +144,6 @@ async def test_messages_of_the_consumer_reach_the_right_producers():
             gate.services.task_events.register(KEY, channel, hears_as(number))
     union.send_task_event(9, b"x")
     assert heard == [(0, 9), (0, 9), (1, 9)]
-    union.announce_buffer_size(128)
-    assert [view.sizes for gate in gates for view in gate.views.values()] == [[128]] * 3
     gates[1].views[0].put_event("barrier", BLOCKING_EVENT)
     gates[1].views[0].put(b"behind")
     assert [shown(union.poll()) for _ in range(2)] == [(2, "blocking event"), None]
@@ -154,8 +152,6 @@ async def test_messages_of_the_consumer_reach_the_right_producers():
     for index in (-1, 3):
         with pytest.raises(InvalidRequest, match="No such channel"):
             union.resume_consumption(index)
-    with pytest.raises(InvalidRequest, match="Size of a buffer is out of range"):
-        union.announce_buffer_size(0)
     union.release()
 
 

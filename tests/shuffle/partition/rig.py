@@ -36,14 +36,10 @@ class Owner:
 
     def __init__(self) -> None:
         self.consumed: list[int] = []
-        self.sizes: list[tuple[int, int]] = []
         self.shares_messages = False
 
     def subpartition_consumed(self, index: int) -> None:
         self.consumed.append(index)
-
-    def buffer_size_announced(self, index: int, size_bytes: int) -> None:
-        self.sizes.append((index, size_bytes))
 
 
 class SubpartitionRig:

@@ -79,7 +79,7 @@ async def test_the_consumer_holds_the_producers_own_buffer(rig):
     rig.settled()
 
 
-async def test_buffer_sizes_and_resuming_reach_the_partition(rig):
+async def test_resuming_reaches_the_partition(rig):
     channel = rig.channel()
     rig.partition.emit_event(b"barrier", BLOCKING_EVENT, 0)
     await rig.write(b"behind")
@@ -92,8 +92,6 @@ async def test_buffer_sizes_and_resuming_reach_the_partition(rig):
     assert rig.told.take() == 1
     assert channel.has_priority_event
     assert [channel.next_buffer(1).data_type for _ in range(2)] == [PRIORITY_EVENT, DATA]
-    channel.announce_buffer_size(7)
-    assert rig.partition.request_builder(0).capacity_bytes == 7
 
 
 @pytest.mark.parametrize("how", ["fail", "release", "leave"])

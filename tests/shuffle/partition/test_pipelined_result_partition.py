@@ -42,12 +42,11 @@ class Rig:
         )
         self.consumable = Notifications()
         self.consumed = Notifications()
-        self.sizes: list[int] = []
         self.partition = PipelinedResultPartition(
             "test",
             subpartitions,
             self.pool,
-            listeners=PartitionListeners(self.consumable, self.consumed, self.sizes.append),
+            listeners=PartitionListeners(self.consumable, self.consumed),
             **options,
         )
         self.writer: ResultPartitionWriter = self.partition
@@ -511,24 +510,7 @@ def test_other_types_and_no_subpartitions_are_refused():
         Rig(subpartitions=0)
 
 
-# ---- the size of buffers, and statistics ----------------------------------------------------
-
-
-def test_the_next_buffers_have_the_size_that_readers_announced(rig):
-    views = rig.views()
-    before = rig.write(b"1234", 0)
-    views[0].notify_new_buffer_size(3)
-    views[1].notify_new_buffer_size(5)
-    assert rig.sizes == [3, 3]
-    assert before.append_and_commit(b"5678") == 4
-    assert [rig.write(b"", i).capacity_bytes for i in range(3)] == [3, 5, SIZE]
-    assert rig.write(b"", ALL_SUBPARTITIONS).capacity_bytes == 3
-    views[0].notify_new_buffer_size(100)
-    assert rig.sizes == [3, 3, 5]
-    rig.partition.set_buffer_size(2)  # told by the TaskManager
-    assert [rig.write(b"", i).capacity_bytes for i in range(3)] == [2, 2, 2]
-    with pytest.raises(InvalidRequest, match="value 0"):
-        rig.partition.set_buffer_size(0)
+# ---- statistics and flushes ------------------------------------------------------------------
 
 
 def test_statistics(rig):

@@ -368,8 +368,6 @@ def test_bytes_extend_the_last_buffer_while_it_waits(rig):
     assert joins(b"de")
     assert (rig.told.take(), view.backlog) == (1, 1)
     assert not joins(bytes(60))  # of 64 in all
-    view.notify_new_buffer_size(6)
-    assert not joins(b"gh")
     assert joins(b"f")
     assert (read(view), read(view)) == (b"abcdef", None)
 
@@ -407,8 +405,6 @@ def test_buffers_and_events_after_the_reader_left_are_dropped(rig):
     assert rig.pool.lent_segments == 0
     assert (view.next_buffer(1), view.is_available(1), view.failure) == (None, False, None)
     view.resume_consumption()
-    view.notify_new_buffer_size(5)
-    assert rig.owner.sizes == []
 
 
 def test_resuming_a_subpartition_that_was_just_released_is_no_error(rig):
@@ -426,15 +422,6 @@ def test_a_release_returns_the_builder_of_the_open_buffer(rig):
     assert (builder.is_finished, rig.pool.lent_segments) == (False, 1)
     builder.finish()
     assert rig.pool.lent_segments == 0
-
-
-def test_the_reader_announces_the_size_of_buffers(rig):
-    view = rig.view()
-    view.notify_new_buffer_size(100)
-    assert (rig.subpartition.buffer_size_bytes, rig.owner.sizes) == (100, [(0, 100)])
-    with pytest.raises(InvalidRequest, match="value 0"):
-        view.notify_new_buffer_size(0)
-    assert rig.subpartition.buffer_size_bytes == 100
 
 
 def test_a_broadcast_buffer_is_finished_in_every_subpartition_at_once(rig):

@@ -152,24 +152,6 @@ def test_append_takes_only_the_bytes_that_fit(rig):
     consumer.close()
 
 
-def test_trim_shrinks_the_buffer_to_its_written_bytes_at_most(rig):
-    builder = rig.builder()
-    builder.append(b"abcde")
-    builder.trim(SIZE * 2)
-    assert builder.capacity_bytes == SIZE
-    builder.trim(8)
-    assert builder.writable_bytes == 3
-    builder.trim(2)
-    assert builder.is_full
-    builder.trim(SIZE)
-    assert builder.capacity_bytes == 5
-    builder.recycle()
-    empty = rig.builder()
-    empty.trim(0)
-    assert empty.capacity_bytes == 1
-    empty.recycle()
-
-
 def test_skipping_more_than_is_unread_is_an_error(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()

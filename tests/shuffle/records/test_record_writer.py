@@ -230,15 +230,6 @@ def test_a_builder_that_the_partition_has_finished_is_not_written():
     assert partition.read() == [frame(b"a"), frame(b"b"), frame(b"c") + frame(b"d")]
 
 
-def test_a_trimmed_builder_is_full_sooner():
-    partition = FakePartition()
-    writer = writer_of(partition)
-    writer.emit(b"a")
-    open_builder(writer).trim(7)
-    writer.emit(b"b")
-    assert partition.read() == [frame(b"a") + b"\0\0", b"\0\x01b"]
-
-
 # ---- flushing
 
 

@@ -99,23 +99,6 @@ async def test_a_name_is_used_once_whoever_used_it(tmp_path, first):
         cluster[0].partitions.release_application("app")
 
 
-@pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
-async def test_readers_announce_the_size_of_buffers(tmp_path, reader_at):
-    async with mini_cluster(tmp_path) as cluster, embedded_clients(cluster, 0, reader_at) as both:
-        producer, consumer = both
-        async with (
-            producer.open_result_partition(1, 7, 1) as partition,
-            consumer.open_gate([partition.location], 0) as gate,
-        ):
-            gate.gate.announce_buffer_size(100)
-            (subpartition,) = pipelined(partition)._subpartitions
-            await eventually(lambda: subpartition.buffer_size_bytes == 100)
-            await partition.emit_buffer(bytes(250), 0)
-            sizes = [len((await next_of(gate)).buffer.payload) for _ in range(3)]
-            assert sizes == [100, 100, 50]
-            await partition.finish()
-
-
 async def test_readers_wait_for_the_first_output_if_it_says_so(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster, embedded_clients(cluster, 0) as (client,):
         async with (

@@ -20,7 +20,6 @@ from sluice.protocol.messages import (
     AbortPartition,
     CancelPartitionRequest,
     ErrorResponse,
-    NewBufferSize,
     OpenPartition,
     OpenPipelinedPartition,
     PartitionAborted,
@@ -449,25 +448,6 @@ async def test_release_of_the_shuffle_ends_writer_readers_and_requests(tmp_path,
             await writer.hear(ErrorResponse)
         assert caught.value.code is ErrorCode.PARTITION_RELEASED
         assert pipelined_left(cluster) == 0
-
-
-@READ_AT
-async def test_buffer_sizes_reach_the_producer(tmp_path, reader_at):
-    """The smallest size of all readers counts, also one announced before the partition is there."""
-    async with mini_cluster(tmp_path) as cluster:
-        client = await cluster.producer(0)
-        early = PipelinedReader(await cluster.consumer(reader_at), [(client.ack, 7)])
-        early.client.send(NewBufferSize(early.channel(), 2000))
-        await eventually(lambda: cluster[0].partitions.waiting_requests == 1)
-        writer = await PipelinedWriter.open(client, 7, 2)
-        assert await writer.hear(NewBufferSize) == (NewBufferSize(0, 2000), b"")
-        other = await a_reader(cluster, writer, reader_at, 1)
-        for wish, told in ((3000, 2000), (500, 500)):
-            other.client.send(NewBufferSize(other.channel(), wish))
-            assert await writer.hear(NewBufferSize) == (NewBufferSize(0, told), b"")
-        await writer.finish()
-        await early.read_all()
-        await other.read_all()
 
 
 async def test_partitions_of_a_connection_are_bounded(tmp_path):

@@ -16,7 +16,6 @@ from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import (
-    PartitionListeners,
     PipelinedResultPartition,
 )
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
@@ -51,7 +50,6 @@ class Rig:
         self.connection.max_payload_bytes = self.connection.large_payload_bytes = SIZE
         self.counters = Counters()
         self.lost = 0
-        self.sizes: list[int] = []
         self.handler = PeerHandler(
             self.connection,
             self.partitions,
@@ -67,8 +65,7 @@ class Rig:
 
     def register(self) -> PipelinedResultPartition:
         pool = self.network.create_local_pool("partition", 1, 4)
-        listeners = PartitionListeners(buffer_size_announced=self.sizes.append)
-        partition = PipelinedResultPartition("p", 1, pool, listeners=listeners)
+        partition = PipelinedResultPartition("p", 1, pool)
         self.partitions.register_pipelined(KEY, 7, partition, partition.fail)
         return partition
 
@@ -103,7 +100,6 @@ def write(partition: PipelinedResultPartition, content: bytes) -> None:
 
 async def test_an_early_request_keeps_messages_to_the_producer_until_it_is_there(rig):
     rig.told(REQUEST)
-    rig.told(m.NewBufferSize(3, 32))
     rig.told(m.TaskEvent(3, 5), b"early")
     await turns(3)
     assert rig.partitions.waiting_requests == 1
@@ -112,15 +108,12 @@ async def test_an_early_request_keeps_messages_to_the_producer_until_it_is_there
     partition = rig.register()
     write(partition, b"data")
     await turns(5)
-    assert rig.sizes == [32]
     assert heard == [(5, b"early")]
     assert rig.connection.sent == [m.BufferResponse(3, 0, 0, m.DATA)]
     assert rig.connection.payloads == [b"data"]
     assert (rig.counters.peer_bytes_out, rig.counters.peer_buffers_out) == (4, 1)
     rig.told(m.TaskEvent(3, 6), b"later")
-    rig.told(m.NewBufferSize(3, 48))
     assert heard[1:] == [(6, b"later")]
-    assert rig.sizes == [32, 48]
     partition.release()
 
 

@@ -41,9 +41,6 @@ class FakePipelinedView(FakeView):
     def resume_consumption(self) -> None:
         raise AssertionError("nobody reads here")
 
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        raise AssertionError("nobody reads here")
-
 
 class FakePartition:
     """A pipelined partition of four subpartitions, each with one reader."""

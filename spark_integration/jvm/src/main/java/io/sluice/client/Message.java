@@ -174,8 +174,6 @@ public sealed interface Message {
 
     record Pong(long nonce) implements Message {}
 
-    record NewBufferSize(long channel, long bufferSizeBytes) implements Message {}
-
     record PipelinedData(long partition, long subpartition, int dataType) implements Message {}
 
     record OpenPipelinedPartition(

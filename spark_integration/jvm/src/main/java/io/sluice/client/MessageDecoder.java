@@ -222,10 +222,6 @@ final class MessageDecoder {
                 expect(type, n, 2);
                 yield new Message.TaskEvent(u32(), u32());
             }
-            case 14 -> {
-                expect(type, n, 2);
-                yield new Message.NewBufferSize(u32(), positive(MAX_U32));
-            }
             case 15 -> {
                 expect(type, n, 3);
                 yield new Message.PipelinedData(u32(), u32(), dataType());

@@ -130,8 +130,6 @@ final class MessageEncoder {
             head(10, 8).nullable(m.channel()).u(m.code()).u(m.fault());
             packer.packBoolean(m.retryable());
             s(m.message()).s(m.value()).s(m.limit()).nullable(m.mapAttemptId());
-        } else if (message instanceof Message.NewBufferSize m) {
-            head(14, 2).u(m.channel()).u(m.bufferSizeBytes());
         } else if (message instanceof Message.PipelinedData m) {
             head(15, 3).u(m.partition()).u(m.subpartition()).u(m.dataType());
         } else if (message instanceof Message.OpenPipelinedPartition m) {

@@ -58,7 +58,6 @@ public final class PipelinedPartition implements AutoCloseable {
     private int buffers;
     private int nextFlushed;
     private long lastFlush;
-    private int fullBytes;
     private boolean finishing;
     private boolean finished;
     private boolean closed;
@@ -100,7 +99,6 @@ public final class PipelinedPartition implements AutoCloseable {
         this.number = connection.nextNumber();
         this.flushNanos = flushNanos;
         this.bufferBytes = connection.segmentBytes();
-        this.fullBytes = bufferBytes;
         this.maxBuffers = numSubpartitions + QUEUED_BUFFERS;
         this.open = new Buffer[numSubpartitions];
         this.lastFlush = System.nanoTime() - flushNanos;
@@ -152,12 +150,11 @@ public final class PipelinedPartition implements AutoCloseable {
                         connection.wake();
                     }
                 }
-                // An open buffer may already be longer than the size that the readers now ask for.
-                int n = Math.max(0, Math.min(length - done, fullBytes - buffer.length));
+                int n = Math.min(length - done, bufferBytes - buffer.length);
                 System.arraycopy(bytes, offset + done, buffer.bytes, buffer.length, n);
                 buffer.length += n;
                 done += n;
-                if (buffer.length >= fullBytes) {
+                if (buffer.length == bufferBytes) {
                     makeReady(subpartition);
                     connection.wake();
                 }
@@ -431,11 +428,6 @@ public final class PipelinedPartition implements AutoCloseable {
             } else if (message instanceof Message.ErrorResponse response) {
                 if (response.channel() == number) {
                     throw new ClientException.Remote(connection.endpoint().toString(), response);
-                }
-            } else if (message instanceof Message.NewBufferSize size) {
-                if (size.channel() == number) {
-                    long wanted = Math.min(bufferBytes, size.bufferSizeBytes());
-                    change(() -> fullBytes = (int) Math.max(1, wanted));
                 }
             } else if (!(message instanceof Message.PartitionOpened
                     || message instanceof Message.Pong

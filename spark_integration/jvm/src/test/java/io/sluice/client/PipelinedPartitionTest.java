@@ -150,26 +150,6 @@ class PipelinedPartitionTest {
     }
 
     @Test
-    void readersMayAskForSmallerBuffers() throws Exception {
-        PipelinedPartition partition = open(1, NEVER, 16);
-        write(partition, 0, 100);
-        expectData(0, 100);
-        write(partition, 0, 100);
-        daemon.send(new Message.NewBufferSize(number, 64));
-        daemon.send(new Message.Ping(5));
-        assertEquals(new Message.Pong(5), daemon.read().message(), "it has read both");
-        write(partition, 0, 100);
-        expectData(0, 100);
-        expectData(0, 64);
-        daemon.send(new Message.NewBufferSize(number, 1 << 20));
-        daemon.send(new Message.Ping(6));
-        assertEquals(new Message.Pong(6), daemon.read().message());
-        write(partition, 0, PlayedDaemon.SEGMENT);
-        expectData(0, PlayedDaemon.SEGMENT);
-        partition.close();
-    }
-
-    @Test
     void anErrorOfTheTaskManagerReachesTheWriter() throws Exception {
         PipelinedPartition partition = open(1, 0, 16);
         daemon.send(
