@@ -4,7 +4,6 @@ import asyncio
 import gc
 import mmap
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -17,12 +16,10 @@ class BareSender(asyncio.Protocol):
 
     Args:
         data: Bytes to send, again and again; a multiple of the segment size.
-        congestion: Congestion control; the system's by default.
     """
 
-    def __init__(self, data: memoryview, congestion: str | None) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._data = data
-        self._congestion = congestion
         self._next = 0
         self._left = 0
         self._writable = True
@@ -30,9 +27,6 @@ class BareSender(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the watermarks of Sluice's own connections."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        if self._congestion is not None:
-            sock = transport.get_extra_info("socket")
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._congestion.encode())
         self._transport.set_write_buffer_limits(2 * SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES + 1)
 
     def data_received(self, data: bytes) -> None:
@@ -76,11 +70,10 @@ class BareReceiver(asyncio.BufferedProtocol):
             self.done.set_result(None)
 
 
-async def serve_bare(congestion: str | None, size: int) -> None:
+async def serve_bare(size: int) -> None:
     """Run the bare sender; it prints its port and ends with its standard input.
 
     Args:
-        congestion: Congestion control of the sender; the system's by default.
         size: Bytes of data to send, again and again; a multiple of the segment size.
     """
     loop = asyncio.get_running_loop()
@@ -89,7 +82,7 @@ async def serve_bare(congestion: str | None, size: int) -> None:
         with mmap.mmap(file.fileno(), size) as mapping, memoryview(mapping) as data:
             for start in range(0, size, SEGMENT_SIZE_BYTES):
                 data[start : start + SEGMENT_SIZE_BYTES] = os.urandom(SEGMENT_SIZE_BYTES)
-            server = await loop.create_server(lambda: BareSender(data, congestion), "127.0.0.1", 0)
+            server = await loop.create_server(lambda: BareSender(data), "127.0.0.1", 0)
             print("bare", server.sockets[0].getsockname()[1], flush=True)
             await loop.run_in_executor(None, sys.stdin.read)
             server.close()

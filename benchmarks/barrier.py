@@ -91,7 +91,7 @@ async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> N
 
 async def serve_partitions(directory: Path, partitions: int) -> None:
     """Run the process with the partitions; it prints its id and port and ends with its input."""
-    async with environment(directory, "127.0.0.1", None) as running:
+    async with environment(directory, "127.0.0.1") as running:
         writers = [
             asyncio.ensure_future(write_partition(running, number)) for number in range(partitions)
         ]
@@ -159,7 +159,7 @@ async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str,
         address = Address("127.0.0.1", port)
         reading = {
             mode: await stack.enter_async_context(
-                environment(directory, HOSTS[mode], None, flow_control=mode)
+                environment(directory, HOSTS[mode], flow_control=mode)
             )
             for mode in MODES
         }

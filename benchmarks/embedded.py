@@ -239,7 +239,7 @@ class Bench:
         """Send as many bytes through bare sockets."""
         loop = asyncio.get_running_loop()
         data = memoryview(os.urandom(64 * BUFFER_BYTES))
-        server = await loop.create_server(lambda: BareSender(data, None), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: BareSender(data), "127.0.0.1", 0)
         cpu = self._cpu()
         began = time.perf_counter()
         self._reader.tell([self._name, "bare", [server.sockets[0].getsockname()[1], total], 1])

@@ -83,7 +83,6 @@ START_DEADLINE_SECONDS = 30
 async def environment(
     directory: Path,
     host: str,
-    congestion: str | None,
     *,
     buffers: Mapping[str, int] | None = None,
     **transport: Any,
@@ -93,15 +92,12 @@ async def environment(
     Args:
         directory: Directory of its files.
         host: Address to bind.
-        congestion: Congestion control; None for the system's.
         buffers: Settings of channels and gates, if not the defaults.
         transport: Settings of the transport.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:
         running = NetworkEnvironment(
-            TransportConfig(
-                bind_host=host, data_port=0, congestion_control=congestion, **transport
-            ),
+            TransportConfig(bind_host=host, data_port=0, **transport),
             NetworkMemoryConfig(
                 segment_size_bytes=SEGMENT_SIZE_BYTES,
                 network_segments=NETWORK_SEGMENTS,
@@ -143,9 +139,9 @@ async def store_outputs(
         await running.partitions.commit(MapOutput(key, number, 1, (region,)))
 
 
-async def serve_partitions(directory: Path, congestion: str | None, rounds: int) -> None:
+async def serve_partitions(directory: Path, rounds: int) -> None:
     """Run the process with the partitions; it prints its id and port and ends with its input."""
-    async with environment(directory, "127.0.0.1", congestion) as running:
+    async with environment(directory, "127.0.0.1") as running:
         await store_outputs(running)
         await store_outputs(running, MANY_KEY, MANY_OUTPUTS, many_output_bytes(rounds))
         print(running.taskmanager_id, running.address.port, flush=True)
@@ -238,15 +234,14 @@ def child(
 
 
 async def measure(
-    directory: Path, pairs: int, rounds: int, congestion: str | None, *, checksum: bool
+    directory: Path, pairs: int, rounds: int, *, checksum: bool
 ) -> list[dict[str, float]]:
     """Alternate all sides; return the rates of each turn in bytes a second."""
-    options = () if congestion is None else ("--congestion-control", congestion)
-    serving = ("--directory", str(directory), "--rounds", str(rounds), *options)
+    serving = ("--directory", str(directory), "--rounds", str(rounds))
     with (
         child("partitions", *serving) as (taskmanager_id, port),
-        child("bare", *options) as (_, bare_port),
-        child("cached", *options) as (_, cached_port),
+        child("bare") as (_, bare_port),
+        child("cached") as (_, cached_port),
     ):
         address = Address("127.0.0.1", port)
         few = [
@@ -262,13 +257,12 @@ async def measure(
         ]
         runs: list[dict[str, float]] = []
         async with (
-            environment(directory, "127.0.0.2", congestion) as running,
-            environment(directory, "127.0.0.3", congestion, flow_control="watermark") as uncredited,
-            environment(directory, "127.0.0.4", congestion, buffers=EQUAL_MEMORY) as equal,
+            environment(directory, "127.0.0.2") as running,
+            environment(directory, "127.0.0.3", flow_control="watermark") as uncredited,
+            environment(directory, "127.0.0.4", buffers=EQUAL_MEMORY) as equal,
             environment(
                 directory,
                 "127.0.0.5",
-                congestion,
                 buffers=EQUAL_MEMORY,
                 flow_control="watermark",
             ) as equal_uncredited,
@@ -348,15 +342,13 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=12, help="times 160 MiB a measurement, at most 24"
     )
-    parser.add_argument("--congestion-control", default=None)
     parser.add_argument("--no-checksum", action="store_true")
     arguments = parser.parse_args()
-    congestion = arguments.congestion_control
     if arguments.role == "partitions":
-        uvloop.run(serve_partitions(arguments.directory, congestion, arguments.rounds))
+        uvloop.run(serve_partitions(arguments.directory, arguments.rounds))
         return
     if arguments.role in BARE_BYTES:
-        uvloop.run(serve_bare(congestion, BARE_BYTES[arguments.role]))
+        uvloop.run(serve_bare(BARE_BYTES[arguments.role]))
         return
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         runs = uvloop.run(
@@ -364,7 +356,6 @@ def main() -> None:
                 Path(directory),
                 arguments.pairs,
                 arguments.rounds,
-                congestion,
                 checksum=not arguments.no_checksum,
             )
         )

@@ -133,9 +133,7 @@ async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str,
             for first in range(2)
         )
         reading = {
-            mode: await stack.enter_async_context(
-                environment(directory, host, None, flow_control=mode)
-            )
+            mode: await stack.enter_async_context(environment(directory, host, flow_control=mode))
             for mode, host in HOSTS.items()
         }
         for turn in range(pairs + 1):

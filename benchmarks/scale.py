@@ -215,7 +215,7 @@ async def run_small(work: Workload, directory: Path) -> PeerMessages:
 async def _host(directory: Path, number: int) -> AsyncIterator[NetworkEnvironment]:
     buffers = {"floating_buffers_per_stored_gate": SMALL_SETTING.floating_buffers}
     host = f"127.0.0.{number + 2}"
-    async with environment(directory, host, None, buffers=buffers) as running:
+    async with environment(directory, host, buffers=buffers) as running:
         yield running
 
 

@@ -128,9 +128,7 @@ def settings(directory: Path, kind: str) -> dict[str, Any]:
 
 async def serve_partitions(directory: Path, kind: str) -> None:
     """Run a process with partitions; it prints its id and port and ends with its input."""
-    async with environment(
-        directory / kind, SERVING_HOST, None, **settings(directory, kind)
-    ) as running:
+    async with environment(directory / kind, SERVING_HOST, **settings(directory, kind)) as running:
         await store_outputs(running)
         print(running.taskmanager_id, running.address.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -148,7 +146,7 @@ async def side_of(directory: Path, kind: str) -> AsyncIterator[tuple[Side, dict[
             for first in range(CHANNELS)
         ]
         async with (
-            environment(directory / kind, READING_HOST, None, **transport) as reading,
+            environment(directory / kind, READING_HOST, **transport) as reading,
             jvm_legs(address, config) as jvm,
             python_legs(address, config) as python,
         ):

@@ -141,7 +141,7 @@ async def use_everything(directory: Path) -> None:
             assert host == "::1"  # a host without IPv6
             continue
         for sock in bound:
-            apply(sock, TransportConfig(congestion_control="reno"))
+            apply(sock, TransportConfig())
             sock.close()
     near, far = socket.socketpair()
     with near, far:

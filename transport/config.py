@@ -118,9 +118,6 @@ class TransportConfig(Settings):
     longer, as in a garbage collection. None: the kernel decides, which takes 15 minutes or more if
     data waits."""
 
-    congestion_control: Annotated[str | None, NONE_ALLOWED] = None
-    """TCP congestion control of data connections, such as `cubic`. None: the kernel's default."""
-
     listen_backlog: Count = Field(1024, ge=1, le=65535)
     """Connections that may wait to be accepted."""
 

@@ -1,15 +1,12 @@
-"""Sockets of connections: their options (no delay, timeouts, congestion control) and peers."""
+"""Sockets of connections: their options (no delay, timeouts) and peers."""
 
 import asyncio
-import logging
 import socket
 import struct
 from typing import NamedTuple
 
 from .config import TransportConfig
 from .host_port import host_port
-
-_log = logging.getLogger(__name__)
 
 _KEEPALIVE_PROBES = 4
 """Unanswered probes before the kernel gives the connection up."""
@@ -25,11 +22,7 @@ _LONGEST_KEEPALIVE_SECONDS = 32767
 
 
 def apply(sock: socket.socket, config: TransportConfig) -> None:
-    """Set the options of a connected socket; Unix sockets need none.
-
-    A congestion control that the kernel does not know is logged once per connection and left out,
-    because the connection works without it.
-    """
+    """Set the options of a connected socket; Unix sockets need none."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,18 +39,6 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
         option = getattr(socket, name, None)  # not on every platform
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-    if config.congestion_control is not None:
-        option = getattr(socket, "TCP_CONGESTION", None)
-        try:
-            if option is None:
-                raise OSError("TCP_CONGESTION is not available on this platform")
-            sock.setsockopt(socket.IPPROTO_TCP, option, config.congestion_control.encode())
-        except OSError as error:
-            _log.warning(
-                "transport.congestion_control %r is not usable (%s); the kernel's default is used",
-                config.congestion_control,
-                error,
-            )
 
 
 class SocketUser(NamedTuple):

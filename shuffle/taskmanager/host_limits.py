@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,10 +67,6 @@ class HostFacts(NamedTuple):
     """Most threads that the control groups of this process allow; None: no limit."""
     file_systems: dict[Path, FileSystem]
     """By configured directory."""
-    congestion_controls: tuple[str, ...]
-    """Those that the kernel offers."""
-    congestion_control_refusal: str = ""
-    """The reason why the configured one cannot be used; empty if it can."""
 
     @property
     def most_memory(self) -> tuple[int | None, str]:
@@ -157,18 +152,6 @@ def _disks(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
             )
 
 
-def _congestion_control(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
-    if host.congestion_control_refusal:
-        offered = ", ".join(host.congestion_controls) or "its default alone"
-        yield HostProblem(
-            "congestion_control",
-            f"congestion_control = {config.transport.congestion_control} cannot be used "
-            f"({host.congestion_control_refusal}), this kernel offers {offered}: choose one of "
-            "these, load another (modprobe tcp_NAME), or allow it to every user "
-            "(sysctl net.ipv4.tcp_allowed_congestion_control)",
-        )
-
-
 def _descriptors(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
     transport, limit = config.transport, host.descriptors
     if limit is None or transport.max_connections + OTHER_DESCRIPTORS <= limit:
@@ -205,7 +188,6 @@ CHECKS: Final[tuple[Callable[[TaskManagerConfig, HostFacts], Iterable[HostProble
     _memory,
     _tmpfs,
     _disks,
-    _congestion_control,
     _descriptors,
     _threads,
 )
@@ -238,7 +220,6 @@ def _on_tmpfs(wanted_bytes: int, directory: Path | None, host: HostFacts) -> int
 
 def gather(config: TaskManagerConfig) -> HostFacts:
     """Look at the host of this process, as far as a configuration asks for it. Blocks."""
-    name = config.transport.congestion_control
     directories = {
         *config.storage.data_directories,
         config.storage.memory_directory,
@@ -255,10 +236,6 @@ def gather(config: TaskManagerConfig) -> HostFacts:
             for directory in directories
             if directory is not None and (found := _file_system(directory)) is not None
         },
-        congestion_controls=tuple(
-            _text(Path("/proc/sys/net/ipv4/tcp_available_congestion_control")).split()
-        ),
-        congestion_control_refusal="" if name is None else _try_congestion_control(name),
     )
 
 
@@ -350,19 +327,6 @@ def _kind(device: int) -> str:
         mount, _, source = line.partition(" - ")
         if mount.split()[2:3] == [wanted]:
             return source.split(" ", 1)[0]
-    return ""
-
-
-def _try_congestion_control(name: str) -> str:
-    """Return the reason why a congestion control cannot be set on a socket; empty if it can."""
-    option = getattr(socket, "TCP_CONGESTION", None)
-    if option is None:
-        return "this platform has no choice of it"
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.IPPROTO_TCP, option, name.encode())
-    except OSError as error:
-        return error.strerror or str(error)
     return ""
 
 

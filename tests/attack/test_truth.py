@@ -255,7 +255,6 @@ def test_settings_that_cannot_work_on_this_host_are_refused_in_a_line_each(tmp_p
         "network_segments": (1 << 24, "of memory: set at most "),
         "memory_tier_bytes": ("4095 TiB", "raise the size of the tmpfs"),
         "min_free_bytes": ("4095 TiB", "lower min_free_bytes or use a larger disk"),
-        "congestion_control": ("no-such-thing", "this kernel offers "),
         "max_connections": (1 << 40, "open files"),
     }
     done = run(arguments(tmp_path, **{key: value for key, (value, _) in impossible.items()}))

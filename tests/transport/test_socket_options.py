@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     [(30, 30, 7), (0.5, 1, 1), (100_000, 32767, 8191)],
 )
 async def test_options_of_both_ends(keepalive: float, idle: int, interval: int) -> None:
-    config = a_config(keepalive_seconds=keepalive, congestion_control="reno")
+    config = a_config(keepalive_seconds=keepalive)
     async with a_service(config) as service:
         client = await open_client(service.address, config)
         server = await service.handler()
@@ -33,8 +32,6 @@ async def test_options_of_both_ends(keepalive: float, idle: int, interval: int) 
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == interval
-            control = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-            assert control.rstrip(b"\0") == b"reno"
         await end(client)
 
 
@@ -67,19 +64,9 @@ def _send_for_ever(sock: socket.socket) -> None:
         sock.sendall(bytes(1 << 20))
 
 
-async def test_an_unknown_congestion_control_is_logged_and_left_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    config = a_config(congestion_control="warp")
-    async with a_service() as service:
-        with caplog.at_level(logging.WARNING):
-            await end(await open_client(service.address, config))
-    assert "'warp' is not usable" in caplog.text
-
-
 async def test_unix_sockets_are_left_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    config = a_config(socket_path=path, congestion_control="warp")
+    config = a_config(socket_path=path)
     async with a_service(config):
         await end(await open_client(Address(str(path), 0), config))
     with socket.socket(socket.AF_UNIX) as sock:

@@ -58,7 +58,7 @@ def test_flag_over_environment_over_file_over_default(toml):
 def test_every_key_can_be_given_in_each_way(key: Key, toml):
     shown = {
         "bind_host": "127.0.0.2", "advertised_host": "node-1", "socket_path": "/run/s.sock",
-        "socket_mode": "0600", "congestion_control": "cubic", "event_loop": "asyncio",
+        "socket_mode": "0600", "event_loop": "asyncio",
         "data_directories": "/a:/b", "memory_directory": "/shm/x", "verify_checksums": "false",
         "http_host": "127.0.0.3", "log_level": "debug", "flow_control": "watermark",
         "write_low_watermark_bytes": "1 KiB",

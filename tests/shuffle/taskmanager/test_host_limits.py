@@ -37,7 +37,6 @@ def a_host(**changes: object) -> HostFacts:
             AREAS: FileSystem("tmpfs", GIB),
             DATA: FileSystem("ext4", 100 * GIB),
         },
-        congestion_controls=("reno", "cubic"),
     )
     return facts._replace(**changes)  # type: ignore[arg-type]
 
@@ -58,7 +57,7 @@ def test_the_defaults_fit_an_ordinary_host():
 
 
 def test_unknown_facts_refuse_nothing():
-    nothing = HostFacts(None, None, None, None, {}, ())
+    nothing = HostFacts(None, None, None, None, {})
     given = a_config(
         network_segments=1 << 24, memory_tier_bytes="1 TiB", min_free_bytes="9 TiB", io_threads=256
     )
@@ -153,14 +152,6 @@ def test_each_disk_has_its_own_say():
 
 
 # ---- the rest
-
-
-def test_a_congestion_control_that_the_kernel_refuses_is_named_with_those_it_offers():
-    host = a_host(congestion_control_refusal="No such file or directory")
-    found = one_problem(a_config(congestion_control="warp"), host)
-    assert found.key == "congestion_control"
-    assert "congestion_control = warp cannot be used (No such file or directory)" in found.text
-    assert "this kernel offers reno, cubic" in found.text
 
 
 @pytest.mark.parametrize(("connections", "refused"), [(936, False), (937, True)])
@@ -263,13 +254,10 @@ def test_there_may_be_no_limit(groups, member, files):
 
 
 def test_this_host_has_facts(tmp_path):
-    config = a_config(data_directories=tmp_path / "not" / "there", congestion_control="warp")
+    config = a_config(data_directories=tmp_path / "not" / "there")
     facts = gather(config)
     assert facts.memory_bytes
     assert facts.file_systems[tmp_path / "not" / "there"].size_bytes > 0
-    assert facts.congestion_control_refusal
-    usable = gather(a_config(congestion_control=facts.congestion_controls[0]))
-    assert usable.congestion_control_refusal == ""
 
 
 def test_the_soft_limit_of_descriptors_is_raised(monkeypatch, caplog):
