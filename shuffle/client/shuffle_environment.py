@@ -139,7 +139,7 @@ class ShuffleEnvironment(abc.ABC):
         return bool(self._open_partitions or self._open_gates)
 
     @asynccontextmanager
-    async def open_result_partition(
+    async def open_result_partition(  # noqa: PLR0913 - options of the user's API
         self,
         shuffle_id: int,
         map_attempt_id: int,

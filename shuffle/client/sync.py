@@ -132,7 +132,7 @@ class SyncShuffleClient:
         return self._client
 
     @contextmanager
-    def open_result_partition(
+    def open_result_partition(  # noqa: PLR0913 - the client's options, without asyncio
         self,
         shuffle_id: int,
         map_attempt_id: int,
