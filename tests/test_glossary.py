@@ -11,24 +11,6 @@ REPOSITORY = Path(__file__).parents[1]
 PAGE = REPOSITORY / "docs" / "internals" / "glossary.md"
 CODE = re.compile(r"`([^`]+)`")
 
-TERMS = """
-NetworkBufferPool, LocalBufferPool, BufferBuilder, BufferConsumer,
-PipelinedResultPartition, SortMergeResultPartition, PipelinedSubpartition,
-PipelinedSubpartitionView, SingleInputGate, UnionInputGate, LocalInputChannel,
-RemoteInputChannel, UnknownInputChannel, BufferManager, NettyMessage, BufferResponse,
-ErrorResponse, PartitionRequest, TaskEventRequest, AddCredit, CancelPartitionRequest,
-CloseRequest, ResumeConsumption, BacklogAnnouncement,
-CreditBasedPartitionRequestClientHandler, PartitionRequestQueue,
-PartitionRequestServerHandler, CreditBasedSequenceNumberingViewReader, RecordWriter,
-OutputFlusher, SingleCheckpointBarrierHandler, CheckpointedInputGate,
-ShuffleMaster, ShuffleEnvironment, ShuffleDescriptor, TaskEventDispatcher,
-ResultPartitionManager, SpanningRecordSerializer,
-SpillingAdaptiveSpanningRecordDeserializer, StreamElementSerializer, OutputTag, retrigger,
-arenas, ExecutionMode, InputDependencyConstraint, AckAllUserRecordsProcessed, slot
-sharing, back-off
-"""
-"""Terms of Flink that its readers look for."""
-
 
 def rows(columns: int) -> list[list[str]]:
     """Return the cells of all rows of tables with that number of columns."""
@@ -84,8 +66,3 @@ def test_every_file_exists_and_every_name_is_defined_in_its_files():
         wrong += [name for name in CODE.findall(here) if name not in known]
     assert not wrong
     assert len(rows(4)) > 90
-
-
-def test_the_terms_of_flink_are_there():
-    terms = " ".join(row[0] for row in rows(4) + rows(2))
-    assert [each for each in " ".join(TERMS.split()).split(", ") if each not in terms] == []

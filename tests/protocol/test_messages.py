@@ -36,10 +36,8 @@ def test_every_message_has_a_type_id() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_is_immutable_and_documented(kind: type[m.Message]) -> None:
+def test_a_message_is_immutable(kind: type[m.Message]) -> None:
     message = kind._make(range(len(kind._fields)))
-    assert kind.__doc__
-    assert not kind.__doc__.startswith(f"{kind.__name__}("), "the docstring of the named tuple"
     for field in kind._fields:
         with pytest.raises(AttributeError):
             setattr(message, field, 0)

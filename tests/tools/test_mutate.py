@@ -183,7 +183,7 @@ def test_every_known_survivor_is_still_a_mutation_and_has_a_reason():
     assert known
     possible = {module: mutations_of(ROOT, module) for module in {one.module for one in known}}
     assert not [one for one in known if not any(map(one.is_of, possible[one.module]))]
-    assert not [one for one in known if not one.reason.endswith(".")]
+    assert not [one for one in known if not one.reason.strip()]
     names = [one._replace(reason="") for one in known]
     assert len(set(names)) == len(names)
 
