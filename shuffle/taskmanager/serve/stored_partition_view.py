@@ -178,8 +178,6 @@ class StoredPartitionView:
             and self._on_disk()
         ):
             self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
-        if self.failure is not None:
-            raise self.failure
         if not ready:
             return None
         return self._next_from_disk(min(self._message_bytes, credit * self._credit_bytes))
@@ -291,6 +289,10 @@ class StoredPartitionView:
             self._listener_handle = pool.add_listener(self._segment_came)
             return
         self._read_into(pool, segment, most_bytes, pool.request_segment_nowait, at_once=True)
+        # Not in the caller, which has looked at this attribute already: compiled code takes it for
+        # None in the rest of that function, whatever is called in between.
+        if self.failure is not None:
+            raise self.failure
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         """Take the segment waited for (None: the pool is gone, and this view with it)."""
