@@ -61,3 +61,41 @@ def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
         if base in native
     }
     assert not found
+
+
+def read_after_none(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Return attributes of ``self`` that are read again where mypy takes them for None."""
+    none: set[str] = set()
+    found: list[str] = []
+    for statement in function.body:
+        attributes = [
+            node
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+        ]
+        none -= {each.attr for each in attributes if isinstance(each.ctx, ast.Store)}
+        found += [each.attr for each in attributes if each.attr in none]
+        match statement:
+            case ast.If(
+                test=ast.Compare(
+                    left=ast.Attribute(value=ast.Name(id="self"), attr=name),
+                    ops=[ast.IsNot()],
+                    comparators=[ast.Constant(value=None)],
+                ),
+                body=[*_, ast.Raise() | ast.Return()],
+                orelse=[],
+            ):
+                none.add(name)
+    return found
+
+
+def test_no_attribute_is_read_again_after_it_was_none() -> None:
+    """A call in between may set it, and compiled code then raises TypeError: it expects None."""
+    wrong = [
+        f"{module.relative_to(REPOSITORY)} {function.name}: {name}"
+        for module in compiled_modules()
+        for function in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in read_after_none(function)
+    ]
+    assert not wrong
