@@ -142,10 +142,6 @@ class AttackedDaemon(Daemon):
         self._reader.start()
 
     @property
-    def address(self) -> Address:
-        return Address("127.0.0.1", self.data_port)
-
-    @property
     def socket(self) -> Address:
         return Address(str(self.socket_path), 0)
 

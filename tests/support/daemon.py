@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import pytest
 
+from sluice.transport.connector import Address
+
 SLUICE = Path(sys.executable).with_name("sluice")
 TIMEOUT_SECONDS = 30
 READY = re.compile(
@@ -67,6 +69,11 @@ class Daemon:
     def command(directory: Path, **keys: object) -> list[str]:
         """Return the command that starts it."""
         return arguments(directory, **keys)
+
+    @property
+    def address(self) -> Address:
+        """Address of its data port."""
+        return Address("127.0.0.1", self.data_port)
 
     @property
     def url(self) -> str:

@@ -15,7 +15,6 @@ import pytest
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import ROLE_PRODUCER, ErrorResponse, HelloAck
-from sluice.transport.connector import Address
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.protocol.messages import Message
+    from sluice.transport.connector import Address
 
 SPARE = 6
 """Descriptors that the daemon may still open."""
@@ -82,7 +82,7 @@ async def greet(address: Address) -> tuple[RawClient, Message | None]:
 
 @one_loop
 async def test_connections_are_refused_until_there_are_descriptors(daemon):
-    address = Address("127.0.0.1", daemon.data_port)
+    address = daemon.address
     writer = await producer(address)
     reader = await consumer(address)
     limit_descriptors(daemon, SPARE)

@@ -23,7 +23,6 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
-from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
 from tests.support.peers import until
@@ -141,7 +140,7 @@ async def test_a_taskmanager_without_its_lock_stays_drained():
 async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
     daemon = Daemon(tmp_path)
     try:
-        writer = await producer(Address("127.0.0.1", daemon.data_port))
+        writer = await producer(daemon.address)
         writer.send(OpenPartition(0, 1, 7, 1))
         await writer.expect(PartitionOpened)
         command = [str(SLUICE), "drain", daemon.url]
@@ -152,7 +151,7 @@ async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
             await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
         not_ready.value.close()
         with pytest.raises(SluiceError):
-            await producer(Address("127.0.0.1", daemon.data_port))
+            await producer(daemon.address)
         ending = asyncio.ensure_future(asyncio.to_thread(daemon.end, signal.SIGTERM))
         await write_region(writer, 0, 0, [DATA])
         writer.send(FinishPartition(0, len(DATA), 1))
@@ -179,7 +178,7 @@ def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
 async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
     daemon = Daemon(tmp_path, drain_timeout_seconds=20)
     try:
-        address = Address("127.0.0.1", daemon.data_port)
+        address = daemon.address
         for command in ("drain", "undrain", "undrain"):
             done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.url])
             assert done.returncode == 0, done.stderr

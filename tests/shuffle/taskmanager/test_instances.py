@@ -13,13 +13,9 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import HelloAck
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.instances import Instances
-from sluice.transport.connector import Address
 from sluice.transport.errors import TaskManagerMismatch
-from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sluice.transport.connection import Connection
 
 FIRST = HelloAck(1, "tm-a", 32768, 0, 1024, "host-a", 7337, "1")
@@ -100,25 +96,6 @@ def test_a_connection_that_was_refused_may_be_lost() -> None:
         connected(instances, CLONE)
 
 
-@pytest.fixture
-def daemons():
-    started: list[Daemon] = []
-
-    def start(directory: Path) -> Daemon:
-        directory.mkdir(exist_ok=True)
-        started.append(Daemon(directory))
-        return started[-1]
-
-    yield start
-    for daemon in started:
-        daemon.process.kill()
-        daemon.end()
-
-
-def address(daemon: Daemon) -> Address:
-    return Address("127.0.0.1", daemon.data_port)
-
-
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_reader_refuses_a_clone_and_both_logs_say_why(daemons, tmp_path) -> None:
@@ -128,11 +105,11 @@ async def test_a_reader_refuses_a_clone_and_both_logs_say_why(daemons, tmp_path)
     assert clone.identity == first.identity
     acks = []
     for number, daemon in enumerate((first, clone)):
-        writer = await producer(address(daemon))
+        writer = await producer(daemon.address)
         await write_map_output(writer, 1, number, [[b"of %d" % number]])
         acks.append(writer.ack)
         await writer.close()
-    reader = await connect_consumer(address(other))
+    reader = await connect_consumer(other.address)
     assert await read_gate(reader, 1, [(acks[0], [0])], 0, 1) == [b"of 0"]
     with pytest.raises(RemoteError) as caught:
         await read_gate(reader, 1, [(acks[0], [0]), (acks[1], [1])], 0, 1)

@@ -15,7 +15,6 @@ import pytest
 from benchmarks.wire_clients import producer, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address
 from tests.support.certificates import Authority
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 from tests.support.tls_files import TlsFiles
@@ -145,7 +144,7 @@ async def test_a_hangup_signal_loads_the_quotas_again(tmp_path):
     file.write_text("[quotas]\nquota_map_outputs = 1\n", encoding="utf-8")
     daemon = Daemon(tmp_path, config=file)
     try:
-        address = Address("127.0.0.1", daemon.data_port)
+        address = daemon.address
         writer = await producer(address)
         await write_map_output(writer, 1, 1, [[b"first"]])
         with pytest.raises(RemoteError) as caught:

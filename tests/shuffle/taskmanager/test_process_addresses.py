@@ -37,7 +37,7 @@ async def test_a_list_of_addresses_serves_both_families(tmp_path: Path) -> None:
     try:
         writer = await producer(Address("::1", daemon.data_port))
         await write_map_output(writer, 1, 0, [[b"by IPv6", b""]])
-        reader = await consumer(Address("127.0.0.1", daemon.data_port))
+        reader = await consumer(daemon.address)
         assert await read_gate(reader, 1, [(reader.ack, [0])], 0, 2) == [b"by IPv6"]
         status = json.loads(served(f"http://[::1]:{daemon.http_port}/api/v1/status"))
         assert any(text.startswith("[::1]:") for text in strings(status))
@@ -54,7 +54,7 @@ async def test_the_port_that_is_advertised_is_another_one(tmp_path: Path) -> Non
     daemon = Daemon(tmp_path, advertised_port=17337)
     try:
         assert f"data port 127.0.0.1:17337 (here {daemon.data_port})" in daemon.log
-        writer = await producer(Address("127.0.0.1", daemon.data_port))
+        writer = await producer(daemon.address)
         assert (writer.ack.advertised_host, writer.ack.data_port) == ("127.0.0.1", 17337)
         await writer.close()
         status = json.loads(served(f"{daemon.url}/api/v1/status"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from benchmarks.wire_clients import consumer as connect_consumer
 from benchmarks.wire_clients import producer, read_gate, write_map_output
 from sluice.protocol.messages import OpenPartition
-from sluice.transport.connector import Address
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon, arguments, run
 
 if TYPE_CHECKING:
@@ -25,33 +23,15 @@ DATA = b"committed" * 100
 ATTEMPTS = range(20)
 
 
-@pytest.fixture
-def daemons(tmp_path):
-    """Start daemons on the same directories; those that are left at the end are killed."""
-    started: list[Daemon] = []
-
-    def start(**keys: object) -> Daemon:
-        started.append(Daemon(tmp_path, **keys))
-        return started[-1]
-
-    yield start
-    for daemon in started:
-        daemon.end(signal.SIGKILL)
-
-
-def address(daemon: Daemon) -> Address:
-    return Address("127.0.0.1", daemon.data_port)
-
-
 async def write_all(daemon: Daemon) -> None:
-    writer = await producer(address(daemon))
+    writer = await producer(daemon.address)
     for attempt in ATTEMPTS:
         await write_map_output(writer, 1, attempt, [[DATA]])
     await writer.close()
 
 
 async def assert_all_are_read(daemon: Daemon) -> None:
-    reader = await connect_consumer(address(daemon))
+    reader = await connect_consumer(daemon.address)
     got = await read_gate(reader, 1, [(reader.ack, list(ATTEMPTS))], 0, 1)
     assert got == [DATA * len(ATTEMPTS)]
     await reader.close()
@@ -63,7 +43,7 @@ def locks(directory: Path) -> list[Path]:
 
 @one_loop
 async def test_a_second_start_is_refused_although_the_lock_was_removed(daemons, tmp_path):
-    first = daemons(health_check_seconds=NEVER_SECONDS)
+    first = daemons(tmp_path, health_check_seconds=NEVER_SECONDS)
     await write_all(first)
     for lock in locks(tmp_path):
         lock.unlink()
@@ -72,15 +52,17 @@ async def test_a_second_start_is_refused_although_the_lock_was_removed(daemons, 
     assert "is in use by another TaskManager" in done.stderr.splitlines()[-1]
     await assert_all_are_read(first)
     assert first.end() == 0
-    await assert_all_are_read(daemons())
+    await assert_all_are_read(daemons(tmp_path))
 
 
 @one_loop
 @pytest.mark.parametrize("number", [0, 1])
 async def test_it_ends_when_its_lock_is_removed(daemons, tmp_path, number):
-    first = daemons(health_check_seconds=SOON_SECONDS, drain_timeout_seconds=NEVER_SECONDS)
+    first = daemons(
+        tmp_path, health_check_seconds=SOON_SECONDS, drain_timeout_seconds=NEVER_SECONDS
+    )
     await write_all(first)
-    writer = await producer(address(first))
+    writer = await producer(first.address)
     writer.send(OpenPartition(9, 1, 99, 1))  # draining would wait for its end
     locks(tmp_path)[number].unlink()
     assert first.process.wait(TIMEOUT_SECONDS) == 1
@@ -89,4 +71,4 @@ async def test_it_ends_when_its_lock_is_removed(daemons, tmp_path, number):
     assert "Exclude the directory from cleaners of temporary files" in first.log
     assert "Traceback" not in first.log
     await writer.until_lost()
-    await assert_all_are_read(daemons())
+    await assert_all_are_read(daemons(tmp_path))

@@ -18,7 +18,6 @@ from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_ou
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import BeginRegion, OpenPartition
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
 pytestmark = pytest.mark.slow  # all of it together
@@ -30,29 +29,11 @@ LOOK_AGAIN_SECONDS = 0.02
 DATA = [random.Random(n).randbytes(n * 100_000 + 7) for n in range(4)]
 
 
-@pytest.fixture
-def daemons():
-    """Start daemons; those that are left at the end are killed."""
-    started: list[Daemon] = []
-
-    def start(directory: Path, **keys: object) -> Daemon:
-        started.append(Daemon(directory, **keys))
-        return started[-1]
-
-    yield start
-    for daemon in started:
-        daemon.end(signal.SIGKILL)
-
-
-def address(daemon: Daemon) -> Address:
-    return Address("127.0.0.1", daemon.data_port)
-
-
 @one_loop
 async def test_committed_data_survives_a_kill(daemons, tmp_path):
     """It is adopted under the same id and served byte by byte; uncommitted data is gone."""
     first = daemons(tmp_path)
-    writer = await producer(address(first))
+    writer = await producer(first.address)
     for attempt, data in enumerate(DATA):
         await write_map_output(writer, 1, attempt, [[data, b""], [b"second", data]])
     writer.send(OpenPartition(9, 1, 99, 1))
@@ -63,12 +44,12 @@ async def test_committed_data_survives_a_kill(daemons, tmp_path):
 
     second = daemons(tmp_path)
     assert f"{len(DATA)} map outputs adopted" in second.log
-    reader = await connect_consumer(address(second))
+    reader = await connect_consumer(second.address)
     assert reader.ack.taskmanager_id == writer.ack.taskmanager_id
     for attempt, data in enumerate(DATA):
         got = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
         assert got == [data + b"second" + data]
-    again = await producer(address(second))
+    again = await producer(second.address)
     await write_map_output(again, 1, 99, [[b"now it is"]])
     assert await read_gate(reader, 1, [(reader.ack, [99])], 0, 1) == [b"now it is"]
     await again.close()
@@ -97,12 +78,12 @@ async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, ti
     daemon = daemons(
         tmp_path, drain_timeout_seconds=1, close_timeout_seconds=2 if times == 1 else 25
     )
-    writer = await producer(address(daemon))
+    writer = await producer(daemon.address)
     data = random.Random(1).randbytes(1 << 20)
     attempts = range(12)
     for attempt in attempts:
         await write_map_output(writer, 1, attempt, [[data]])
-    stuck = await connect_consumer(address(daemon))
+    stuck = await connect_consumer(daemon.address)
     stuck.stop_reading()
     open_gate(stuck, 1, [(stuck.ack, list(attempts))], 0, 1, credit=100_000)
     # While the kernel has room the daemon could flush all it has and close in order.
@@ -125,9 +106,9 @@ async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, ti
 @one_loop
 async def test_plain_asyncio_serves_too(daemons, tmp_path):
     daemon = daemons(tmp_path, event_loop="asyncio")
-    writer = await producer(address(daemon))
+    writer = await producer(daemon.address)
     await write_map_output(writer, 1, 1, [[DATA[3]]])
-    reader = await connect_consumer(address(daemon))
+    reader = await connect_consumer(daemon.address)
     assert await read_gate(reader, 1, [(reader.ack, [1])], 0, 1) == [DATA[3]]
     await writer.close()
     await reader.close()
@@ -143,14 +124,14 @@ async def test_a_full_data_directory_is_a_typed_error_and_the_daemon_goes_on(dae
         quota_disk_tier_bytes="none",
         memory_tier_bytes="64 KiB",
     )
-    writer = await producer(address(daemon))
+    writer = await producer(daemon.address)
     with pytest.raises(RemoteError) as caught:
         await write_map_output(writer, 1, 1, [[DATA[3]]])
     assert caught.value.code is ErrorCode.STORAGE_FULL
     assert caught.value.value == str(len(DATA[3]))
     assert "free disk space" in str(caught.value)
     await write_map_output(writer, 1, 2, [[b"fits"]], partition=1)
-    reader = await connect_consumer(address(daemon))
+    reader = await connect_consumer(daemon.address)
     assert await read_gate(reader, 1, [(reader.ack, [2])], 0, 1) == [b"fits"]
     await writer.close()
     await reader.close()
@@ -165,8 +146,8 @@ def resident_bytes(pid: int) -> int:
 async def test_memory_does_not_grow_with_what_passes_through(daemons, tmp_path):
     """200 map outputs of 512 KiB through a tier of 4 MiB, written, read and released."""
     daemon = daemons(tmp_path)
-    writer = await producer(address(daemon))
-    reader = await connect_consumer(address(daemon))
+    writer = await producer(daemon.address)
+    reader = await connect_consumer(daemon.address)
     part = random.Random(1).randbytes(128 * 1024)
     resident = []
     for attempt in range(200):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
-from sluice.transport.connector import Address
 from tests.support.daemon import ENVIRONMENT, SLUICE, Daemon, arguments, run
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 async def write(daemon: Daemon, attempt: int) -> None:
     """Commit a map output on disk and one in memory."""
-    writer = await producer(Address("127.0.0.1", daemon.data_port))
+    writer = await producer(daemon.address)
     await write_map_output(writer, 1, attempt, [[LARGE, b""]])
     await write_map_output(writer, 1, attempt + 1, [[SMALL, b""]])
     await writer.close()
@@ -66,7 +65,7 @@ async def write(daemon: Daemon, attempt: int) -> None:
 
 async def check(daemon: Daemon, attempt: int) -> None:
     """Read what :func:`write` has written."""
-    reader = await consumer(Address("127.0.0.1", daemon.data_port))
+    reader = await consumer(daemon.address)
     for number, data in ((attempt, LARGE), (attempt + 1, SMALL)):
         assert await read_gate(reader, 1, [(reader.ack, [number])], 0, 2) == [data]
     await reader.close()

@@ -19,7 +19,6 @@ from sluice.protocol.messages import EVENT, TaskEvent
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.config import TaskManagerConfig
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
-from sluice.transport.connector import Address
 from tests.shuffle.taskmanager.watch.rig import families_of, samples, values
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, configs, eventually
@@ -267,7 +266,7 @@ async def test_a_daemon_shows_the_same_series_idle_and_busy(tmp_path):
     daemon = Daemon(tmp_path)
     try:
         idle = await asyncio.to_thread(scrape, daemon)
-        address = Address("127.0.0.1", daemon.data_port)
+        address = daemon.address
         client = await producer(address)
         await write_map_output(client, 1, 1, [[b"stored"]])
         writer = await PipelinedWriter.open(client, 2, 3)
