@@ -202,7 +202,7 @@ class Application:
                 await partition.finish()
                 while await gate.next_buffer_or_event() is not None:
                     pass
-        # Whoever gets no exchange done has waited for the whole time.
+        # An application without a single exchange has waited for the whole time.
         times = times or [PROBE_DEADLINE_SECONDS * 1000]
         return {"p99_ms": sorted(times)[len(times) * 99 // 100], "exchanges": len(times)}
 

@@ -131,7 +131,7 @@ class ResumeConsumption(NamedTuple):
 
 
 class CancelPartitionRequest(NamedTuple):
-    """Ends a channel that the consumer does not need any more."""
+    """Ends a channel that the consumer no longer needs."""
 
     channel: int
 
@@ -357,7 +357,7 @@ class CloseGate(NamedTuple):
 
 
 class GateClosed(NamedTuple):
-    """Answer to CloseGate: no message of the gate follows any more."""
+    """Answer to CloseGate: it is the last message of the gate."""
 
     gate: int
 

@@ -182,7 +182,7 @@ class PipelinedWriter(BufferWritingPartition):
         return False
 
     def finished(self) -> None:
-        """Take note that the TaskManager has everything, and that readers will find its end."""
+        """Record that the TaskManager has everything, and that readers will find its end."""
         self._become(PartitionState.FINISHED)
         wake(self._answered)
 

@@ -53,10 +53,10 @@ class LegPartition(Protocol):
         """Send the next message, if any; return whether another may be sent now."""
 
     def finished(self) -> None:
-        """Take note that the partition is complete at the TaskManager."""
+        """Record that the partition is complete at the TaskManager."""
 
     def failed(self, error: SluiceError) -> None:
-        """Take note that the partition will never be complete."""
+        """Record that the partition will never be complete."""
 
     def region_opened(self, payload_bytes: int) -> None:
         """Take the largest size of the payloads of the region begun (stored partitions)."""

@@ -137,7 +137,7 @@ class RegionSender:
         wake(self._opened)
 
     def finished(self) -> None:
-        """Take note that the partition is committed."""
+        """Record that the partition is committed."""
         self._committed = True
         wake(self._finished)
 

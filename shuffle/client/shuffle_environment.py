@@ -327,7 +327,7 @@ class ShuffleEnvironment(abc.ABC):
 
     @abc.abstractmethod
     def _one_closed(self) -> None:
-        """Take note that a partition or a gate is closed."""
+        """Record that a partition or a gate is closed."""
 
     def _close_flushers(self) -> None:
         for flusher in self._flushers.values():

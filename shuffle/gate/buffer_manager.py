@@ -16,7 +16,7 @@ class CreditListener(Protocol):
     """The owner of the buffers, which announces credit."""
 
     def credit_available(self, buffers: int) -> None:
-        """Take note that ``buffers`` more buffers are available."""
+        """Record that ``buffers`` more buffers are available."""
 
 
 class BufferManager:
@@ -103,7 +103,7 @@ class BufferManager:
         return make(taken, length, self._recycle)
 
     def on_backlog(self, backlog: int) -> None:
-        """Take note of the sender's backlog, and request the floating buffers that it requires.
+        """Record the sender's backlog, and request the floating buffers that it requires.
 
         A surplus is not taken back here: it is already announced as credit. A floating buffer goes
         when an exclusive one comes back in its place.

@@ -155,7 +155,7 @@ class OvertakenCapture:
             self._news.set()
 
     def channel_done(self, channel_index: int) -> None:
-        """Take note that a channel's marker has passed, or that the channel has ended."""
+        """Record that a channel's marker has passed, or that the channel has ended."""
         self._open.discard(channel_index)
         self._news.set()
 

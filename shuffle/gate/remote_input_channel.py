@@ -174,7 +174,7 @@ class RemoteInputChannel:
             self._sender.announce_credit(self)
 
     def on_backlog(self, backlog: int) -> None:
-        """Take note of the buffers for which the sender has no credit."""
+        """Record the buffers for which the sender has no credit."""
         self.sender_backlog = backlog
         if self._buffers is not None and not self._released and self.failure is None:
             self._buffers.on_backlog(backlog)
@@ -258,7 +258,7 @@ class RemoteInputChannel:
         """Go on after a blocking event.
 
         Raises:
-            InvalidRequest: The channel is not blocked, or not any more.
+            InvalidRequest: The channel is not blocked, or no longer is.
         """
         if self._released or self.failure is not None:
             return
@@ -313,7 +313,7 @@ class RemoteInputChannel:
         return OutgoingBuffer(part, group.recycle, DATA)
 
     def _data_received(self, message: BufferResponse, content: list[BufferGroup] | None) -> bool:
-        """Queue data, count it, and take note of the backlog; False if the channel failed."""
+        """Queue data, count it, and record the backlog; False if the channel failed."""
         credit = self.credit
         if credit.granted <= 0:  # an empty buffer, for which no memory was requested
             self.fail(

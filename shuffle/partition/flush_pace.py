@@ -111,7 +111,7 @@ class FlushPace:
         return not self._spacing
 
     def flushed(self, buffers: int) -> None:
-        """Take note of the number of buffers that a flush has put on their way."""
+        """Record the number of buffers that a flush has put on their way."""
         self._balance = max(self._balance - buffers / FLUSHED_FOR_A_COMPLETE_ONE, -self._most)
         spacing_seconds = min(buffers * SECONDS_A_FLUSHED_BUFFER, MOST_PAUSE_SECONDS)
         self._spaced_until = self._asked + spacing_seconds

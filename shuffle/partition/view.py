@@ -41,7 +41,7 @@ class SubpartitionOwner(Protocol):
     shares_messages: bool
 
     def subpartition_consumed(self, index: int) -> None:
-        """Take note that the view of a subpartition was released."""
+        """Record that the view of a subpartition was released."""
 
 
 class SubpartitionView(Protocol):

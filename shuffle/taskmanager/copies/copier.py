@@ -257,7 +257,7 @@ class OutputSender:
         wake(self._opened)
 
     def finished(self) -> None:
-        """Take note that the copy is committed."""
+        """Record that the copy is committed."""
         wake(self._finished)
 
     def failed(self, error: SluiceError) -> None:

@@ -122,7 +122,7 @@ class Copies:
         )
 
     def start(self) -> None:
-        """Take note of the map outputs that were found at the start."""
+        """Record the map outputs that were found at the start."""
         self.replication.adopt(
             output
             for shuffle in self._store.shuffles()
@@ -130,7 +130,7 @@ class Copies:
         )
 
     def known(self, application_id: str, place: TaskManagerPlace) -> None:
-        """Take note of a TaskManager that a driver names.
+        """Record a TaskManager that a driver names.
 
         Raises:
             LimitExceeded: The application has named as many as it may.

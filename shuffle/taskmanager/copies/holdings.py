@@ -64,7 +64,7 @@ class Holdings:
     def add(
         self, attempt: MapAttemptKey, origin: str, replicas: int, *, settled: bool = False
     ) -> Holding:
-        """Take note of a map output that is committed here; a copy's origin has it too."""
+        """Record a map output that is committed here; a copy's origin has it too."""
         self.discard(attempt.shuffle, [attempt.map_attempt_id])
         holding = Holding(origin, replicas, settled=settled)
         self._by_shuffle.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = holding
@@ -74,7 +74,7 @@ class Holdings:
         return holding
 
     def has(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
-        """Take note that another TaskManager has a map output."""
+        """Record that another TaskManager has a map output."""
         holding = self.get(attempt)
         if holding is not None:
             holding.others.add(taskmanager_id)
@@ -83,7 +83,7 @@ class Holdings:
             self._judge(attempt, holding)
 
     def has_not(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
-        """Take note that another TaskManager does not have a map output any more."""
+        """Record that another TaskManager does not have a map output any more."""
         holding = self.get(attempt)
         if holding is not None:
             holding.others.discard(taskmanager_id)
@@ -92,7 +92,7 @@ class Holdings:
             self._judge(attempt, holding)
 
     def lost(self, taskmanager_id: str) -> list[MapAttemptKey]:
-        """Take note that a TaskManager is lost; return the map outputs to copy again."""
+        """Record that a TaskManager is lost; return the map outputs to copy again."""
         attempts = self._by_taskmanager.get(taskmanager_id, set())
         affected = list(attempts)
         for attempt in affected:
@@ -100,7 +100,7 @@ class Holdings:
         return [attempt for attempt in affected if attempt in self.short]
 
     def doubt(self, taskmanager_id: str) -> None:
-        """Take note that a TaskManager was away: it has to be asked for what it had."""
+        """Record that a TaskManager was away: it has to be asked for what it had."""
         for attempt in self._by_taskmanager.get(taskmanager_id, ()):
             holding = self.get(attempt)
             if holding is not None:

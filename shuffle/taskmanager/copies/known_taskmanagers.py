@@ -53,7 +53,7 @@ class KnownTaskManagers:
         return len(self._configured.keys() | set().union(*self._told.values()))
 
     def configure(self, place: TaskManagerPlace) -> None:
-        """Take note of a TaskManager of the settings; another one at its address is gone."""
+        """Record a TaskManager of the settings; another one at its address is gone."""
         if place.taskmanager_id == self._own_id:
             return
         for other_id, other in list(self._configured.items()):
@@ -62,7 +62,7 @@ class KnownTaskManagers:
         self._configured[place.taskmanager_id] = place
 
     def tell(self, application_id: str, place: TaskManagerPlace) -> bool:
-        """Take note of a TaskManager that a driver names; return whether it or its place is new.
+        """Record a TaskManager that a driver names; return whether it or its place is new.
 
         Raises:
             LimitExceeded: The application has named as many as it may.

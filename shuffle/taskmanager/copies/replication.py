@@ -109,7 +109,7 @@ class Replication:
     # ---- what happens to map outputs -------------------------------------------------------------
 
     def adopt(self, outputs: Iterable[MapOutput]) -> None:
-        """Take note of the map outputs that were found at the start.
+        """Record the map outputs that were found at the start.
 
         Nothing is copied before ``lost_after_seconds``: until then the drivers name the other
         TaskManagers, and those that are started too come back.
@@ -125,7 +125,7 @@ class Replication:
             )
 
     def committed(self, output: MapOutput) -> None:
-        """Take note of a map output that is committed here: a copy, or one that shall have some."""
+        """Record a map output that is committed here: a copy, or one that shall have some."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         self.holdings.add(attempt, output.origin, output.replicas)
         if output.origin:
@@ -183,7 +183,7 @@ class Replication:
     # ---- what happens to other TaskManagers ------------------------------------------------------
 
     def known(self, application_id: str, place: TaskManagerPlace) -> None:
-        """Take note of a TaskManager that a driver names.
+        """Record a TaskManager that a driver names.
 
         Raises:
             LimitExceeded: The application has named as many as it may.
@@ -195,7 +195,7 @@ class Replication:
             self._retry_now()
 
     def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
-        """Take note that a TaskManager has come, is away, or is lost."""
+        """Record that a TaskManager has come, is away, or is lost."""
         if now is Presence.PRESENT:
             self._awaited.discard(taskmanager_id)
             if before is not Presence.UNKNOWN:

@@ -134,7 +134,7 @@ class TaskManagerWatch:
         return None
 
     def _check(self, leg: WatchLeg) -> None:
-        """Take note of who answers.
+        """Record who answers.
 
         Raises:
             TaskManagerMismatch: It is another TaskManager than before.

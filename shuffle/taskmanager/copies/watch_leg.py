@@ -68,5 +68,5 @@ class WatchLeg:
         """Do nothing: pings are small."""
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Take note that the connection is gone."""
+        """Record that the connection is gone."""
         self._ended.set()
