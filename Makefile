@@ -200,8 +200,8 @@ compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
 docs: setup ## regenerate what is generated: settings, errors, metrics, network cases, survivors of mutations, man page
-	$(BIN)/python -m sluice.shuffle.taskmanager.config_reference > docs/reference/settings.md
-	$(BIN)/python -m sluice.shuffle.taskmanager.man_page > sluice/sluice.1
+	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
+	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
 	$(BIN)/python -m tools.docs.metrics_page
 	$(BIN)/python -m tools.docs.network_cases

@@ -32,7 +32,7 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.connector import Address
 
 POOL_SEGMENTS = 10

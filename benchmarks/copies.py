@@ -25,13 +25,13 @@ from benchmarks.metrics import scrape_samples
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import Client, driver
+from sluice.cli.http_client import DRAIN_HEADER
 from sluice.protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsMoved
 from sluice.protocol.limits import FEATURE_COPIES
 from sluice.protocol.messages import ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.shuffle.taskmanager.http_client import DRAIN_HEADER
 from sluice.transport.connector import Address
 
 HOSTS = ("127.0.0.2", "127.0.0.3")

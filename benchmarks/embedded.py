@@ -45,7 +45,7 @@ from sluice.protocol.messages import DATA
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
-from sluice.shuffle.taskmanager.embedded.directories import temporary_config
+from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 
 BUFFER_BYTES: Final = 32 * 1024
 RECORD_BYTES: Final = 8 * 1024

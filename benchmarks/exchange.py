@@ -39,8 +39,7 @@ from sluice.protocol.messages import DATA
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.sections import (
+from sluice.shuffle.taskmanager.config.sections import (
     ApplicationConfig,
     NetworkMemoryConfig,
     StorageConfig,
@@ -50,7 +49,8 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     GateLimits,
     TaskManagerChannelOpener,
 )
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
 

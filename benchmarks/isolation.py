@@ -30,12 +30,12 @@ from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import SubpartitionRange
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     GateLimits,
     TaskManagerChannelOpener,
 )
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.connector import Address
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}

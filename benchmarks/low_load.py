@@ -29,7 +29,7 @@ from benchmarks.tls import make_certificates
 from sluice import PartitionLocation, TaskManager
 from sluice.protocol.messages import DATA
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
-from sluice.shuffle.taskmanager.embedded.directories import temporary_config
+from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 
 BUFFER_BYTES: Final = 1024
 INTERVAL_SECONDS: Final = 0.001

@@ -41,7 +41,7 @@ from sluice.protocol.messages import (
     RegionData,
 )
 from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.taskmanager.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.sections import StorageConfig
 from sluice.transport.connector import Address
 
 MIB = 1024 * 1024

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from sluice.shuffle.taskmanager.watch.status import data_path
+from sluice.shuffle.taskmanager.status.status import data_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

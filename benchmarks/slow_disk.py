@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from benchmarks import cpu_time, metrics
 from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
 from benchmarks.processes import ManagedProcess
 from sluice.protocol import framing
-from sluice.shuffle.taskmanager.watch.status import data_path
+from sluice.shuffle.taskmanager.status.status import data_path
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 
 if TYPE_CHECKING:

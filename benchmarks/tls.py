@@ -49,7 +49,7 @@ from sluice.transport.connector import Address
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 SERVING_HOST = "127.0.0.1"
 READING_HOST = "127.0.0.2"

@@ -32,9 +32,7 @@ from sluice import HashSelector, MsgpackSerializer, PartitionLocation, ShuffleCl
 from sluice.protocol.events import CheckpointBarrier
 from sluice.protocol.messages import BLOCKING_EVENT
 from sluice.shuffle.client.shuffle_environment import ShuffleEnvironment
-from sluice.shuffle.gate.capture import OvertakenCapture
-from sluice.shuffle.gate.union_input_gate import UnionInputGate
-from sluice.shuffle.records.outputs import (
+from sluice.shuffle.dataflow.operator_outputs import (
     BroadcastingOutput,
     ChainingOutput,
     Output,
@@ -42,18 +40,20 @@ from sluice.shuffle.records.outputs import (
     Pending,
     RecordWriterOutput,
 )
-from sluice.shuffle.records.record_reader import (
-    ChannelRecord,
-    RecordReader,
-    captured_records,
-)
-from sluice.shuffle.records.stream_elements import (
+from sluice.shuffle.dataflow.stream_elements import (
     LatencyMarker,
     StreamElement,
     StreamElementSerializer,
     StreamRecord,
     StreamStatus,
     Watermark,
+)
+from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
+from sluice.shuffle.gate.capture import OvertakenCapture
+from sluice.shuffle.records.record_reader import (
+    ChannelRecord,
+    RecordReader,
+    captured_records,
 )
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 

@@ -80,7 +80,13 @@ from .messages import (
     ShuffleReleased,
     TaskEvent,
 )
-from .unpacking import FLAT_BYTES, MOST_FIELDS, WrongField, unpack_by_fields, unpack_flat
+from .unpacking import (
+    FLAT_BYTES,
+    MOST_FIELDS,
+    WrongField,
+    unpack_by_fields,
+    unpack_flat,
+)
 
 Check: TypeAlias = Callable[[Any], bool]
 

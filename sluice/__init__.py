@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.client.client import ShuffleClient
     from sluice.shuffle.client.config import ClientConfig
     from sluice.shuffle.client.partition_location import PartitionLocation
-    from sluice.shuffle.client.sync import SyncShuffleClient
+    from sluice.shuffle.dataflow.sync import SyncShuffleClient
     from sluice.shuffle.partition.partition_type import ResultPartitionType
     from sluice.shuffle.records.selectors import (
         BroadcastSelector,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         MsgpackSerializer,
         StringSerializer,
     )
-    from sluice.shuffle.taskmanager.config import TaskManagerConfig
+    from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
     from sluice.shuffle.taskmanager.taskmanager import TaskManager
     from sluice.spark_integration.conf import configure, spark_conf
 
@@ -53,9 +53,9 @@ _MODULES = {
     "ShuffleClient": "sluice.shuffle.client.client",
     "SluiceError": "sluice.protocol.errors",
     "StringSerializer": "sluice.shuffle.records.serializers",
-    "SyncShuffleClient": "sluice.shuffle.client.sync",
+    "SyncShuffleClient": "sluice.shuffle.dataflow.sync",
     "TaskManager": "sluice.shuffle.taskmanager.taskmanager",
-    "TaskManagerConfig": "sluice.shuffle.taskmanager.config",
+    "TaskManagerConfig": "sluice.shuffle.taskmanager.config.taskmanager_config",
     "configure": "sluice.spark_integration.conf",
     "spark_conf": "sluice.spark_integration.conf",
 }

@@ -15,7 +15,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..protocol.identity import SECRET_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
+from ..protocol.identity import (
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    SubmitToken,
+    secret_to_text,
+)
 from ..transport import private_file
 from .errors import SparkIntegrationError
 
@@ -82,7 +87,7 @@ class LocalTaskManager:
             *(
                 sys.executable,
                 "-c",
-                "from sluice.shuffle.taskmanager.cli import main; main()",
+                "from sluice.cli.main import main; main()",
                 "taskmanager",
             ),
             *("--bind-host", "127.0.0.1", "--data-port", "0", "--http-host", "127.0.0.1"),

@@ -21,7 +21,7 @@ import hypothesis
 import pytest
 import uvloop
 
-from sluice.shuffle.taskmanager.watch.status import COMPILED, data_path
+from sluice.shuffle.taskmanager.status.status import COMPILED, data_path
 from tests.support.remote import directory_place, s3_place
 from tests.support.s3 import CREDENTIALS, SERVER, is_connection, s3_server
 

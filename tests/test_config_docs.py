@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from sluice.shuffle.taskmanager.config import TaskManagerConfig, keys
-from sluice.shuffle.taskmanager.config_reference import page
+from sluice.cli.config_reference import page
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig, keys
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMITTED = DOCS / "reference" / "settings.md"

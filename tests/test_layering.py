@@ -13,10 +13,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle", "spark_integration")
-TASK_ORDER = ("memory", "partition", "gate", "records", "client")
-"""Folders of `shuffle`, which a task and a TaskManager both run, lowest first."""
-TASKMANAGER_ORDER = ("store", "serve", "ingest", "copies", "embedded", "watch", "process")
+CLI = "sluice/cli"
+"""The command line, above the layers."""
+TASK_ORDER = ("memory", "partition", "gate", "records", "client", "dataflow")
+"""Folders of `shuffle` beside `taskmanager`, lowest first."""
+STORE_ORDER = ("files", "objects", "tiers", "health", "remote", "journal")
+"""Folders of `shuffle/taskmanager/store`, lowest first; its modules join them together."""
+TASKMANAGER_ORDER = (
+    "bounds", "config", "store", "cluster", "serve", "ingest", "replicas", "drivers", "embedded",
+    "status", "metrics", "http", "process",
+)  # fmt: skip
 """Folders of `shuffle/taskmanager`, lowest first."""
+TASKMANAGER_MODULES = {"__init__.py", "taskmanager.py", "wiring.py"}
+"""Its modules, which join the folders together."""
 CIRCLES = {
     frozenset(f"shuffle.memory.{name}" for name in ("local_buffer_pool", "network_buffer_pool"))
 }
@@ -36,11 +45,14 @@ THIRD_PARTY = {
     "shuffle.gate": {"crc32c"},  # of pipelined buffers on the peer leg
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
     "shuffle.client": {"pydantic"},
-    "shuffle.taskmanager": {"click", "pydantic", "pydantic_core"},
+    "shuffle.taskmanager": {"pydantic"},
+    "shuffle.taskmanager.config": {"pydantic", "pydantic_core"},
+    "shuffle.taskmanager.process": {"pydantic"},
     "shuffle.taskmanager.store": {"msgpack", "crc32c"},  # the rows of its journal
     "shuffle.taskmanager.serve": {"crc32c"},  # as in the gate
     "shuffle.taskmanager.ingest": {"crc32c"},
-    "shuffle.taskmanager.watch": {"aiohttp", "prometheus_client"},
+    "shuffle.taskmanager.metrics": {"prometheus_client"},
+    "shuffle.taskmanager.http": {"aiohttp", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},
 }
 ANYWHERE = frozenset({"mypy_extensions"})
@@ -168,6 +180,40 @@ def test_a_folder_of_the_taskmanager_imports_only_itself_and_those_below(folder)
     assert not wrong_imports(f"shuffle/taskmanager/{folder}", banned)
 
 
+@pytest.mark.parametrize("folder", STORE_ORDER)
+def test_a_folder_of_the_store_imports_only_itself_and_those_below(folder):
+    above = STORE_ORDER[STORE_ORDER.index(folder) + 1 :]
+    banned = tuple(f"shuffle.taskmanager.store.{name}" for name in above)
+    assert not wrong_imports(f"shuffle/taskmanager/store/{folder}", banned)
+
+
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [
+        ("shuffle", {*TASK_ORDER, "taskmanager"}),
+        ("shuffle/taskmanager", set(TASKMANAGER_ORDER)),
+        ("shuffle/taskmanager/store", set(STORE_ORDER)),
+    ],
+)
+def test_every_folder_has_its_place_in_the_order(package, folders):
+    assert {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} == folders
+
+
+def test_no_module_lies_loose_beside_the_folders_of_the_taskmanager():
+    found = {path.name for path in (ROOT / "shuffle/taskmanager").glob("*.py")}
+    assert found == TASKMANAGER_MODULES
+
+
+def test_no_layer_imports_the_command_line():
+    for layer in LAYERS:
+        assert not wrong_imports(layer, ("cli",))
+
+
+def test_neither_a_daemon_nor_a_spark_client_imports_the_dataflow_model():
+    for package in ("shuffle/taskmanager", "spark_integration"):
+        assert not wrong_imports(package, ("shuffle.dataflow",))
+
+
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
@@ -256,9 +302,7 @@ def test_below_the_taskmanager_there_is_no_exposition_and_no_command_line():
         f"{found.place} imports {found.module}"
         for package in ("protocol", "transport", "shuffle")
         for path in sources(package)
-        if path.parent != ROOT / "shuffle/taskmanager"
-        and path.parent != ROOT / "shuffle/taskmanager/watch"
-        and path.parent != ROOT / "shuffle/taskmanager/process"
+        if path.parent.name not in {"metrics", "http", "process"}
         for found in imports_of(path)
         if found.top in DATA_PLANE_BANNED
     ]

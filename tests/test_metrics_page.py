@@ -7,8 +7,8 @@ import re
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sluice.protocol.errors import ErrorCode
-from sluice.shuffle.taskmanager.watch.application_metrics import ApplicationCollector
-from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
+from sluice.shuffle.taskmanager.metrics.application_metrics import ApplicationCollector
+from sluice.shuffle.taskmanager.metrics.metrics import TaskManagerCollector
 from tools.docs.metrics_page import PAGE, page
 from tools.docs.sample_status import STATUS
 

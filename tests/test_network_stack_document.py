@@ -11,11 +11,11 @@ from sluice.protocol.states import State
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.gate.partition_request_client import MOST_WAITING_TASK_EVENTS
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
+from sluice.shuffle.partition.partition_states import PartitionState, SubpartitionState
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
-from sluice.shuffle.partition.states import PartitionState, SubpartitionState
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.ingest.output_states import PipelinedState, StoredState
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import CREDIT_WINDOW_BUFFERS
-from sluice.shuffle.taskmanager.ingest.states import PipelinedState, StoredState
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.transport.config import TransportConfig
 
 REPOSITORY = Path(__file__).parents[1]

@@ -18,11 +18,11 @@ from typing import Final
 import pytest
 
 from benchmarks.wire_clients import read_gate
-from sluice.shuffle.taskmanager.accounts import Accounts
-from sluice.shuffle.taskmanager.config import TaskManagerConfig
-from sluice.shuffle.taskmanager.host_limits import gather
-from sluice.shuffle.taskmanager.store.directory_health import Condition
-from sluice.shuffle.taskmanager.store.directory_probe import ProbedDirectory, probe
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
+from sluice.shuffle.taskmanager.process.host_limits import gather
+from sluice.shuffle.taskmanager.store.health.directory_health import Condition
+from sluice.shuffle.taskmanager.store.health.directory_probe import ProbedDirectory, probe
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.transport.acceptor import bind
 from sluice.transport.config import TransportConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.taskmanager.config import keys, sections
+from sluice.shuffle.taskmanager.config.taskmanager_config import keys, sections
 
 REPOSITORY = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle")

@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
 from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
-from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
+from ..protocol.identity import (
+    ClusterSecrets,
+    Credential,
+    InvalidCredential,
+    parse_secret,
+)
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.messages import Hello, HelloAck
 from .config import AuthConfig

@@ -3,7 +3,7 @@
 The client's pool holds the open buffers and those that the TaskManager has not taken; the
 TaskManager grants credit as its own pool for the partition has segments, and so two pools bound the
 bytes between this task and its readers. When both are full the writer waits for a buffer. The
-states are in :mod:`sluice.shuffle.partition.states`; the partition is FINISHING until the
+states are in :mod:`sluice.shuffle.partition.partition_states`; the partition is FINISHING until the
 TaskManager has answered that it has everything.
 
 **When it is flushed**: :mod:`sluice.shuffle.partition.flush_pace` says so.
@@ -27,12 +27,9 @@ from ..errors import internal_error
 from ..memory import LocalBufferPool
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
-from ..partition.result_partition_writer import (
-    ALL_SUBPARTITIONS,
-    BufferWritingPartition,
-)
+from ..partition.partition_states import UNFINISHED, PartitionState
+from ..partition.result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from ..partition.shared_buffer import BufferConsumer
-from ..partition.states import UNFINISHED, PartitionState
 from .producer_leg import ProducerLeg, wake
 from .send_queue import SendQueue
 

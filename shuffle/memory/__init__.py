@@ -42,7 +42,7 @@ from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
 from .segment import MemorySegment
 from .segment_owner import SegmentOwner
-from .waiting import ListenerHandle, SegmentListener
+from .segment_queue import ListenerHandle, SegmentListener
 
 __all__ = [
     "NO_CHANNEL",

@@ -11,7 +11,7 @@ from typing import Generic
 
 from .distribution import SharerT
 from .segment_owner import OwnerShare, SegmentOwner
-from .waiting import ExclusiveRequest
+from .segment_queue import ExclusiveRequest
 
 
 class ExclusiveRequests(Generic[SharerT]):

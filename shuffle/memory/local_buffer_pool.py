@@ -10,8 +10,8 @@ A pool is *available* when a task may begin work that needs a segment: one can b
 limit, nobody waits for it, and no channel has its maximum. Overdraft and a channel's maximum refuse
 nothing by themselves: they stop tasks because tasks check the availability before each record.
 
-Nobody overtakes a waiting listener (:mod:`sluice.shuffle.memory.waiting`): while listeners wait,
-:meth:`LocalBufferPool.request_segment_nowait` gives nothing. So at rest a pool never has both
+Nobody overtakes a waiting listener (:mod:`sluice.shuffle.memory.segment_queue`): while listeners
+wait, :meth:`LocalBufferPool.request_segment_nowait` gives nothing. So at rest a pool never has both
 waiting listeners and segments it could give them.
 """
 
@@ -22,7 +22,7 @@ from ..errors import PoolDestroyed
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
 from .distribution import LocalBufferPoolStatistics, PoolBounds
-from .waiting import (
+from .segment_queue import (
     ListenerHandle,
     SegmentListener,
     SegmentQueue,

@@ -14,13 +14,18 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
+from ..errors import (
+    InsufficientNetworkBuffers,
+    InvalidPoolSize,
+    PoolDestroyed,
+    SegmentNotLent,
+)
 from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
 from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
 from .segment_owner import OwnerShare, OwnerShares, SegmentOwner
-from .waiting import ExclusiveRequest
+from .segment_queue import ExclusiveRequest
 
 _NAME: Final = "the network buffer pool"
 

@@ -3,7 +3,7 @@
 The pool bounds it. When the readers are slow the pool runs dry, and the writer waits for a buffer:
 that is how back pressure reaches the task. The same class serves a task that fills buffers, and a
 TaskManager that receives them from a task in another process. Its states are in
-:mod:`sluice.shuffle.partition.states`.
+:mod:`sluice.shuffle.partition.partition_states`.
 """
 
 from collections.abc import Callable
@@ -15,21 +15,15 @@ from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
 from ..memory import LocalBufferPool, LocalBufferPoolStatistics
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
+from .partition_states import PartitionState
 from .partition_type import (
     ConsumptionConstraint,
     ResultPartitionType,
     checked_partition_type,
 )
-from .pipelined_subpartition import (
-    PipelinedSubpartition,
-    PipelinedSubpartitionView,
-)
-from .result_partition_writer import (
-    ALL_SUBPARTITIONS,
-    BufferWritingPartition,
-)
+from .pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferConsumer
-from .states import PartitionState
 from .view import DataListener
 
 

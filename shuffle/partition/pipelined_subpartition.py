@@ -1,7 +1,8 @@
 """A subpartition that is read once, while it is being written, and the view that reads it.
 
 It is a queue of buffers, complete ones and at its end perhaps one that is still being filled (the
-*open* one), and of events between them. Its states are in :mod:`sluice.shuffle.partition.states`.
+*open* one), and of events between them. Its states are in
+:mod:`sluice.shuffle.partition.partition_states`.
 
 **What a reader may take**: every complete buffer; the flushed bytes of the open one; every event in
 its turn; a priority event before everything else; after FINISHED, when the queue is empty, the end.
@@ -25,7 +26,12 @@ from typing import Final
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import encode_end_of_partition
-from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ...protocol.messages import (
+    BLOCKING_EVENT,
+    DATA,
+    EVENT,
+    PRIORITY_EVENT,
+)
 from ..errors import (
     InvalidRequest,
     PartitionAlreadyFinished,
@@ -33,8 +39,8 @@ from ..errors import (
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
+from .partition_states import SubpartitionState
 from .shared_buffer import BufferBuilder, BufferConsumer
-from .states import SubpartitionState
 from .view import DataListener, OutgoingBuffer, SubpartitionOwner
 
 MAX_QUEUED_EVENTS: Final = 1024

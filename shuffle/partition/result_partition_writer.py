@@ -27,7 +27,12 @@ from time import monotonic
 from typing import Final, Protocol
 
 from ...protocol.errors import SluiceError
-from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ...protocol.messages import (
+    BLOCKING_EVENT,
+    DATA,
+    EVENT,
+    PRIORITY_EVENT,
+)
 from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from ..memory import (
     LocalBufferPool,
@@ -35,8 +40,8 @@ from ..memory import (
     NetworkBufferTimeout,
     PoolDestroyed,
 )
+from .partition_states import NEXT_STATES, PartitionState
 from .shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
-from .states import NEXT_STATES, PartitionState
 
 ALL_SUBPARTITIONS: Final = -1
 """Stands for every subpartition, where one is named; a broadcast buffer is stored once."""
@@ -204,7 +209,7 @@ class BufferWritingPartition:
         pool: The memory; the partition owns it and destroys it when it requests nothing more.
 
     Attributes:
-        state: The state, a row of the table in :mod:`sluice.shuffle.partition.states`.
+        state: The state, a row of the table in :mod:`sluice.shuffle.partition.partition_states`.
         memory: The pool.
 
     Raises:

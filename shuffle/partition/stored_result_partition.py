@@ -4,7 +4,8 @@ It gathers buffers in its pool. When the pool is dry, when the partition is flus
 the gathered buffers become one *region*, which goes to a :class:`RegionSink`; then the buffers are
 free again. While a region is written the writer goes on with the memory that is left. No reader is
 told of anything before the partition is finished. Its states are in
-:mod:`sluice.shuffle.partition.states`; a flush writes in state OPEN and has no effect later.
+:mod:`sluice.shuffle.partition.partition_states`; a flush writes in state OPEN and has no effect
+later.
 
 One buffer is enough for any number of subpartitions: before a writer waits for memory, the open
 buffers are finished and written. A region is expensive, so do not attach an output flusher.
@@ -19,6 +20,7 @@ from ...transport.loop import start_task
 from ..errors import TooManyEvents, internal_error
 from ..memory import LocalBufferPool
 from .blocks import BlockCodec, BlockEncoder
+from .partition_states import UNFINISHED, PartitionState
 from .partition_type import ResultPartitionType
 from .region_builder import (
     Gathered,
@@ -27,12 +29,8 @@ from .region_builder import (
     RegionSink,
     build_region,
 )
-from .result_partition_writer import (
-    ALL_SUBPARTITIONS,
-    BufferWritingPartition,
-)
+from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferBuilder, BufferConsumer
-from .states import UNFINISHED, PartitionState
 
 _log = logging.getLogger(__name__)
 

@@ -13,16 +13,16 @@ from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...transport.loop import start_task
 from ..client.credentials import client_credential
-from .config import TaskManagerConfig
-from .copies.copies import CopiesConfig
-from .environment import NetworkEnvironment
+from .config.taskmanager_config import TaskManagerConfig
+from .http.http_access import HttpAccess
+from .http.http_server import HttpServer
 from .process import output
-from .watch.event_loop_lag import EventLoopLag
-from .watch.http import HttpServer
-from .watch.http_access import HttpAccess
-from .watch.room import StorageRoom
-from .watch.snapshot import Vitals, take_snapshot
-from .watch.status import TaskManagerState, TaskManagerStatus, data_path
+from .replicas.copies import CopiesConfig
+from .status.event_loop_lag import EventLoopLag
+from .status.room import StorageRoom
+from .status.snapshot import Vitals, take_snapshot
+from .status.status import TaskManagerState, TaskManagerStatus, data_path
+from .wiring import NetworkEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -107,7 +107,7 @@ class TaskManager:
 
         Cancellation: the TaskManager stops, without the time to drain.
         """
-        from .embedded.directories import temporary_config  # a daemon does not need it
+        from .embedded.temporary_config import temporary_config  # a daemon does not need it
 
         with temporary_config() if config is None else nullcontext(config) as settings:
             taskmanager = cls(settings)

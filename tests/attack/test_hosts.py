@@ -25,7 +25,7 @@ from sluice.protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS, make_access_
 from sluice.protocol.errors import CredentialExpired, ErrorCode, SluiceError
 from sluice.protocol.identity import SubmitToken, secret_to_text
 from sluice.protocol.messages import ROLE_DRIVER, HelloAck, Ping, Pong
-from sluice.shuffle.taskmanager.watch.http_access import DRAIN_HEADER
+from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from tests.attack.hostile import Hostile
 from tests.attack.rig import (
     ALICE,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from sluice.protocol.messages import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
-from sluice.shuffle.taskmanager.config import HttpConfig
-from sluice.shuffle.taskmanager.watch.published_snapshot import BURST
+from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.metrics.published_snapshot import BURST
 from tests.attack.hostile import Hostile
 from tests.attack.rig import AttackedDaemon, commit, read
 from tests.support.daemon import TIMEOUT_SECONDS

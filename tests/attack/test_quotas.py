@@ -22,7 +22,7 @@ from sluice.protocol.messages import (
     PartitionOpened,
 )
 from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.taskmanager.accounts import Resource
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from tests.attack.rig import (
     ALICE,
     BOB,

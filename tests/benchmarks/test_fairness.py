@@ -10,7 +10,7 @@ import uvloop
 
 from benchmarks import fairness
 from benchmarks.fairness_applications import Application, Load, rest, work
-from sluice.shuffle.taskmanager.accounts import NO_LIMITS, Resource
+from sluice.shuffle.taskmanager.bounds.accounts import NO_LIMITS, Resource
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MiniCluster,

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import barrier, exchange, isolation
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

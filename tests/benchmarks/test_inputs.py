@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import demo, spark, taskmanagers, text, tpch_data
 from benchmarks.jobs import tpch, wordcount
-from sluice.shuffle.taskmanager.config import load
+from sluice.shuffle.taskmanager.config.taskmanager_config import load
 
 if TYPE_CHECKING:
     from pathlib import Path

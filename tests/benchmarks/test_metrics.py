@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from benchmarks.metrics import MetricMissing, Moved, parse, scrape
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.taskmanager.watch.metrics import registry
+from sluice.shuffle.taskmanager.metrics.metrics import registry
 from tools.docs.sample_status import STATUS
 
 

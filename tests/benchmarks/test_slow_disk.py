@@ -11,7 +11,7 @@ from benchmarks.slow_disk import SlowDisk
 if TYPE_CHECKING:
     import pytest
 
-    from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+    from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import taskmanagers
 from benchmarks.taskmanagers import TaskManagers
-from sluice.shuffle.taskmanager.watch.status import data_path
+from sluice.shuffle.taskmanager.status.status import data_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -43,7 +43,7 @@ from tests.support.loop_disk import LoopDisk, loop_disks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.daemons import Daemon
 
 JOB_SECONDS = 120.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from sluice.shuffle.taskmanager.store.memory_tier import SPARED_PART
+from sluice.shuffle.taskmanager.store.tiers.memory_tier import SPARED_PART
 from sluice.transport.config import TransportConfig
 from tests.compose.engine import OPEN_FILES
 from tests.support.http_servers import page_serving

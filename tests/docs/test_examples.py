@@ -22,7 +22,7 @@ DIFFERENT = list({example.module: example for example in EXAMPLES}.values())
 DEADLINE_SECONDS = 250
 SMALL_SESSION = "--master local[2] --conf spark.sql.shuffle.partitions=2 pyspark-shell"
 SMALL_JOB = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
-SUBMIT = "from sluice.shuffle.taskmanager.cli import main; main()"
+SUBMIT = "from sluice.cli.main import main; main()"
 
 # One worker runs them, and so one TaskManager serves them all.
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(DEADLINE_SECONDS + 50)]

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.watch.status import GateStatus, ShuffleStatus, TaskManagerStatus
+    from sluice.shuffle.taskmanager.status.status import (
+        GateStatus,
+        ShuffleStatus,
+        TaskManagerStatus,
+    )
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver

@@ -13,7 +13,7 @@ from benchmarks.executors import executors_below
 from benchmarks.jobs import realtime
 from benchmarks.processes import ProcessFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import Application, sluice_settings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.watch.status import PipelinedPartitionStatus, TaskManagerStatus
+    from sluice.shuffle.taskmanager.status.status import PipelinedPartitionStatus, TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.watch.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon
     from tests.spark.driver import Driver

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.wire_clients import Client
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
 
 KEY = ShuffleKey("app", 1)

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import sluice.shuffle.taskmanager.peer_connector
+import sluice.shuffle.taskmanager.cluster.peer_connector
 from sluice.protocol.codec import decode_control
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.protocol.identity import Credential
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from sluice.transport.peer_networks import PeerNetworks
     from tests.support.fuzz_streams import Step
     from tests.support.memory_budget import MemoryBudget
@@ -243,7 +243,7 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
         ) as cluster:
             made = Target(cluster[0], complaints)
             with mock.patch.object(
-                sluice.shuffle.taskmanager.peer_connector, "connect", made.connect
+                sluice.shuffle.taskmanager.cluster.peer_connector, "connect", made.connect
             ):
                 yield made
                 if not made.ended:

@@ -57,6 +57,6 @@ if __name__ == "__main__":
     make_hang(sys.argv[1])
     sys.argv = sys.argv[2:]
     sys.path.pop(0)
-    service = importlib.import_module("sluice.shuffle.taskmanager.service")
+    service = importlib.import_module("sluice.shuffle.taskmanager.process.service")
     vars(service)["STORAGE_SECONDS"] = STORAGE_SECONDS
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -11,8 +11,8 @@ from pathlib import Path
 import uvloop
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.store import config, content, put, write_region
 
 

@@ -11,16 +11,16 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.wire_clients import Client, consumer, driver, producer, write_map_output
-from sluice.shuffle.taskmanager.copies.copies import CopiesConfig
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
-from sluice.shuffle.taskmanager.sections import (
+from sluice.shuffle.taskmanager.config.sections import (
     ApplicationConfig,
     ClusterConfig,
     NetworkMemoryConfig,
     ReplicationConfig,
     StorageConfig,
 )
+from sluice.shuffle.taskmanager.replicas.copies import CopiesConfig
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import TransportConfig
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from tests.support.s3 import SERVER
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluice.shuffle.taskmanager.accounts import Accounts
-    from sluice.shuffle.taskmanager.sections import StorageConfig
-    from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
+    from sluice.shuffle.taskmanager.bounds.accounts import Accounts
+    from sluice.shuffle.taskmanager.config.sections import StorageConfig
+    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
     from tests.support.s3 import S3Server
 
 REMOTE_ONLY = {"memory_tier_bytes": 0, "disk_quota_bytes": 0}

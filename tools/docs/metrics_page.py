@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.shuffle.taskmanager.watch.application_metrics import ApplicationCollector
-from sluice.shuffle.taskmanager.watch.metrics import TaskManagerCollector
+from sluice.shuffle.taskmanager.metrics.application_metrics import ApplicationCollector
+from sluice.shuffle.taskmanager.metrics.metrics import TaskManagerCollector
 from tools.docs.sample_status import STATUS
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
-from sluice.shuffle.taskmanager.watch.access_metrics import HTTP_REASONS, REFUSAL_REASONS
-from sluice.shuffle.taskmanager.watch.http_connections import DROP_REASONS
-from sluice.shuffle.taskmanager.watch.metrics import PROGRESS_KINDS
-from sluice.shuffle.taskmanager.watch.status import (
+from sluice.shuffle.taskmanager.metrics.metrics import PROGRESS_KINDS
+from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
+from sluice.shuffle.taskmanager.status.status import (
     ApplicationStatus,
     ChannelStatus,
     ConnectionStatus,

@@ -18,7 +18,7 @@ from ...names import ShuffleKey, SubpartitionRange
 from ...partition.stored_result_partition import StoredResultPartition
 from ..serve.read_pool import ReadPool
 from ..serve.taskmanager_channel_opener import GateLimits, TaskManagerChannelOpener
-from .admission import admit
+from .embedded_handshake import admit
 from .pipelined_partition import EmbeddedPipelinedPartition
 from .services import EmbeddedServices
 from .store_sink import StoreSink

@@ -11,9 +11,12 @@ from ...client.shuffle_environment import PartitionSettings
 from ...errors import PartitionReleased, ProducerFailed, failure_of
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey
+from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
-from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
-from ...partition.states import PartitionState
+from ...partition.pipelined_result_partition import (
+    PartitionListeners,
+    PipelinedResultPartition,
+)
 from ..ingest.incoming_output import ProducerServices
 
 

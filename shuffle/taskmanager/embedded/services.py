@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ....transport.access import Access
 from ....transport.connector import Address
 from ...counters import Counters
-from ..applications import Applications
+from ..drivers.applications import Applications
 from ..ingest.incoming_output import ProducerServices
 from ..serve.taskmanager_channel_opener import GateServices
 

@@ -7,7 +7,7 @@ from ...errors import LimitExceeded
 from ...names import ShuffleKey
 from ...partition.region_builder import OutgoingRegion
 from ..ingest.incoming_output import ProducerServices
-from ..store.outputs import MapOutput, Region, release_regions
+from ..store.stored_outputs import MapOutput, Region, release_regions
 
 
 class StoreSink:

@@ -23,17 +23,17 @@ from ...errors import LimitExceeded, NoProgress, ShuttingDown
 from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import shuffle_key
-from ..accounts import QuotaExceeded, Resource
-from ..progress import Mark, ProgressWatch
-from ..sections import NetworkMemoryConfig
+from ..bounds.accounts import QuotaExceeded, Resource
+from ..bounds.progress import Mark, ProgressWatch
+from ..config.sections import NetworkMemoryConfig
 from ..serve.result_partition_manager import ResultPartitionManager
-from ..store.outputs import MapOutput
 from ..store.region_area import RegionAreas
 from ..store.shuffle_store import ShuffleStore
+from ..store.stored_outputs import MapOutput
 from .attached_area import AttachedArea
+from .output_states import DataMessage, MessageType, OutputMessage
 from .resumable_outputs import ResumableOutputs
-from .states import DataMessage, MessageType, OutputMessage
-from .waiting import Waiter, Waiting
+from .wait_times import Waiter, Waiting
 
 MOST_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""

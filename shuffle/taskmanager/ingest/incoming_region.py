@@ -9,8 +9,8 @@ from crc32c import crc32c as update_crc32c
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ...errors import ChecksumMismatch, MapOutputMismatch
-from ..store.outputs import Region, release_regions
 from ..store.region_writer import RegionWriter
+from ..store.stored_outputs import Region, release_regions
 
 if TYPE_CHECKING:
     import asyncio

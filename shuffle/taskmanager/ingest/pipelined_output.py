@@ -38,10 +38,9 @@ from ...partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
-from ..progress import Mark
+from ..bounds.progress import Mark
 from .incoming_output import IncomingOutput, OpenOutputs
-from .pipelined_credit import PipelinedCredit
-from .states import (
+from .output_states import (
     PIPELINED,
     DataMessage,
     OutputMessage,
@@ -49,7 +48,8 @@ from .states import (
     after_pipelined,
     not_open,
 )
-from .waiting import Waiter
+from .pipelined_credit import PipelinedCredit
+from .wait_times import Waiter
 
 if TYPE_CHECKING:
     import asyncio

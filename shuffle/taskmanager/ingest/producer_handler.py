@@ -33,10 +33,10 @@ from ....protocol.messages import (
 from ....transport.connection import Connection
 from ...errors import NoProgress
 from ...names import MapAttemptKey, ShuffleKey
-from ..segment_pressure import Unmoved
+from ..bounds.segment_pressure import Unmoved
 from .incoming_output import IncomingOutput, OpenOutputs, ProducerServices
+from .output_states import DataMessage, OutputMessage
 from .pipelined_output import PipelinedOutput
-from .states import DataMessage, OutputMessage
 from .stored_output import StoredOutput
 
 

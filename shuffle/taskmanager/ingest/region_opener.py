@@ -18,11 +18,7 @@ from ...names import MapAttemptKey
 from .attached_area import CopiedRegion
 from .disk_region import DiskRegion
 from .incoming_output import ProducerServices
-from .incoming_region import (
-    MemoryRegion,
-    ReceivedRegion,
-    ReceiveSettings,
-)
+from .incoming_region import MemoryRegion, ReceivedRegion, ReceiveSettings
 
 if TYPE_CHECKING:
     from ..store.region_area import RegionArea

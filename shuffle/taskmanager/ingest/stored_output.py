@@ -25,13 +25,17 @@ from ....protocol.messages import (
 from ....transport.loop import start_task
 from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
-from ..progress import OURS, Mark
+from ..bounds.progress import OURS, Mark
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
-from ..store.outputs import MapOutput, release_regions
+from ..store.stored_outputs import MapOutput, release_regions
 from .incoming_output import IncomingOutput, OpenOutputs
-from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
-from .region_opener import RegionAnnouncement, RegionOpener, check_secured, check_totals
-from .states import (
+from .incoming_region import (
+    IncomingRegion,
+    ReceivedRegion,
+    ReceiveSettings,
+    release_unsecured,
+)
+from .output_states import (
     STORED,
     DataMessage,
     MessageType,
@@ -40,7 +44,13 @@ from .states import (
     after_stored,
     not_allowed,
 )
-from .waiting import Waiter
+from .region_opener import (
+    RegionAnnouncement,
+    RegionOpener,
+    check_secured,
+    check_totals,
+)
+from .wait_times import Waiter
 
 _MESSAGES: Final = frozenset(STORED)
 

@@ -28,8 +28,13 @@ from ...gate.input_gate import InputChannel, InputGate
 from ...gate.local_input_channel import LocalInputChannel
 from ...gate.unknown_input_channel import UnknownInputChannel
 from ...names import ShuffleKey, SubpartitionRange
-from ..segment_pressure import Unmoved
-from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
+from ..bounds.segment_pressure import Unmoved
+from .channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    WAITING_FOR_DATA,
+    ChannelTimes,
+)
 from .credit_based_view_reader import CreditBasedViewReader
 from .read_pool import ReadPool
 from .serving_handler import ServingHandler, holds_segments

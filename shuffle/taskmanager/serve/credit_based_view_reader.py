@@ -44,7 +44,7 @@ from .stored_partition_view import StoredPartitionView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..accounts import Account
+    from ..bounds.accounts import Account
 
 
 class CreditBasedViewReader:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...errors import PartitionMoved
 from ...names import ShuffleKey, TaskManagerPlace
-from ..store.outputs import MapOutput
+from ..store.stored_outputs import MapOutput
 from .stored_partition_view import StoredPartitionView
 
 

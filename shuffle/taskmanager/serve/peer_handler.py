@@ -5,22 +5,29 @@ from typing import TYPE_CHECKING
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
-from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
+from ....protocol.messages import (
+    FLOW_WATERMARK,
+    CloseRequest,
+    Message,
+    PartitionRequest,
+)
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
+from ...errors import (
+    InvalidRequest,
+    LimitExceeded,
+    NoProgress,
+    failure_of,
+)
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import is_pipelined
-from ..accounts import QuotaExceeded
-from ..segment_pressure import Unmoved
+from ..bounds.accounts import QuotaExceeded
+from ..bounds.segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, ChannelTimes
-from .credit_based_view_reader import (
-    CreditBasedViewReader,
-    UncreditedViewReader,
-)
+from .credit_based_view_reader import CreditBasedViewReader, UncreditedViewReader
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 from .serving_handler import ServingHandler, holds_segments

@@ -15,16 +15,21 @@ from collections.abc import Callable, Sequence
 from mypy_extensions import mypyc_attr
 
 from ....protocol.errors import SluiceError
-from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
+from ...errors import (
+    InvalidRequest,
+    PartitionLost,
+    PartitionNotFound,
+    PartitionReleased,
+)
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
-from ..accounts import Accounts
+from ..bounds.accounts import Accounts
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
-from ..store.outputs import MapOutput, release_regions
 from ..store.releases import Releases
 from ..store.shuffle_store import ShuffleStore
+from ..store.stored_outputs import MapOutput, release_regions
 from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .stored_partition_view import ReadSizes, StoredPartitionView

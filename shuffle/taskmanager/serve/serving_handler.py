@@ -21,8 +21,8 @@ from ...errors import InvalidRequest, LimitExceeded, NoProgress
 from ...gate.task_events import UnknownProducer
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.view import SubpartitionView
-from ..accounts import Account, Resource
-from ..segment_pressure import Unmoved
+from ..bounds.accounts import Account, Resource
+from ..bounds.segment_pressure import Unmoved
 from .channel_times import ChannelTimes
 from .credit_based_view_reader import (
     AnnouncingViewReader,

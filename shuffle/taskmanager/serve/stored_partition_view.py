@@ -35,10 +35,10 @@ from ...memory import (
 )
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.fair_queue import Flow
-from ..store.outputs import MapOutput
+from ..store.files.fair_queue import Flow
 from ..store.shuffle_store import ShuffleStore
-from ..store.tier import Extent, ExtentRead
+from ..store.stored_outputs import MapOutput
+from ..store.tiers.tier import Extent, ExtentRead
 
 READ_AHEAD_SEGMENTS: Final = 8
 """Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""

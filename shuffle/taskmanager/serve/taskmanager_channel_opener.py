@@ -26,8 +26,8 @@ from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
-from ..accounts import Accounts
-from ..sections import NetworkMemoryConfig
+from ..bounds.accounts import Accounts
+from ..config.sections import NetworkMemoryConfig
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 

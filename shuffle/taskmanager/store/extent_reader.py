@@ -6,17 +6,13 @@ from functools import partial
 from crc32c import crc32c
 
 from ....transport.loop import run_together
-from .disk_tier import DiskTier
-from .errors import (
-    CorruptRegion,
-    OutsideRegion,
-    StorageReadFailed,
-)
-from .fair_queue import OWN_FLOW, Flow
-from .io_threads import CALL_COST, IoThreads
-from .outputs import Region
-from .remote_tier import RemoteTier
-from .tier import Extent, ExtentRead
+from .errors import CorruptRegion, OutsideRegion, StorageReadFailed
+from .files.fair_queue import OWN_FLOW, Flow
+from .files.io_threads import CALL_COST, IoThreads
+from .stored_outputs import Region
+from .tiers.disk_tier import DiskTier
+from .tiers.remote_tier import RemoteTier
+from .tiers.tier import Extent, ExtentRead
 
 _VERIFY_BYTES = 1024 * 1024
 

@@ -10,9 +10,14 @@ from types import MappingProxyType
 from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
-from ..accounts import Account, Accounts, Resource
-from .outputs import MapOutput, OpenOutput, Region, arenas_of
-from .rows import pack_secure
+from ..bounds.accounts import Account, Accounts, Resource
+from .journal.rows import pack_secure
+from .stored_outputs import (
+    MapOutput,
+    OpenOutput,
+    Region,
+    arenas_of,
+)
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
 """Map attempts that were lost with a storage directory, by shuffle."""

@@ -19,17 +19,17 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..accounts import Accounts, QuotaExceeded, Resource
-from .directories import DirectoryLock
+from ..bounds.accounts import Accounts, QuotaExceeded, Resource
 from .errors import StorageError, StorageUnavailable
-from .file_calls import allot
-from .io_threads import IoThreads
-from .tier import Referenced
+from .files.file_calls import allot
+from .files.io_threads import IoThreads
+from .health.directories import DirectoryLock
+from .tiers.tier import Referenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..sections import StorageConfig
+    from ..config.sections import StorageConfig
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from crc32c import crc32c
 
 from ...names import ShuffleKey
-from .disk_tier import DiskTier
 from .errors import OutsideRegion, StorageError, StorageReadFailed
 from .extent_reader import disk_tier_of
-from .fair_queue import Flow
-from .file_calls import read_into
-from .io_threads import IoThreads
-from .outputs import Region
-from .remote_tier import RemoteExtent
-from .remote_upload import Upload
-from .tier import Extent
+from .files.fair_queue import Flow
+from .files.file_calls import read_into
+from .files.io_threads import IoThreads
+from .objects.remote_upload import Upload
+from .stored_outputs import Region
+from .tiers.disk_tier import DiskTier
+from .tiers.remote_tier import RemoteExtent
+from .tiers.tier import Extent
 
 if TYPE_CHECKING:
     from array import array

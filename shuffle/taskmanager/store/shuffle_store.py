@@ -21,24 +21,38 @@ from typing import Self
 
 from ....protocol.limits import MAX_I64
 from ...names import MapAttemptKey, ShuffleKey
-from ..accounts import Accounts, Resource
-from ..sections import StorageConfig
+from ..bounds.accounts import Accounts, Resource
+from ..config.sections import StorageConfig
 from .errors import DuplicateMapOutput, StorageClosed, StorageUnavailable
 from .extent_reader import read_cached, read_extents, verify_region
-from .fair_queue import OWN_FLOW, Flow
-from .io_threads import IoThreads
-from .journal_writer import JournalWriter
-from .output_index import Lost, ShuffleStatistics, StoreStatistics, regions_of
-from .outputs import MapOutput, OpenOutput, Region, cumulative_offsets
-from .recovery import OpenedStorage, open_storage
+from .files.fair_queue import OWN_FLOW, Flow
+from .files.io_threads import IoThreads
+from .journal.journal_writer import JournalWriter
+from .journal.recovery import OpenedStorage, open_storage
+from .journal.rows import (
+    pack_release_application,
+    pack_release_attempts,
+    pack_release_shuffle,
+)
+from .output_index import (
+    Lost,
+    ShuffleStatistics,
+    StoreStatistics,
+    regions_of,
+)
 from .region_writer import RegionWriter
-from .remote_outputs import RemoteOutputs
-from .remote_sweep import RemoteSweep
-from .remote_watch import RemoteWatch
-from .rows import pack_release_application, pack_release_attempts, pack_release_shuffle
+from .remote.remote_outputs import RemoteOutputs
+from .remote.remote_sweep import RemoteSweep
+from .remote.remote_watch import RemoteWatch
 from .store_health import StoreHealth
-from .tier import Extent, ExtentRead, TierStatistics
-from .tiers import Tiers
+from .stored_outputs import (
+    MapOutput,
+    OpenOutput,
+    Region,
+    cumulative_offsets,
+)
+from .tiers.tier import Extent, ExtentRead, TierStatistics
+from .tiers.tiers import Tiers
 
 
 class ShuffleStore:

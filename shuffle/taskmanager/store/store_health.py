@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..sections import StorageConfig
-from .directories import DirectoryLock
-from .directory_probe import ProbedDirectory, identity_of
+from ..config.sections import StorageConfig
 from .errors import StorageError
-from .health_watch import HealthWatch
-from .journal_writer import JournalWriter
+from .health.directories import DirectoryLock
+from .health.directory_probe import ProbedDirectory, identity_of
+from .health.health_watch import HealthWatch
+from .journal.journal_writer import JournalWriter
+from .journal.recovery import OpenedStorage
 from .output_index import Lost
-from .outputs import MapOutput, arenas_of, release_regions
-from .recovery import OpenedStorage
-from .tier import ArenaTier
-from .tiers import Tiers
+from .stored_outputs import MapOutput, arenas_of, release_regions
+from .tiers.tier import ArenaTier
+from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:
     from ...names import ShuffleKey

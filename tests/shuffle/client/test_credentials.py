@@ -25,11 +25,11 @@ from sluice.shuffle.client.credentials import (
     client_credential,
     read_credential_file,
 )
-from sluice.shuffle.client.sync import SyncShuffleClient
+from sluice.shuffle.dataflow.sync import SyncShuffleClient
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import OTHER_SECRET, SALT, SECRET, TOKEN_ID
 from tests.support.mini_cluster import configs, network_leftovers, segments_out, until_clean

@@ -13,7 +13,7 @@ from sluice.protocol.copy_messages import KnownTaskManager
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.limits import FEATURE_COPIES
 from sluice.shuffle.client.partition_location import PartitionLocation
-from sluice.shuffle.client.sync import SyncShuffleClient
+from sluice.shuffle.dataflow.sync import SyncShuffleClient
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.names import ShuffleKey, TaskManagerPlace
 from sluice.shuffle.partition.blocks import BlockCodec
@@ -25,7 +25,7 @@ from tests.support.mini_cluster import eventually, mini_cluster
 if TYPE_CHECKING:
     from sluice.shuffle.client.client_gate import ClientGate
     from sluice.shuffle.client.shuffle_environment import ShuffleEnvironment
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
 
 BLOCKING = ResultPartitionType.BLOCKING

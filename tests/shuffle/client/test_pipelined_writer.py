@@ -24,8 +24,8 @@ from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.partition.flush_pace import FlushPace
 from sluice.shuffle.partition.output_flusher import OutputFlusher
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.partition.states import PartitionState
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import (
     SEGMENT_SIZE_BYTES,

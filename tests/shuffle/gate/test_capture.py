@@ -15,6 +15,7 @@ from sluice.protocol.events import (
     encode_event,
 )
 from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT
+from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.errors import GateReleased, InvalidRequest
 from sluice.shuffle.gate.capture import (
     MARKER_NAME,
@@ -23,7 +24,6 @@ from sluice.shuffle.gate.capture import (
     marked_checkpoint,
     marker_of,
 )
-from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from sluice.shuffle.partition.view import OutgoingBuffer
 from tests.support.gates import HandFilledGate, HandFilledView
 

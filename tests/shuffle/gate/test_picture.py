@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from sluice.shuffle.partition.view import OutgoingBuffer
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
 
 KEY = ShuffleKey("app", 1)

@@ -14,7 +14,7 @@ from tests.shuffle.memory.rig import Waiter, conserved, declining, drained, take
 
 
 def no_listener_failed(caplog):
-    return not [r for r in caplog.records if r.name == "sluice.shuffle.memory.waiting"]
+    return not [r for r in caplog.records if r.name == "sluice.shuffle.memory.segment_queue"]
 
 
 # ---- taking and giving back

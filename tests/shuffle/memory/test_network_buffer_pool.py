@@ -12,7 +12,7 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from tests.shuffle.memory.rig import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first

@@ -9,6 +9,8 @@ import pytest
 
 from sluice.protocol.messages import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
 from sluice.shuffle.client.client import ShuffleClient
+from sluice.shuffle.dataflow.operator_outputs import ChainingOutput
+from sluice.shuffle.dataflow.stream_elements import StreamRecord
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
@@ -16,13 +18,11 @@ from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import LocalBufferPool
 from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
-from sluice.shuffle.records.outputs import ChainingOutput
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.selectors import RoundRobinSelector
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
-from sluice.shuffle.records.stream_elements import StreamRecord
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener

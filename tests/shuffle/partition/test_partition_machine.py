@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
 from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.partition.states import PartitionState
 
 SIZE = 8
 

@@ -18,6 +18,7 @@ from sluice.shuffle.errors import (
     TooManyEvents,
 )
 from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
@@ -28,7 +29,6 @@ from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
-from sluice.shuffle.partition.states import PartitionState
 from tests.shuffle.partition.rig import Notifications, read
 
 SIZE = 8

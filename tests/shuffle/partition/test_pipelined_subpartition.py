@@ -14,9 +14,9 @@ from sluice.shuffle.errors import (
     SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
+from sluice.shuffle.partition.partition_states import SubpartitionState
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
-from sluice.shuffle.partition.states import SubpartitionState
 from sluice.shuffle.partition.view import is_pipelined
 from tests.shuffle.partition.rig import SubpartitionRig, read
 

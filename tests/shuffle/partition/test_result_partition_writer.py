@@ -11,12 +11,12 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     PartitionMemory,
 )
-from sluice.shuffle.partition.states import PartitionState
 from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from tests.shuffle.partition.rig import MemorySink
 

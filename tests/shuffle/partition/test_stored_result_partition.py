@@ -22,15 +22,15 @@ from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition import stored_result_partition as module
 from sluice.shuffle.partition.blocks import BLOCK_HEADER_BYTES, BlockCodec, BlockDecoder
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
-from sluice.shuffle.partition.states import PartitionState
 from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 from tests.shuffle.partition.rig import MemorySink
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 TIMEOUT_SECONDS = 30
 KEY = ShuffleKey("app", 1)

@@ -11,16 +11,16 @@ import pytest
 
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
 from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.shuffle.dataflow.operator_outputs import RecordWriterOutput
+from sluice.shuffle.dataflow.stream_elements import StreamElementSerializer, StreamRecord, Watermark
 from sluice.shuffle.errors import WriterUnusable
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.records.outputs import RecordWriterOutput
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
-from sluice.shuffle.records.stream_elements import StreamElementSerializer, StreamRecord, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from sluice.shuffle.records.record_reader import (
 )
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.taskmanager.config import TaskManagerConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.support.mini_cluster import configs, mini_cluster
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from sluice.shuffle.client.partition_location import decode_locations, encode_locations
-from sluice.shuffle.client.sync import SyncShuffleClient
+from sluice.shuffle.dataflow.sync import SyncShuffleClient
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import StringSerializer

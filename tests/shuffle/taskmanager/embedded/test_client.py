@@ -8,8 +8,8 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.messages import DATA
+from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.errors import InvalidRequest, ProducerFailed
-from sluice.shuffle.gate.union_input_gate import UnionInputGate
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader

@@ -16,7 +16,7 @@ from sluice import (
 )
 from sluice.protocol.errors import AuthenticationFailed, AuthenticationRequired, SluiceError
 from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
-from sluice.shuffle.taskmanager.embedded.directories import temporary_config
+from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.api_clients import emitted
 from tests.support.mini_cluster import configs
 

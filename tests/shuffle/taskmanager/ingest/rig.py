@@ -22,10 +22,10 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.incoming_output import OpenOutputs, ProducerServices
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
-from sluice.shuffle.taskmanager.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from tests.support.fakes import FakeConnection
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluice.protocol.messages import Message
-    from sluice.shuffle.taskmanager.store.outputs import MapOutput
     from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 
 SEGMENT = 1024
 DATA = random.Random(1).randbytes(10 * SEGMENT + 100)

@@ -7,7 +7,7 @@ import pytest
 from sluice.protocol.messages import BeginRegion
 from sluice.shuffle.errors import MapOutputMismatch
 from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool
-from sluice.shuffle.taskmanager.ingest.states import StoredState
+from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import DISK_ONLY, configs

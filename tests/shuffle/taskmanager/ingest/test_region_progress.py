@@ -6,10 +6,10 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import BeginRegion, ErrorResponse, OpenPartition, RegionData
-from sluice.shuffle.taskmanager.accounts import Resource
-from sluice.shuffle.taskmanager.ingest.states import StoredState
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
-from sluice.shuffle.taskmanager.store.outputs import release_regions
+from sluice.shuffle.taskmanager.store.stored_outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 
 REGION = [2 * SEGMENT]

@@ -30,7 +30,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
-from sluice.shuffle.taskmanager.store import journal_files
+from sluice.shuffle.taskmanager.store.journal import journal_files
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,

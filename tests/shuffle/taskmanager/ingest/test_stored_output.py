@@ -17,8 +17,8 @@ from sluice.protocol.messages import (
     SecureRegion,
 )
 from sluice.shuffle.errors import MapOutputMismatch, PartitionReleased
-from sluice.shuffle.taskmanager.ingest.states import StoredState
-from sluice.shuffle.taskmanager.store.outputs import release_regions
+from sluice.shuffle.taskmanager.ingest.output_states import StoredState
+from sluice.shuffle.taskmanager.store.stored_outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import eventually
 from tests.support.store import Gate

@@ -19,7 +19,7 @@ from sluice.protocol.messages import (
     PartitionFinished,
     PartitionOpened,
 )
-from sluice.shuffle.taskmanager.store.journal import Journal
+from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from tests.support.mini_cluster import mini_cluster
 
 PATIENCE_SECONDS = 20

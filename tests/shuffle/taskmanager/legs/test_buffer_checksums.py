@@ -26,7 +26,7 @@ from tests.support.tcp_proxy import Fault, FaultProxy, Flips
 
 if TYPE_CHECKING:
     from sluice.protocol.messages import Message
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 FIRST = b"first" * 100

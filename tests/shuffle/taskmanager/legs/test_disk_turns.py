@@ -12,7 +12,7 @@ import pytest
 from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.messages import BeginRegion, OpenPartition, PartitionOpened
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 from tests.support.mini_cluster import (
     DISK_ONLY,
     SEGMENT_SIZE_BYTES,

@@ -28,7 +28,7 @@ from sluice.shuffle.gate.partition_request_client import (
     UncreditedPartitionRequestClient,
 )
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.watch.snapshot import _connections
+from sluice.shuffle.taskmanager.status.snapshot import _connections
 from sluice.transport.errors import ConnectionLost
 from tests.support.mini_cluster import (
     DISK_ONLY,
@@ -42,7 +42,7 @@ from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 
 if TYPE_CHECKING:
     from sluice.protocol.messages import HelloAck, Message
-    from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 LARGE = 14 * 1024 * 1024
 """More than the kernel's socket buffers take on their way."""

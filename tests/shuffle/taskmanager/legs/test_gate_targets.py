@@ -13,7 +13,7 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import secret_to_text
 from sluice.protocol.messages import ErrorResponse, HelloAck
 from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.taskmanager.environment import NetworkEnvironment
+from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import SECRET
 from tests.support.mini_cluster import configs, mini_cluster

@@ -21,7 +21,7 @@ from sluice.protocol.messages import (
     ShuffleReleased,
 )
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
-from sluice.shuffle.taskmanager.driver_handler import DriverHandler
+from sluice.shuffle.taskmanager.drivers.driver_handler import DriverHandler
 from sluice.shuffle.taskmanager.ingest.pipelined_output import PipelinedOutput
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput

@@ -24,8 +24,8 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.shuffle.taskmanager.embedded.store_sink import StoreSink
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.region_area import AreasDirectory, RegionAreas
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.remote import REMOTE_ONLY, both_places, s3_place, tier_of
 from tests.support.s3 import SECRET_KEY, s3_proxy

@@ -19,8 +19,8 @@ from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.pipelined_registry import MOST_FAILURES_KEPT
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.fakes import FakeView
 from tests.support.mini_cluster import configs
 

@@ -23,9 +23,9 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageClosed,
     StorageError,
 )
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.remote_outputs import LOOKUPS_AT_A_TIME
+from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_TIME
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import configs, eventually
 from tests.support.store import Gate
 

@@ -24,8 +24,8 @@ from sluice.shuffle.taskmanager.serve.stored_partition_view import (
     StoredPartitionView,
 )
 from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
 
 SIZE = 1024

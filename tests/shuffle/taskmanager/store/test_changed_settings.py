@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.accounts import Accounts
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import StorageFull
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore

@@ -7,17 +7,17 @@ import os
 import pytest
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store import journal_files, journal_writer
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
     ReleasedDuringCommit,
     StorageClosed,
 )
-from sluice.shuffle.taskmanager.store.journal import Journal
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, release_regions
+from sluice.shuffle.taskmanager.store.journal import journal_files, journal_writer
+from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.shuffle.taskmanager.store.slot_allocator import occupied_bytes
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, release_regions
+from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
 from tests.support.store import (
     KEY,
     Gate,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.shuffle.taskmanager.store import journal, journal_files, journal_writer
+from sluice.shuffle.taskmanager.status.room import StorageRoom
 from sluice.shuffle.taskmanager.store.errors import JournalWriteFailed, StorageFull
-from sluice.shuffle.taskmanager.store.memory_tier import BACKING_AHEAD_BYTES
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.watch.room import StorageRoom
+from sluice.shuffle.taskmanager.store.journal import journal, journal_files, journal_writer
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tiers.memory_tier import BACKING_AHEAD_BYTES
 from tests.support.mini_cluster import eventually
 from tests.support.small_tmpfs import NoTmpfs, SmallTmpfs
 from tests.support.store import (

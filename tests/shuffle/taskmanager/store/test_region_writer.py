@@ -7,9 +7,9 @@ import pytest
 from crc32c import crc32c
 
 from sluice.shuffle.taskmanager.store import region_writer
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.region_area import AreasDirectory, RegionAreas
 from sluice.shuffle.taskmanager.store.region_writer import DIRECT_COPY_BYTES
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.store import KEY, Gate, content, fetch, used
 
 OFFSET = 1000

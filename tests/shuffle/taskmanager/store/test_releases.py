@@ -8,8 +8,8 @@ import pytest
 
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.store.errors import ReleasedDuringCommit
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
 from sluice.shuffle.taskmanager.store.releases import MOST_KEPT, Releases
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.store import KEY, Gate, fetch, put, settle, write_region
 
 

@@ -8,7 +8,6 @@ import pytest
 from crc32c import crc32c
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.disk_tier import DiskTier
 from sluice.shuffle.taskmanager.store.errors import (
     CorruptRegion,
     OutsideRegion,
@@ -17,9 +16,10 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageReadFailed,
     StorageWriteFailed,
 )
-from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
-from sluice.shuffle.taskmanager.store.tier import ExtentRead
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.tiers.memory_tier import MemoryTier
+from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.support.store import (
     KEY,
     Gate,

@@ -27,10 +27,11 @@ from hypothesis.stateful import (
 )
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store import journal_writer, remote_tier
-from sluice.shuffle.taskmanager.store.journal_places import place_on
-from sluice.shuffle.taskmanager.store.outputs import MapOutput, Region
+from sluice.shuffle.taskmanager.store.files.journal_places import place_on
+from sluice.shuffle.taskmanager.store.journal import journal_writer
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
+from sluice.shuffle.taskmanager.store.tiers import remote_tier
 from tests.support.store import config, content, settle, used, write_region
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.taskmanager.accounts import Accounts
-from sluice.shuffle.taskmanager.store.directory_health import Condition
-from sluice.shuffle.taskmanager.store.directory_probe import ProbedDirectory, probe
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.memory_tier import MemoryTier
-from sluice.shuffle.taskmanager.store.outputs import MapOutput
+from sluice.shuffle.taskmanager.store.health.directory_health import Condition
+from sluice.shuffle.taskmanager.store.health.directory_probe import ProbedDirectory, probe
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.shuffle.taskmanager.store.tier import ArenaTier, Extent
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tiers.memory_tier import MemoryTier
+from sluice.shuffle.taskmanager.store.tiers.tier import ArenaTier, Extent
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.removal import remove_used
 from tests.support.store import KEY, config, content, fetch, put

@@ -1,0 +1,148 @@
+"""A union of input gates: one reader for the data of several upstream tasks.
+
+The gates take turns, however many channels each has; one with a priority event comes first.
+Channels are numbered consecutively: those of the first gate, those of the second, and so on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+
+from ..errors import InvalidRequest
+from ..gate.capture import OvertakenCapture
+from ..gate.input_gate import InputGate
+from ..gate.readable_gate import BufferOrEvent, ReadableGate
+from ..gate.statistics import GateStatistics, sum_up
+from ..gate.task_events import send_to_all
+
+
+class UnionInputGate(ReadableGate):
+    """Reads several gates as one.
+
+    Args:
+        gates: They have all their channels (known or not) and no other reader.
+
+    Raises:
+        InvalidRequest: There is no gate, or one is part of a union already.
+    """
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        if not gates:
+            raise InvalidRequest("A union needs gates to read", value=0, limit="at least 1")
+        super().__init__()
+        self.gates = tuple(gates)
+        self._offsets = [0, *accumulate(len(gate.channels) for gate in gates)]
+        for number, gate in enumerate(self.gates):
+            gate.set_reader(partial(self._gate_available, number))
+            if gate.is_available:
+                self._gate_available(number)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of all gates."""
+        return self._offsets[-1]
+
+    def offset_of(self, gate: InputGate) -> int:
+        """Return the number of a gate's first channel in the union.
+
+        Raises:
+            ValueError: It is not one of its gates.
+        """
+        return self._offsets[self.gates.index(gate)]
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """True if nothing more will come from any gate."""
+        return all(gate.has_ended for gate in self.gates)
+
+    def poll(self) -> BufferOrEvent | None:
+        """Take the next buffer or event if one is there.
+
+        Raises:
+            SluiceError: A channel failed.
+        """
+        urgent, ready = self._urgent, self._ready
+        while urgent or ready:
+            if urgent:
+                number = urgent.popleft()
+            else:
+                number = ready.popleft()
+                self._queued.discard(number)
+            gate = self.gates[number]
+            try:
+                taken = gate.poll()
+            finally:  # a failed channel leaves its gate available: the next poll raises it again
+                if gate.has_priority_event:
+                    self._hurry(number)
+                elif gate.is_available:
+                    self._queue(number)
+            if taken is not None:
+                return BufferOrEvent(self._offsets[number] + taken.channel_index, taken.buffer)
+        return None
+
+    def capture(self, checkpoint_id: int) -> OvertakenCapture:
+        """Copy all data of all gates that was emitted before a checkpoint's barrier.
+
+        See :meth:`InputGate.capture`.
+
+        Raises:
+            InvalidRequest: A gate is released, or a channel has given all that was overtaken.
+        """
+        parts = list(zip(self.gates, self._offsets, strict=False))
+        capture = OvertakenCapture(
+            checkpoint_id,
+            [
+                offset + index
+                for gate, offset in parts
+                for index in gate.channels_to_capture(checkpoint_id)
+            ],
+        )
+        for gate, offset in parts:
+            gate.join_capture(capture, offset)
+        return capture
+
+    # ---- to the producers ------------------------------------------------------------------------
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let a channel go on after a blocking event.
+
+        Raises:
+            InvalidRequest: There is no such channel, or nothing can have blocked it.
+        """
+        if not 0 <= channel_index < self.channels:
+            raise InvalidRequest(
+                "No such channel in the union", value=channel_index, limit=self.channels - 1
+            )
+        number = bisect_right(self._offsets, channel_index) - 1
+        self.gates[number].resume_consumption(channel_index - self._offsets[number])
+
+    def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
+        """Send an event to the producers of all channels that have not ended.
+
+        Raises:
+            SluiceError: The first of those that ``InputGate.send_task_event`` raises; every gate
+                is tried.
+        """
+        send_to_all(self.gates, event_type, payload)
+
+    def statistics(self) -> GateStatistics:
+        """Return the totals of all gates, and the time spent waiting for any of them."""
+        return sum_up([gate.statistics() for gate in self.gates], self._availability.idle_seconds)
+
+    def release(self) -> None:
+        """Release all gates. Idempotent; buffers already taken stay valid until released."""
+        for gate in self.gates:
+            gate.release()
+
+    # ---- inner workings --------------------------------------------------------------------------
+
+    def _gate_available(self, number: int) -> None:
+        gate = self.gates[number]
+        if gate.has_priority_event:
+            self._hurry(number)
+        elif gate.is_available:
+            self._queue(number)
+        self._availability.wake()

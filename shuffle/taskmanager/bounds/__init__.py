@@ -1,0 +1,1 @@
+"""Bounds: accounts of applications, quotas, deadlines of progress."""

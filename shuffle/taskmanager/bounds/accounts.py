@@ -1,0 +1,282 @@
+"""Counts the resources that each application holds on a TaskManager, and bounds them.
+
+An application has one :class:`Account`. Whoever gives it something (an extent, a channel, a
+connection) takes the amount from the account first, and gives it back with the thing itself. An
+application above its quota gets a :class:`QuotaExceeded`, and nobody else notices.
+"""
+
+import enum
+import weakref
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from ....protocol.errors import ErrorCode, SluiceError
+from ...counters import BoundedCounts
+from ...memory import SegmentOwner
+
+
+class Resource(enum.IntEnum):
+    """A thing that applications hold. Its name in lower case is the end of the quota's key."""
+
+    MEMORY_TIER_BYTES = 0
+    """Bytes of its extents in the memory tier, those reserved for regions to come included."""
+    DISK_TIER_BYTES = 1
+    """The same on all disks together."""
+    NETWORK_SEGMENTS = 2
+    """Segments that are promised to its gates, partitions and reads."""
+    REGION_AREAS_BYTES = 3
+    """Bytes of the memory that it shares with its producers."""
+    CONNECTIONS = 4
+    """Connections of its producers, consumers and drivers."""
+    OPEN_PARTITIONS = 5
+    """Map outputs and pipelined partitions that are being written."""
+    CHANNELS = 6
+    """Open gates, and channels of gates here and on other TaskManagers that read from here."""
+    MAP_OUTPUTS = 7
+    """Committed map outputs."""
+    REMOTE_TIER_BYTES = 8
+    """Bytes of its objects in the remote tier that this TaskManager wrote, or serves."""
+
+    @property
+    def key(self) -> str:
+        """The key of ``[quotas]`` that sets its quota."""
+        return f"quota_{self.name.lower()}"
+
+    @property
+    def words(self) -> str:
+        """The resource in words, for messages."""
+        return self.name.lower().replace("_", " ")
+
+
+Limits: TypeAlias = tuple[int | None, ...]
+"""Quota by resource; None: without a quota."""
+
+NO_LIMITS: Final[Limits] = (None,) * len(Resource)
+
+
+class QuotaExceeded(SluiceError):
+    """Root of the refusals by a quota.
+
+    Args:
+        resource: The resource that the application asks for.
+        wanted: Amount that it would hold.
+        limit: Its quota.
+        way_out: Advice besides a larger quota.
+    """
+
+    code = ErrorCode.QUOTA_EXCEEDED
+
+    def __init__(self, resource: Resource, wanted: int, limit: int, way_out: str) -> None:
+        super().__init__(
+            f"Application is at its quota of {resource.words} on this TaskManager",
+            value=wanted,
+            limit=limit,
+            remedy=f"{way_out}, or raise {resource.key}",
+        )
+        self.resource = resource
+
+
+class QuotaUsedUp(QuotaExceeded):
+    """An application holds so much that a request does not fit; what it holds may come back."""
+
+    retryable = True
+
+    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+        super().__init__(
+            resource, wanted, limit, "Use another TaskManager, let tasks or shuffles end"
+        )
+
+
+class RequestAboveQuota(QuotaExceeded):
+    """A single request is larger than the whole quota."""
+
+    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
+        super().__init__(resource, wanted, limit, "Ask for less")
+
+
+class Account(SegmentOwner):
+    """The holdings of one application by resource; the owner of its pools in the network memory.
+
+    Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
+    """
+
+    def __init__(self, accounts: "Accounts", application_id: str, subject: str) -> None:
+        super().__init__(application_id)
+        self.application_id: Final = application_id
+        self.subject = subject
+        """Whoever was given the application's submit token; empty: not known."""
+        self._accounts: Final = accounts
+        self._limits = NO_LIMITS
+        self._held: Final = [0] * len(Resource)
+        self._in_use = 0
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Amount held of each resource."""
+        return tuple(self._held)
+
+    @property
+    def limits(self) -> Limits:
+        """Quota of each resource."""
+        return self._limits
+
+    @property
+    def limit_segments(self) -> int | None:
+        """Its quota of network segments."""
+        return self._limits[Resource.NETWORK_SEGMENTS]
+
+    def check(self, segments: int) -> None:
+        """Check that so many more segments may be promised to a pool of the application.
+
+        Raises:
+            QuotaExceeded: They would be beyond its quota.
+        """
+        self.require_room(Resource.NETWORK_SEGMENTS, segments)
+
+    def promise(self, segments: int) -> None:
+        """Count segments that are promised to it, or no longer if negative."""
+        super().promise(segments)
+        if segments > 0:
+            self.hold(Resource.NETWORK_SEGMENTS, segments)
+        elif segments:
+            self.give_back(Resource.NETWORK_SEGMENTS, -segments)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return self._in_use == 0
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change the quotas. What is held beyond a new one stays until it is given back."""
+        self._limits = limits
+
+    def amount(self, resource: Resource) -> int:
+        """Return how much of a resource is held."""
+        return self._held[resource]
+
+    def sharers(self, resource: Resource) -> int:
+        """Return how many applications hold any of a resource; this one counts in any case."""
+        return self._accounts.holders[resource] + (self._held[resource] == 0)
+
+    def has_room(self, resource: Resource, amount: int = 1) -> bool:
+        """Return whether the application may hold ``amount`` more."""
+        limit = self._limits[resource]
+        return limit is None or self._held[resource] + amount <= limit
+
+    def require_room(self, resource: Resource, amount: int = 1) -> None:
+        """Check that the application may hold ``amount`` more; takes nothing.
+
+        Raises:
+            QuotaExceeded: It may not.
+        """
+        if not self.has_room(resource, amount):
+            raise self.exceeded(resource, amount)
+
+    def take(self, resource: Resource, amount: int = 1) -> None:
+        """Take ``amount`` of a resource for the application.
+
+        Raises:
+            QuotaExceeded: It would hold more than its quota; nothing is taken.
+        """
+        self.require_room(resource, amount)
+        self.hold(resource, amount)
+
+    def hold(self, resource: Resource, amount: int = 1) -> None:
+        """Take ``amount`` although it may be beyond the quota: what was adopted, or checked."""
+        before = self._held[resource]
+        self._held[resource] = before + amount
+        if before == 0 and amount:
+            self._accounts.holders[resource] += 1
+            self._in_use += 1
+            if self._in_use == 1:
+                self._accounts.opened(self)
+
+    def give_back(self, resource: Resource, amount: int = 1) -> None:
+        """Give ``amount`` back.
+
+        Raises:
+            ValueError: The application does not hold as much: a mistake of this TaskManager.
+        """
+        after = self._held[resource] - amount
+        if after < 0:
+            raise ValueError(
+                f"{self.application_id} gives back {amount} {resource.words} "
+                f"and holds {self._held[resource]}"
+            )
+        self._held[resource] = after
+        if after == 0 and amount:
+            self._accounts.holders[resource] -= 1
+            self._in_use -= 1
+            if self._in_use == 0:
+                self._accounts.closed(self)
+
+    def exceeded(self, resource: Resource, amount: int) -> QuotaExceeded:
+        """Return the error for a request of ``amount``, and count it."""
+        limit = self._limits[resource] or 0
+        self._accounts.refused.bump(resource.name.lower())
+        kind = QuotaUsedUp if amount <= limit else RequestAboveQuota
+        return kind(resource, self._held[resource] + amount, limit)
+
+    def __repr__(self) -> str:
+        held = {
+            each.words: amount for each, amount in zip(Resource, self._held, strict=True) if amount
+        }
+        return f"<Account {self.application_id} {held}>"
+
+
+def _no_limits(application_id: str, subject: str) -> Limits:
+    return NO_LIMITS
+
+
+class Accounts:
+    """The accounts of all applications of a TaskManager.
+
+    Attributes:
+        refused: Requests beyond a quota, by resource; only grows.
+        holders: Applications that hold any of a resource, by resource.
+    """
+
+    def __init__(self) -> None:
+        self.refused = BoundedCounts()
+        self.holders = [0] * len(Resource)
+        self._limits_of: Callable[[str, str], Limits] = _no_limits
+        self._all: weakref.WeakValueDictionary[str, Account] = weakref.WeakValueDictionary()
+        self._in_use: dict[str, Account] = {}
+
+    def of(self, application_id: str, subject: str = "") -> Account:
+        """Return the account of an application; it stays while it holds anything.
+
+        Args:
+            application_id: The application.
+            subject: The subject of its submit token, by whoever has a proof of it.
+        """
+        account = self._all.get(application_id)
+        if account is None:
+            account = self._all[application_id] = Account(self, application_id, subject)
+            account.set_limits(self._limits_of(application_id, subject))
+        elif subject and subject != account.subject:
+            account.subject = subject
+            account.set_limits(self._limits_of(application_id, subject))
+        return account
+
+    def set_limits(self, limits_of: Callable[[str, str], Limits]) -> None:
+        """Set the quotas of all applications, from now on.
+
+        Args:
+            limits_of: Returns the quotas of an application and the subject of its token.
+        """
+        self._limits_of = limits_of
+        for account in list(self._all.values()):
+            account.set_limits(limits_of(account.application_id, account.subject))
+
+    def in_use(self) -> list[Account]:
+        """Return the accounts that hold anything."""
+        return list(self._in_use.values())
+
+    def opened(self, account: Account) -> None:
+        """Keep an account that holds something now."""
+        self._in_use[account.application_id] = account
+
+    def closed(self, account: Account) -> None:
+        """Forget an account that holds nothing any more."""
+        del self._in_use[account.application_id]

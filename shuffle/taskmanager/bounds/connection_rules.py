@@ -1,0 +1,41 @@
+"""Rules for connections whose handshake is good."""
+
+from ....protocol.errors import SegmentSizeMismatch
+from ....protocol.messages import ROLE_CONSUMER, ROLE_COPIER, ROLE_PRODUCER
+from ....transport.connection import Connection
+from ...errors import ShuttingDown
+
+
+def require_whole_segments(connection: Connection, least_bytes: int) -> None:
+    """Check that a consumer can take the segments of this TaskManager.
+
+    Raises:
+        SegmentSizeMismatch: It cannot take a whole one: buffers of other TaskManagers are passed on
+            as they came, never cut.
+    """
+    if connection.role == ROLE_CONSUMER and connection.max_payload_bytes < least_bytes:
+        raise SegmentSizeMismatch(
+            "Consumer cannot take the buffers of this TaskManager",
+            value=connection.max_payload_bytes,
+            limit=least_bytes,
+            remedy="Let it say 0 in its Hello: no limit of its own",
+        )
+
+
+def refuse_writers(connection: Connection, *, parked: bool) -> None:
+    """Refuse those who come to write while the TaskManager drains.
+
+    One that watches this TaskManager is let in.
+
+    Args:
+        connection: The connection.
+        parked: Whether a producer is expected back.
+
+    Raises:
+        ShuttingDown: A producer connects and none is expected back, or another TaskManager
+            connects to write copies.
+    """
+    if connection.role == ROLE_PRODUCER and not parked:
+        raise ShuttingDown("TaskManager is draining", remedy="Write to another TaskManager")
+    if connection.role == ROLE_COPIER and connection.application_id:
+        raise ShuttingDown("TaskManager is draining", remedy="Copy to another TaskManager")

@@ -1,0 +1,123 @@
+"""Closes connections that hold nothing and ask for nothing but Pongs.
+
+Two kinds of connections stay for as long as they like, because they keep an application alive: its
+only driver, and without a driver its last connection while it has data here.
+"""
+
+import logging
+from collections import Counter as Multiset
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from ....protocol.messages import ROLE_DRIVER
+from ....protocol.remote_error import error_response
+from ....transport.connection import Connection
+from ....transport.connection_log import counted
+from ...counters import Counters
+from ...errors import NoProgress
+from .accounts import Accounts, Resource
+from .progress import OURS, Mark, ProgressWatch
+
+_log = logging.getLogger(__name__)
+
+
+class Holder(Protocol):
+    """The handler of a connection, as far as it matters here."""
+
+    @property
+    def holds_anything(self) -> bool:
+        """Whether anything is open on the connection."""
+
+
+class IdleConnections:
+    """Watches the accepted connections of a TaskManager.
+
+    Args:
+        handlers: The connections that are past the handshake.
+        accounts: What their applications hold.
+        counters: The TaskManager's counters.
+        timeout_seconds: Time after which an idle connection is closed; None: never.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[Connection, Holder],
+        accounts: Accounts,
+        counters: Counters,
+        timeout_seconds: float | None,
+    ) -> None:
+        self._handlers = handlers
+        self._accounts = accounts
+        self._counters = counters
+        self._open: Multiset[str] = Multiset()
+        """Connections by application, as of the last look, without those closed since."""
+        self._drivers: Multiset[str] = Multiset()
+        self._watch: ProgressWatch[Connection] = ProgressWatch(
+            timeout_seconds, self._marks, self._late
+        )
+
+    def accepted(self) -> None:
+        """Watch a connection that has come."""
+        self._watch.watch()
+
+    def gone(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self._watch.forget(connection)
+
+    def look(self) -> None:
+        """Close those that have been idle since the last look; the timer calls this."""
+        self._watch.look()
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        self._watch.close()
+
+    def _marks(self) -> Iterator[tuple[Connection, Mark]]:
+        self._open.clear()
+        self._drivers.clear()
+        for connection, handler in self._handlers.items():
+            if connection.closing:
+                continue
+            self._open[connection.application_id] += 1
+            if connection.role == ROLE_DRIVER:
+                self._drivers[connection.application_id] += 1
+            if handler.holds_anything:
+                yield connection, OURS
+            else:
+                traffic = connection.traffic
+                yield connection, traffic.messages_in - traffic.pings_in
+
+    def _late(self, connection: Connection) -> None:
+        if connection.closing or self._keeps_alive(connection):
+            return
+        self._open[connection.application_id] -= 1
+        if connection.role == ROLE_DRIVER:
+            self._drivers[connection.application_id] -= 1
+        self._counters.progress_deadlines.bump("connection")
+        error = NoProgress(
+            "The connection holds nothing and asks for nothing but Pongs, so it is closed",
+            value=f"{connection.traffic.pings_in} pings",
+            limit=f"{self._watch.timeout_seconds} s",
+            remedy="Connect again when there is something to do; "
+            "idle_connection_timeout_seconds is the limit",
+        )
+        # Not an error for the log or the metrics: whoever keeps connections meets this every day.
+        extra = counted("idle connections closed", connection.remote)
+        _log.info("closing connection %s: it is idle", connection.remote, extra=extra)
+        connection.send(error_response(None, error))
+        connection.close()
+
+    def _keeps_alive(self, connection: Connection) -> bool:
+        application_id = connection.application_id
+        if not application_id:
+            return False  # another TaskManager's
+        if connection.role == ROLE_DRIVER:
+            return self._drivers[application_id] == 1
+        if self._drivers[application_id] or self._open[application_id] > 1:
+            return False
+        held = self._accounts.of(application_id).held
+        return any(
+            amount
+            for resource, amount in zip(Resource, held, strict=True)
+            if resource is not Resource.CONNECTIONS
+        )

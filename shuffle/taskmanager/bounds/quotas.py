@@ -1,0 +1,212 @@
+"""The quotas of applications: settings, and the limits that follow from them on this host.
+
+An override is ``PATTERN: RESOURCE = VALUE, ...``. It gives quotas of their own to the applications
+whose names match the pattern, which is that of a shell, ``*``, ``?`` and ``[abc]``. A pattern with
+a slash is matched with ``SUBJECT/NAME``, where the subject is that of the submit token. The first
+override that matches and names a resource decides on it.
+
+    etl-*: disk_tier_bytes = 20 %, channels = 10000
+    alice/*: map_outputs = none
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from ....protocol.identity import plain_name
+from ....transport.settings import (
+    NONE_ALLOWED,
+    Count,
+    Settings,
+    parse_size,
+    split_rules,
+)
+from .accounts import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .accounts import Limits
+
+_WHOLE: Final = 100
+_PERCENT: Final = re.compile(r"\s*([0-9]+)\s*%\s*")
+_RULE: Final = re.compile(r"(?P<pattern>[^\s:]+)\s*:\s*(?P<quotas>\S.*)", re.DOTALL)
+_FORM: Final = (
+    'the form is "PATTERN: RESOURCE = VALUE, ...", such as "etl-*: disk_tier_bytes = 20 %, '
+    'channels = 10000"'
+)
+_NAMES: Final = {resource.name.lower(): resource for resource in Resource}
+
+
+def _parse_share(value: object) -> object:
+    if value is None:
+        return None
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            raise ValueError(f'{error}, or a part of the whole such as "50 %"') from None
+    if not 1 <= int(match[1]) <= _WHOLE:
+        raise ValueError("must be between 1 % and 100 %")
+    return f"{match[1]} %"
+
+
+Share = Annotated[
+    Annotated[int, Field(ge=1)] | str | None, BeforeValidator(_parse_share), NONE_ALLOWED
+]
+"""An amount, or a percentage of the TaskManager's whole; None: no quota."""
+
+Most = Annotated[Annotated[Count, Field(ge=1)] | None, NONE_ALLOWED]
+"""A whole number; None: no quota."""
+
+
+class QuotaConfig(Settings):
+    """The most that one application may hold. `"none"`: no quota."""
+
+    quota_memory_tier_bytes: Share = "100 %"
+    """Bytes in the memory tier, or a part of it such as `"50 %"`. Beyond it an application's
+    regions go to the disk tier."""
+
+    quota_disk_tier_bytes: Share = "80 %"
+    """Bytes on all disks together, or a part of what they had room for at the start."""
+
+    quota_network_segments: Share = "50 %"
+    """Segments of gates, partitions and reads, or a part of the pool. What an application leaves
+    of it goes to others in equal shares."""
+
+    quota_region_areas_bytes: Share = "50 %"
+    """Memory shared with producers, or a part of `region_areas_bytes`. Beyond it producers send
+    their regions."""
+
+    quota_connections: Most = 4096
+    """Connections of producers, consumers and drivers. One of them is kept for the driver."""
+
+    quota_open_partitions: Most = 16384
+    """Map outputs and pipelined partitions that are being written."""
+
+    quota_channels: Most = 65536
+    """Open channels, of its own reduce tasks and of other TaskManagers that read from here."""
+
+    quota_map_outputs: Most = 500_000
+    """Committed map outputs. A map output that is opened below the quota is committed."""
+
+    quota_remote_tier_bytes: Share = "100 %"
+    """Bytes in the remote tier, or a part of `remote_quota_bytes`."""
+
+    quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
+    """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
+    such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
+    as `alice/*: map_outputs = none`; see `docs/operate/limits.md`. A resource is the end of a key
+    above. As a flag or variable: separated by semicolons."""
+
+    @field_validator("quota_overrides")
+    @classmethod
+    def _rules(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for rule in given:
+            parse_override(rule)
+        return given
+
+    @property
+    def usual(self) -> tuple[int | str | None, ...]:
+        """Quota of each resource for an application without an override."""
+        return (
+            self.quota_memory_tier_bytes,
+            self.quota_disk_tier_bytes,
+            self.quota_network_segments,
+            self.quota_region_areas_bytes,
+            self.quota_connections,
+            self.quota_open_partitions,
+            self.quota_channels,
+            self.quota_map_outputs,
+            self.quota_remote_tier_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Quotas for the applications whose names match a pattern."""
+
+    pattern: str
+    quotas: Mapping[Resource, int | str | None]
+
+    def applies_to(self, name: str, subject: str) -> bool:
+        """Return whether an application of this name and subject has these quotas."""
+        return fnmatch.fnmatchcase(
+            f"{subject}/{name}" if "/" in self.pattern else name, self.pattern
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_override(text: str) -> Override:
+    """Read an override.
+
+    Raises:
+        ValueError: The text is no override; the error has the value, the form and an example.
+    """
+    match = _RULE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f'"{text}" is not an override: {_FORM}')
+    quotas: dict[Resource, int | str | None] = {}
+    for part in match["quotas"].split(","):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        resource = _NAMES.get(name)
+        if not equals or resource is None:
+            raise ValueError(
+                f'"{text}" names the resource "{name}": use one of {", ".join(_NAMES)}; {_FORM}'
+            )
+        quotas[resource] = _parse_value(text, resource, value)
+    return Override(match["pattern"], quotas)
+
+
+def _parse_value(text: str, resource: Resource, value: str) -> int | str | None:
+    try:
+        quota: int | str | None = getattr(QuotaConfig(**{resource.key: value}), resource.key)
+    except ValidationError as error:
+        details = error.errors()[0]
+        refused = details["type"] == "value_error"
+        reason = details["ctx"]["error"] if refused else "must be a whole number of at least 1"
+        raise ValueError(f'"{text}": {resource.name.lower()} = {value}: {reason}') from None
+    return quota
+
+
+class Quotas:
+    """The limits of every application on this host.
+
+    Args:
+        config: The settings.
+        wholes: What there is of a resource altogether, for percentages. Of one that is missing
+            there is any amount, and a percentage of it is no limit.
+    """
+
+    def __init__(self, config: QuotaConfig, wholes: Mapping[Resource, int]) -> None:
+        self._usual = config.usual
+        self._overrides = [parse_override(text) for text in config.quota_overrides]
+        self._wholes = wholes
+
+    def limits_of(self, application_id: str, subject: str = "") -> Limits:
+        """Return the quota of each resource for an application.
+
+        Args:
+            application_id: Its name, with or without its namespace.
+            subject: The subject of its submit token; empty: not known.
+        """
+        name = plain_name(application_id)
+        overrides = [each for each in self._overrides if each.applies_to(name, subject)]
+        return tuple(self._limit(resource, overrides) for resource in Resource)
+
+    def _limit(self, resource: Resource, overrides: list[Override]) -> int | None:
+        quota = next(
+            (each.quotas[resource] for each in overrides if resource in each.quotas),
+            self._usual[resource],
+        )
+        if not isinstance(quota, str):
+            return quota
+        whole = self._wholes.get(resource)
+        return None if whole is None else max(1, whole * int(quota.split()[0]) // _WHOLE)

@@ -1,0 +1,1 @@
+"""The other TaskManagers: connections to them, and which are known and reachable."""

@@ -1,0 +1,47 @@
+"""The errors that clients get of connections to programs that do not prove to be TaskManagers."""
+
+import logging
+
+from ....protocol.errors import (
+    AuthenticationFailed,
+    Fault,
+    SluiceError,
+    UnsupportedVersion,
+)
+from ....protocol.messages import ErrorResponse
+from ....protocol.remote_error import RemoteError
+from ....transport.connection_log import counted
+from ....transport.connector import Address
+from ....transport.errors import NoTaskManager, one_line
+
+_log = logging.getLogger(__name__)
+
+
+def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
+    """Return the error that a client gets for a connection that failed in its handshake.
+
+    A client names any address. It must not learn what a program there answers that has not proven
+    to be a TaskManager of this cluster: that goes to the log alone.
+    """
+    if isinstance(error, AuthenticationFailed | UnsupportedVersion):
+        return error  # in this TaskManager's own words
+    extra = counted("addresses without a TaskManager of this cluster", str(address))
+    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra)
+    if not isinstance(error, RemoteError):
+        return NoTaskManager(
+            f"The program at {address} does not speak the Sluice protocol",
+            remedy="Name the data port of a TaskManager, 7337 by default",
+        )
+    return RemoteError(
+        ErrorResponse(
+            None,
+            int(error.code),
+            int(Fault.REMOTE if error.fault is Fault.LOCAL else Fault.LOCAL),
+            error.retryable,
+            f"The TaskManager at {address} refuses this one: {error.code.name}. "
+            "See the log of either",
+            "",
+            "",
+            None,
+        )
+    )

@@ -1,0 +1,84 @@
+"""Detects two TaskManagers with the same id: one of them runs on a copy of the other's directories.
+
+The id is stored in the directories and outlives the process; the instance id is new at each start.
+Two instances with one id may follow each other, when a TaskManager is restarted, perhaps on another
+host. They must not run at the same time: one does not have the map outputs that the other commits,
+and drivers and readers know TaskManagers by the id.
+"""
+
+import secrets
+from typing import Final, NamedTuple
+
+from ....protocol.messages import HelloAck
+from ....transport.connection import Connection
+from ....transport.connector import Address
+from ....transport.errors import TaskManagerMismatch
+
+_INSTANCE_BYTES: Final = 8
+
+
+class _Instance(NamedTuple):
+    """An instance that answered.
+
+    Attributes:
+        instance_id: Its instance id.
+        address: The address that it advertises.
+    """
+
+    instance_id: str
+    address: Address
+
+
+class Instances:
+    """The instances of TaskManagers to which this one has connections.
+
+    Args:
+        own_id: The id of this TaskManager.
+    """
+
+    def __init__(self, own_id: str) -> None:
+        self.own_instance_id: Final = secrets.token_hex(_INSTANCE_BYTES)
+        """The instance id of this TaskManager, new at each start."""
+        self._own_id: Final = own_id
+        self._connected: dict[str, dict[Connection, _Instance]] = {}
+        """The connections to each TaskManager, by its id."""
+
+    def admit(self, connection: Connection, ack: HelloAck) -> None:
+        """Admit a connection to a TaskManager, unless another instance of it is connected.
+
+        An instance at the same address as the other has replaced it, as after a restart. An older
+        release has no instance id, and is admitted.
+
+        Raises:
+            TaskManagerMismatch: Another instance with the same id runs at another address.
+        """
+        if not ack.instance_id:
+            return
+        instance = _Instance(ack.instance_id, Address(ack.advertised_host, ack.data_port))
+        if ack.taskmanager_id == self._own_id and ack.instance_id != self.own_instance_id:
+            raise _clone(ack, "this TaskManager")
+        connected = self._connected.setdefault(ack.taskmanager_id, {})
+        for each, other in connected.items():
+            is_other = other.instance_id != ack.instance_id and other.address != instance.address
+            if is_other and not each.closing:
+                raise _clone(ack, str(other.address))
+        connected[connection] = instance
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a closed connection; one that was never admitted is ignored."""
+        for taskmanager_id, connected in self._connected.items():
+            if connection in connected:
+                del connected[connection]
+                if not connected:
+                    del self._connected[taskmanager_id]
+                return
+
+
+def _clone(ack: HelloAck, first: str) -> TaskManagerMismatch:
+    return TaskManagerMismatch(
+        f"Two TaskManagers run with the id {ack.taskmanager_id}",
+        value=Address(ack.advertised_host, ack.data_port),
+        limit=first,
+        remedy="The directories of one are a copy of the other's: stop one of them, and remove the "
+        "file taskmanager-id from all its directories before it starts again",
+    )

@@ -1,0 +1,212 @@
+"""Connects a TaskManager to others: to read there, to write copies there, or to watch them."""
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from ....protocol.errors import ErrorCode, ProtocolViolation, SluiceError
+from ....protocol.limits import (
+    FEATURE_BUFFER_CHECKSUMS,
+    FEATURE_BUFFER_GROUPS,
+    FEATURE_COPIES,
+    FEATURE_INSTANCES,
+    FEATURE_LARGE_PAYLOADS,
+    MAGIC,
+    VERSION,
+)
+from ....protocol.messages import (
+    FLOW_CREDIT,
+    FLOW_WATERMARK,
+    ROLE_COPIER,
+    ROLE_PEER,
+    Hello,
+    HelloAck,
+)
+from ....protocol.remote_error import RemoteError
+from ....transport.access import Access
+from ....transport.config import TransportConfig
+from ....transport.connection import Connection, ConnectionHandler
+from ....transport.connector import Address, connect
+from ....transport.errors import ConnectionLost
+from ....transport.peer_networks import PeerNetworks
+from ...client.producer_leg import ProducerLeg
+from ...counters import Counters
+from ...gate.partition_request_client import (
+    PartitionRequestClient,
+    UncreditedPartitionRequestClient,
+)
+from .foreign_answers import without_foreign_bytes
+from .instances import Instances
+from .watch_leg import WatchLeg
+
+Leg = TypeVar("Leg", bound=ConnectionHandler)
+
+COPY_ANSWER_SECONDS: Final = 30.0
+"""Time in which another TaskManager answers where no reader is waited for."""
+
+
+class CopiesNotSupported(SluiceError):
+    """The other TaskManager is of a version that takes no copies."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class PeerConnector:
+    """Makes the connections of a TaskManager to others.
+
+    Args:
+        transport: Deadlines and watermarks.
+        access: What the TaskManager proves.
+        networks: The networks in which others may be.
+        segment_size_bytes: Size of its segments.
+        counters: Its counters.
+        features: Returns the feature bits that it has.
+        taskmanager_id: Its id.
+    """
+
+    def __init__(
+        self,
+        transport: TransportConfig,
+        access: Access,
+        networks: PeerNetworks,
+        segment_size_bytes: int,
+        counters: Counters,
+        features: Callable[[], int],
+        taskmanager_id: str,
+    ) -> None:
+        self._transport = transport
+        # Another TaskManager may have the data, or take the copy. Those who wait try again.
+        self._once = transport.model_copy(update={"connect_retries": 0})
+        self._access = access
+        self._networks = networks
+        self._segment_size_bytes = segment_size_bytes
+        self._counters = counters
+        self._features = features
+        self.instances: Final = Instances(taskmanager_id)
+        self.count_in: Callable[[Connection], None] = lambda connection: None
+        """Counts the messages of a connection in the memory of all."""
+
+    def own_host(self) -> str:
+        """Return the host at which others reach this TaskManager."""
+        return self._transport.reachable_host()
+
+    async def reader(self, address: Address) -> PartitionRequestClient:
+        """Connect in order to read partitions, by a single attempt.
+
+        Raises:
+            SluiceError: The other TaskManager does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+
+        def make(connection: Connection, ack: HelloAck) -> PartitionRequestClient:
+            without_credit = connection.flow_control == FLOW_WATERMARK
+            kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
+            return kind(connection, ack, self._counters)
+
+        hello = Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_PEER,
+            "",
+            b"",
+            self._segment_size_bytes,
+            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
+            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS | FEATURE_INSTANCES)
+            & self._features(),
+            _name(),
+        )
+        try:
+            return await self._connect(address, hello, make)
+        except (ProtocolViolation, RemoteError) as error:
+            raise without_foreign_bytes(address, error) from error  # a client is told
+
+    async def copier(self, address: Address, application_id: str) -> ProducerLeg:
+        """Connect in order to write copies of an application's map outputs.
+
+        Raises:
+            CopiesNotSupported: The other TaskManager takes no copies.
+            SluiceError: It does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+
+        def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
+            return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
+
+        leg = await self._connect(address, self._copier_hello(application_id), make)
+        if not leg.connection.features & FEATURE_COPIES:
+            leg.close()
+            raise CopiesNotSupported("The TaskManager takes no copies", value=str(address))
+        return leg
+
+    async def watch(self, address: Address) -> WatchLeg:
+        """Connect in order to know whether the other TaskManager lives.
+
+        Raises:
+            SluiceError: It does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+        return await self._connect(address, self._copier_hello(""), WatchLeg)
+
+    def _copier_hello(self, application_id: str) -> Hello:
+        return Hello(
+            MAGIC,
+            VERSION,
+            VERSION,
+            ROLE_COPIER,
+            application_id,
+            b"",
+            0,
+            FLOW_CREDIT,
+            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES | FEATURE_INSTANCES) & self._features(),
+            _name(),
+        )
+
+    async def _connect(
+        self,
+        address: Address,
+        hello: Hello,
+        make: Callable[[Connection, HelloAck], Leg],
+    ) -> Leg:
+        legs: list[Leg] = []
+
+        def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
+            if not isinstance(greeting, HelloAck):
+                raise TypeError("the side that connects is greeted with a HelloAck")
+            self.instances.admit(connection, greeting)
+            connection.on_closed = self.instances.lost
+            legs.append(make(connection, greeting))
+            self.count_in(connection)
+            return legs[0]
+
+        await connect(
+            address,
+            hello,
+            handler,
+            self._once,
+            self._segment_size_bytes if hello.role == ROLE_PEER else 0,
+            self._access.peer_credential(*address),
+            self._networks,
+        )
+        return legs[0]
+
+
+def abort_readers_of(taskmanager_id: str, clients: Iterable[PartitionRequestClient]) -> None:
+    """Let readers of a lost TaskManager go elsewhere: a host that vanishes closes no connection."""
+    for client in clients:
+        if client.taskmanager_id == taskmanager_id:
+            client.connection.abort(
+                ConnectionLost(
+                    f"TaskManager {taskmanager_id} counts as lost: it does not answer",
+                    value=client.connection.remote,
+                    limit="lost_after_seconds",
+                )
+            )
+
+
+def _name() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"

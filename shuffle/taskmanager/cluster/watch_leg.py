@@ -1,0 +1,77 @@
+"""A connection to another TaskManager that carries pings only, to know whether it lives."""
+
+import asyncio
+
+from ....protocol.errors import SluiceError, UnexpectedMessage
+from ....protocol.messages import (
+    CloseRequest,
+    HelloAck,
+    Message,
+    Ping,
+)
+from ....transport.connection import Connection
+from ....transport.errors import ConnectionLost
+from ...names import TaskManagerPlace
+
+
+class WatchLeg:
+    """The side that watches.
+
+    Args:
+        connection: The open connection.
+        ack: The description of the other TaskManager in its handshake.
+    """
+
+    def __init__(self, connection: Connection, ack: HelloAck) -> None:
+        self.place = TaskManagerPlace(ack.taskmanager_id, ack.advertised_host, ack.data_port)
+        self._connection = connection
+        self._ended = asyncio.Event()
+        self._pings = 0
+
+    async def until_ended(self, ping_seconds: float) -> None:
+        """Wait until the other TaskManager is gone, or leaves a ping without an answer.
+
+        Cancellation: safe; close the leg then.
+        """
+        while not self._ended.is_set():
+            before = self._connection.bytes_in
+            self._pings += 1
+            self._connection.send(Ping(self._pings))
+            try:
+                async with asyncio.timeout(ping_seconds):
+                    await self._ended.wait()
+            except TimeoutError:
+                if self._connection.bytes_in == before:
+                    self._connection.abort(
+                        ConnectionLost(
+                            "The TaskManager does not answer a Ping",
+                            value=self._connection.remote,
+                            limit=f"{ping_seconds:g} s",
+                        )
+                    )
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._connection.close()
+
+    # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
+
+    def payload_buffer(self, message: Message, length: int) -> memoryview | None:
+        """Refuse the payload: no message of this leg has one.
+
+        Raises:
+            UnexpectedMessage: Always.
+        """
+        raise UnexpectedMessage("Payload on a leg that watches", value=type(message).__name__)
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Close if the other side asks for it."""
+        if type(message) is CloseRequest:
+            self._connection.close()
+
+    def writable(self) -> None:
+        """Do nothing: pings are small."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Record that the connection is gone."""
+        self._ended.set()

@@ -1,0 +1,1 @@
+"""Configuration: its sections, and how they are loaded."""

@@ -1,0 +1,354 @@
+"""Settings of the shuffle: network memory, storage, applications."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from ....transport.host_port import split_host_port
+from ....transport.settings import (
+    NONE_ALLOWED,
+    Bytes,
+    Count,
+    FilePath,
+    Seconds,
+    Settings,
+)
+from ...partition.partition_type import ceiling_segments
+
+_PAGE_BYTES: Final = 4096
+"""Least size of a memory tier: what it gives out is whole pages."""
+
+
+class NetworkMemoryConfig(Settings):
+    """The pool of network segments and how it is shared out."""
+
+    segment_size_bytes: Bytes = Field(32 * 1024, ge=1024, le=1024 * 1024)
+    """Size of a network buffer. The same on every TaskManager of a cluster."""
+
+    network_segments: Count = Field(2048, ge=1, le=1 << 24)
+    """Segments in the pool, allocated once at start."""
+
+    exclusive_buffers_per_channel: Count = Field(2, ge=0, le=1024)
+    """Segments that each remote input channel owns while it is open. 0: a channel has memory only
+    while it has data, and asks for it after the sender has announced some."""
+
+    floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
+    """Segments that the channels of a gate share, given to where the backlog is."""
+
+    floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
+    """The same for a gate of stored map outputs. No barrier waits behind these, so the gate may
+    have so many buffers under way that a sender never waits for credit."""
+
+    max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
+    """Segments that a pipelined partition of a task in the TaskManager's own process may use beyond
+    its share, while others leave some free, to end a record that it has begun. Clients in other
+    processes have settings of their own for this and the next key."""
+
+    max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
+    """Segments that may wait for one consumer of such a partition until its producer begins no
+    further record."""
+
+    max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
+    """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
+    these end, so the memory of a reduce task does not grow with the number of hosts."""
+
+    exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
+    """Time for which a new gate may wait for its exclusive segments."""
+
+    partition_request_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time for which a partition may be asked for before its producer has registered."""
+
+    read_segments_per_connection: Count = Field(16, ge=1, le=65536)
+    """Most segments that one connection may hold for reads from the disk tier."""
+
+    write_segments_per_partition: Count = Field(16, ge=1, le=65536)
+    """Most segments that one map attempt may hold for writes to the disk tier."""
+
+    max_partitions_per_connection: Count = Field(1024, ge=1, le=1 << 20)
+    """Map outputs and pipelined partitions that one connection may be writing at a time."""
+
+    max_channels_per_connection: Count = Field(65536, ge=2, le=1 << 24)
+    """Gates and channels that one connection may have open at a time."""
+
+    max_regions_per_partition: Count = Field(65536, ge=1, le=1 << 24)
+    """Regions that one map output may have."""
+
+    map_output_resume_timeout_seconds: Seconds = Field(30, gt=0)
+    """Time for which the secured regions of a map output are kept when its producer's connection is
+    lost, or after a restart, for the producer to come back and go on."""
+
+    region_progress_timeout_seconds: Seconds = Field(120, gt=0)
+    """Time for which a region that a producer has announced waits for its next byte while the
+    producer has credit. After it the map output fails, and its space is free."""
+
+    gate_progress_timeout_seconds: Seconds = Field(20, gt=0)
+    """Time for which segments are held for a gate, channel or pipelined partition that does not
+    move while another application waits for segments. Without anyone waiting there is no limit."""
+
+    def pool_ceiling_segments(self, channels: int) -> int:
+        """Return the most segments that a gate or partition with ``channels`` channels can use."""
+        return ceiling_segments(
+            channels, self.exclusive_buffers_per_channel, self.floating_buffers_per_gate
+        )
+
+    @property
+    def least_network_segments(self) -> int:
+        """Segments below which a transfer may never begin.
+
+        One channel's exclusive segments, and one segment each for the gate to share, for a
+        connection that reads the disk tier and for a map attempt that writes to it.
+        """
+        return self.exclusive_buffers_per_channel + 3
+
+    @model_validator(mode="after")
+    def _channels_have_buffers(self) -> NetworkMemoryConfig:
+        floating = min(self.floating_buffers_per_gate, self.floating_buffers_per_stored_gate)
+        if self.exclusive_buffers_per_channel == floating == 0:
+            raise ValueError(
+                "exclusive_buffers_per_channel = 0 leaves channels of a gate without floating "
+                "buffers no memory at all: set floating_buffers_per_gate and "
+                "floating_buffers_per_stored_gate to at least 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pool_large_enough(self) -> NetworkMemoryConfig:
+        if self.network_segments < self.least_network_segments:
+            raise ValueError(
+                f"network_segments = {self.network_segments} is too small a pool: at least "
+                f"{self.least_network_segments} segments (exclusive_buffers_per_channel + 3) are "
+                "needed for one transfer; raise network_segments"
+            )
+        return self
+
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._/-]{0,400}")
+_ENDPOINT: Final = re.compile(
+    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?"
+)
+
+
+def _split_directories(value: object) -> object:
+    """Take ``"/a:/b"`` for two directories, as an environment variable or a flag gives them."""
+    return (
+        tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
+    )
+
+
+def _temporary_directory() -> str:
+    """Return the system's temporary directory, also if nothing can be written there.
+
+    If nothing can be written there, opening the storage fails with an error of one line.
+    """
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "/tmp"  # noqa: S108 - made private at start
+
+
+def _own_directory(parent: str) -> Path:
+    """Return a directory below ``parent`` that belongs to this user alone."""
+    return Path(parent, f"sluice-{os.getuid()}")
+
+
+def remote_url(given: str) -> str:
+    """Check the place of the remote tier, and bring it into its one form.
+
+    Raises:
+        ValueError: It is neither a bucket nor an absolute path. The text may hold a secret, so the
+            error does not repeat it.
+    """
+    scheme, separator, rest = given.partition("://")
+    if not separator:
+        scheme, rest = "file", given
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise ValueError("must be an absolute path, file:///PATH or s3://BUCKET/PREFIX")
+        return "file://" + os.path.normpath(rest)
+    if scheme != "s3":
+        raise ValueError("must be s3://BUCKET/PREFIX, file:///PATH or an absolute path")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
+        raise ValueError(
+            "must be s3://BUCKET/PREFIX with the plain name of a bucket and a prefix of letters, "
+            "digits and . _ - / only; credentials belong into the environment, see "
+            "docs/operate/remote.md"
+        )
+    parts = [part for part in prefix.split("/") if part]
+    return "s3://" + "/".join([bucket, *parts])
+
+
+def http_url(given: str) -> str:
+    """Check the URL of a service.
+
+    Raises:
+        ValueError: It is not a plain one.
+    """
+    if not _ENDPOINT.fullmatch(given):
+        raise ValueError("must be http://HOST:PORT or https://HOST:PORT, without user and password")
+    return given.rstrip("/")
+
+
+class StorageConfig(Settings):
+    """Storage of committed map outputs: memory tier, disks, remote store."""
+
+    data_directories: Annotated[
+        tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)
+    ] = Field(
+        default_factory=lambda: (_own_directory(_temporary_directory()) / "data",),
+        json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
+    )
+    """Directories of the disk tier, each best on a disk of its own; they also keep the journal and
+    the TaskManager's id. As a flag or variable: separated by colons."""
+
+    memory_directory: Annotated[FilePath | None, NONE_ALLOWED] = Field(
+        default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
+        json_schema_extra={"default_text": "`/dev/shm/sluice-<user id>`"},
+    )
+    """Directory of the memory tier, on tmpfs, so that the tier outlives a killed daemon. None: no
+    memory tier."""
+
+    memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
+    """Maximum size of the memory tier, which takes memory as it fills and as its tmpfs has room; 0
+    means no memory tier."""
+
+    memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
+    """Part of the memory tier that a lone application leaves free, so that another one finds room
+    at once; with several applications less is left. 0: the memory tier goes to those who come
+    first."""
+
+    region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
+    """Most memory shared with producers on this host, beside the memory tier: producers put regions
+    there instead of sending them. 0: producers send all regions."""
+
+    region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
+    volume that both mount. None: below `memory_directory`."""
+
+    disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
+    """Most bytes used in each data directory. None: the disk is the limit. 0: no map output lies
+    there, only the journal."""
+
+    min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
+    """Bytes left free on the disk of each data directory."""
+
+    io_threads: Count = Field(4, ge=1, le=256)
+    """Threads that read and write the disk tier."""
+
+    health_check_seconds: Seconds = Field(1.0, gt=0)
+    """Time between two probes of each directory: a few bytes are written and read back. A directory
+    that fails is left out, and taken back after three good probes."""
+
+    slow_disk_seconds: Seconds = Field(10.0, gt=0)
+    """A directory whose probe takes longer is left out."""
+
+    remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
+    """Third tier, behind the disks: `s3://BUCKET/PREFIX`, or a directory of a shared file system as
+    a path or `file:///PATH`. The same on every TaskManager of a cluster. None: there is none."""
+
+    remote_endpoint: Annotated[Annotated[str, AfterValidator(http_url)] | None, NONE_ALLOWED] = None
+    """URL of the S3 service, such as `https://minio.example:9000`. None: that of the environment
+    variable `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, or else of Amazon."""
+
+    remote_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
+    """Most bytes that this TaskManager keeps in the remote tier. None: no limit of its own."""
+
+    remote_part_bytes: Bytes = Field(8 * 1024 * 1024, ge=5 * 1024 * 1024, le=1024 * 1024 * 1024)
+    """Size of a part of an upload. A region up to this size is one request; S3 takes no smaller
+    parts than 5 MiB."""
+
+    remote_upload_bytes: Bytes = Field(64 * 1024 * 1024, ge=1)
+    """Most memory for parts that are being filled or sent. Producers get no credit while it is used
+    up. At least one region is always uploaded."""
+
+    remote_requests: Count = Field(64, ge=1, le=4096)
+    """Most reads of the remote tier under way at a time."""
+
+    remote_timeout_seconds: Seconds = Field(30, gt=0, le=240)
+    """Time for a request to the remote tier, repetitions included. A request that fails is repeated
+    until then, at random intervals that grow."""
+
+    remote_orphan_seconds: Seconds = Field(24 * 3600, ge=1)
+    """Age from which objects are removed that no map output refers to; the time for which no
+    TaskManager has known an application after which what moved to the remote tier is removed."""
+
+    verify_checksums: bool = True
+    """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""
+
+    @field_validator("memory_tier_bytes")
+    @classmethod
+    def _none_or_a_page(cls, size_bytes: int) -> int:
+        if 0 < size_bytes < _PAGE_BYTES:
+            raise ValueError(f"must be at least {_PAGE_BYTES}, or 0 for no memory tier")
+        return size_bytes
+
+    @model_validator(mode="after")
+    def _directories_differ(self) -> StorageConfig:
+        if len(set(self.data_directories)) < len(self.data_directories):
+            raise ValueError(
+                f"data_directories = {os.pathsep.join(map(str, self.data_directories))} names a "
+                "directory twice: name each once"
+            )
+        return self
+
+
+def _split_names(value: object) -> object:
+    """Take ``"a:1,b:1"`` for two addresses, as an environment variable or a flag gives them."""
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, str)
+        else value
+    )
+
+
+class ClusterConfig(Settings):
+    """The other TaskManagers of the cluster."""
+
+    taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
+    """Addresses of other TaskManagers, as `HOST:PORT`, to which map outputs are copied and moved.
+    Drivers name those of their applications, so this is for programs without a driver. It may name
+    this TaskManager too. As a flag or variable: separated by commas."""
+
+    @field_validator("taskmanagers")
+    @classmethod
+    def _have_ports(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            if split_host_port(address) is None:
+                raise ValueError(f'"{address}" is no address: write it as HOST:PORT')
+        return addresses
+
+
+class ReplicationConfig(Settings):
+    """Copies of map outputs on other TaskManagers, and moves there."""
+
+    copy_streams: Count = Field(4, ge=1, le=64)
+    """Map outputs that are copied or moved at a time."""
+
+    synchronous_timeout_seconds: Seconds = Field(20, gt=0)
+    """Time for which the commit of a map output waits for its copies, where the producer asks for
+    that. After it the commit is answered, and the copies follow."""
+
+    lost_after_seconds: Seconds = Field(30, gt=0)
+    """Time for which a TaskManager may be away before its copies count as lost and are made again
+    elsewhere. A restart should take less."""
+
+    restore_bytes_per_second: Bytes = Field(128 * 1024 * 1024, ge=1)
+    """Most bytes in a second that are copied again after a loss."""
+
+    move_noted_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time for which a move waits for the driver to take note of the new places, before readers are
+    sent there."""
+
+
+class ApplicationConfig(Settings):
+    """How long an application may be out of touch."""
+
+    application_expiry_seconds: Seconds = Field(60, gt=0)
+    """Time after an application's last connection has closed until all its data is dropped."""

@@ -1,0 +1,448 @@
+"""The configuration of a TaskManager and where it is read from.
+
+A key may be given in a TOML file, as an environment variable and as a flag; a flag wins over the
+environment, the environment over the file, the file over the default. Every key has one name: the
+key ``data_port`` of table ``[transport]`` is ``SLUICE_DATA_PORT`` and ``--data-port``. The whole is
+validated at once, so that one start shows every mistake.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from ....protocol.errors import ErrorCode, SluiceError
+from ....transport.config import (
+    EVERY_ADDRESS,
+    LOOPBACK,
+    AuthConfig,
+    TransportConfig,
+)
+from ....transport.errors import printable
+from ....transport.host_port import is_loopback
+from ....transport.settings import (
+    NONE_ALLOWED,
+    Count,
+    ListenHosts,
+    Port,
+    Seconds,
+    Settings,
+    format_size,
+)
+from ..bounds.quotas import QuotaConfig
+from .sections import (
+    ApplicationConfig,
+    ClusterConfig,
+    NetworkMemoryConfig,
+    ReplicationConfig,
+    StorageConfig,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+ENVIRONMENT_PREFIX: Final = "SLUICE_"
+CONFIG_FILE_VARIABLE: Final = "SLUICE_CONFIG"
+"""Names the configuration file when there is no ``--config``."""
+
+COMPOSE_VARIABLES: Final = frozenset(
+    {"SLUICE_IMAGE", "SLUICE_SPARK_IMAGE", "SLUICE_PUBLISH_ADDRESS", "SLUICE_OPEN_FILES"}
+)
+"""Variables that docker-compose.yml reads; a shell that exports them may start a TaskManager."""
+
+CLIENT_VARIABLES: Final = frozenset(
+    {"SLUICE_CREDENTIAL", "SLUICE_CREDENTIAL_FILE", "SLUICE_ACCESS_TOKEN"}
+)
+"""Variables that clients read; a shell that exports them may start a TaskManager."""
+
+_SERVICE_LINK = re.compile(
+    r".*_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+"""Variables that Kubernetes sets for a service whose name begins with "sluice"."""
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+"""The value of a further one: of the service sluice-data it is called SLUICE_DATA_PORT."""
+
+
+class HttpConfig(Settings):
+    """The HTTP port: metrics, health and status."""
+
+    http_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
+    """Addresses that the HTTP port listens on, as for `bind_host`."""
+
+    http_port: Port = 7338
+    """TCP port of the HTTP server; 0 takes a free one."""
+
+    names_on_loopback: bool = False
+    """Tell this host the names of applications without an access token. Leave it off where other
+    users, or a proxy that others reach, are on this host."""
+
+    http_max_connections: Count = Field(64, ge=1, le=65536)
+    """Connections to the HTTP port at the same time. Above it a new one takes the place of the one
+    that has waited longest for a request. A low limit of open files makes it smaller."""
+
+    http_request_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time in which an HTTP request must arrive, and in which its client must take a piece of the
+    answer; else the connection is closed."""
+
+    http_idle_timeout_seconds: Seconds = Field(75, gt=0)
+    """Time for which an HTTP connection is kept for a next request."""
+
+    http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
+    """Least time between two snapshots that are taken for the HTTP port, over a few of them.
+    Requests in between see the last one."""
+
+    http_answer_timeout_seconds: Seconds = Field(5, gt=0)
+    """Time in which the data path must answer an HTTP request; after it `/healthz` and all other
+    pages are 503."""
+
+
+class TaskManagerConfig(Settings):
+    """Everything that can be set on a TaskManager."""
+
+    transport: TransportConfig = Field(default_factory=TransportConfig)
+    auth: AuthConfig = Field(default_factory=AuthConfig)
+    memory: NetworkMemoryConfig = Field(default_factory=NetworkMemoryConfig)
+    storage: StorageConfig = Field(default_factory=StorageConfig)
+    applications: ApplicationConfig = Field(default_factory=ApplicationConfig)
+    quotas: QuotaConfig = Field(default_factory=QuotaConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+    replication: ReplicationConfig = Field(default_factory=ReplicationConfig)
+    http: HttpConfig = Field(default_factory=HttpConfig)
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    ] = "info"
+    """Minimum log level. At `debug` every line is written; otherwise repeated lines, such as those
+    of refused connections, are counted, and their number is logged once a minute."""
+
+    drain_timeout_seconds: Seconds = Field(30, ge=0)
+    """Time that running transfers get to end when the daemon is told to stop."""
+
+    drain_migrate: bool = False
+    """Move all map outputs to other TaskManagers when the daemon is told to stop, within the same
+    time."""
+
+    @model_validator(mode="after")
+    def _watermarks_in_order(self) -> TaskManagerConfig:
+        low, high = self.transport.write_watermarks(self.memory.segment_size_bytes)
+        if low > high:
+            raise ValueError(
+                f"write_low_watermark_bytes = {low} is above write_high_watermark_bytes = {high}: "
+                "lower the one or raise the other (defaults: one segment + 1, two segments)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exclusive_buffers_without_credit(self) -> TaskManagerConfig:
+        if self.transport.flow_control == "watermark" and not (
+            self.memory.exclusive_buffers_per_channel
+        ):
+            raise ValueError(
+                "exclusive_buffers_per_channel = 0 needs flow_control = credit: without credit a "
+                "message is as large as the exclusive buffers of its channel"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _loopback_only_without_identity(self) -> TaskManagerConfig:
+        if self._is_open_to_others:
+            return self
+        listened = [("bind_host", host) for host in self.transport.bind_host or ()]
+        listened += [("http_host", host) for host in self.http.http_host or ()]
+        for name, host in listened:
+            if not is_loopback(host):
+                raise ValueError(
+                    f"{name} = {host} is open to other hosts, where anybody could read and remove "
+                    f"data: make a cluster secret with sluice secret create FILE and set "
+                    f"cluster_secret_files, or set allow_anonymous = true, or {name} = {LOOPBACK}"
+                )
+        return self
+
+    @property
+    def _is_open_to_others(self) -> bool:
+        return bool(self.auth.cluster_secret_files) or self.auth.allow_anonymous
+
+    def with_addresses(self) -> TaskManagerConfig:
+        """Return this configuration with the addresses to listen on filled in."""
+        hosts = (EVERY_ADDRESS if self._is_open_to_others else LOOPBACK,)
+        bind_host, http_host = self.transport.bind_host or hosts, self.http.http_host or hosts
+        return self.model_copy(
+            update={
+                "transport": self.transport.model_copy(update={"bind_host": bind_host}),
+                "http": self.http.model_copy(update={"http_host": http_host}),
+            }
+        )
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> TaskManagerConfig:
+        port = self.http.http_port
+        if port and port == self.transport.data_port:
+            raise ValueError(
+                f"data_port and http_port are both {port}: give them different ports, or 0 for "
+                "free ones"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One configuration key and its names everywhere."""
+
+    section: str
+    """Table of the file; empty for the top level."""
+    name: str
+    field: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Name of the command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+def sections() -> Iterator[tuple[str, type[Settings]]]:
+    """Yield each table's name and class, the top level (named "") last."""
+    for name, field in TaskManagerConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield name, field.annotation
+    yield "", TaskManagerConfig
+
+
+@functools.cache
+def keys() -> dict[str, Key]:
+    """Return every key by its name, which is unique over all tables."""
+    found: dict[str, Key] = {}
+    tables = {name for name, _ in sections()}
+    for section, settings in sections():
+        for name, field in settings.model_fields.items():
+            if section or name not in tables:
+                if name in found:
+                    raise RuntimeError(f"two configuration keys are named {name}")
+                found[name] = Key(section, name, field)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """One mistake in a configuration."""
+
+    text: str
+    """The mistake, with value, limit and remedy."""
+    origin: str = ""
+    """The origin of the value: a file, a variable or a flag."""
+
+    def __str__(self) -> str:
+        return printable(f"{self.text} [{self.origin}]" if self.origin else self.text)
+
+
+class ConfigError(SluiceError):
+    """A configuration cannot be used. ``problems`` has every mistake in it."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+
+    def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def load(
+    config_file: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    check: Callable[[TaskManagerConfig], Iterable[tuple[str, str]]] | None = None,
+) -> TaskManagerConfig:
+    """Read and validate a configuration; flag > environment > file > default.
+
+    Args:
+        config_file: TOML file, or None.
+        env: Environment variables; those that begin with ``SLUICE_`` count.
+        flags: Values by key name; None means not given.
+        check: Returns further mistakes of a configuration that is valid in itself: keys and texts.
+
+    Raises:
+        ConfigError: The file cannot be read, or the configuration has mistakes; all are listed.
+    """
+    given = _Given()
+    if config_file is not None:
+        given.take_file(config_file)
+    given.take_environment(env)
+    given.take_flags(flags)
+    config = given.validated()
+    if check is not None:
+        found = [ConfigProblem(text, given.origin(key)) for key, text in check(config)]
+        if found:
+            raise ConfigError(tuple(found))
+    return config
+
+
+def foreign_variables(env: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like Sluice's and belong to Docker Compose or Kubernetes."""
+    return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
+
+
+def _is_foreign(variable: str, value: str) -> bool:
+    if not variable.startswith(ENVIRONMENT_PREFIX):
+        return False
+    if variable.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value):
+        return True
+    return variable in COMPOSE_VARIABLES or _SERVICE_LINK.fullmatch(variable) is not None
+
+
+class _Given:
+    """Collects values with their origins, then validates them together."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.problems: list[ConfigProblem] = []
+
+    def take_file(self, path: Path) -> None:
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                (ConfigProblem(f"configuration file {path} cannot be read: {reason}"),)
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigError(
+                (ConfigProblem(f"configuration file {path} is not TOML: {error}"),)
+            ) from error
+        tables = dict(sections())
+        for name, value in document.items():
+            if name in tables and isinstance(value, dict):
+                for inner, inner_value in value.items():
+                    self._take_from_table(name, inner, inner_value, str(path))
+            elif name in tables:
+                self.problems.append(
+                    ConfigProblem(f"{name} = {value!r} must be a table: write [{name}]", str(path))
+                )
+            else:
+                self._take_from_table("", name, value, str(path))
+
+    def _take_from_table(self, section: str, name: str, value: object, origin: str) -> None:
+        key = keys().get(name)
+        if key is not None and key.section == section:
+            self._set(key, value, origin)
+            return
+        if isinstance(value, dict) and not section:
+            text = f"unknown table [{name}]{_suggestion(name, [n for n, _ in sections() if n])}"
+        elif key is not None:
+            text = f"{name} stands in {_table(section)} but belongs to {_table(key.section)}"
+        else:
+            suggestion = _suggestion(name, list(keys()))
+            text = f"unknown key {name} in {_table(section)}{suggestion}"
+        self.problems.append(ConfigProblem(text, origin))
+
+    def take_environment(self, env: Mapping[str, str]) -> None:
+        by_variable = {key.variable: key for key in keys().values()}
+        for variable, value in sorted(env.items()):
+            if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_FILE_VARIABLE:
+                continue
+            if variable in CLIENT_VARIABLES or _is_foreign(variable, value):
+                continue
+            key = by_variable.get(variable)
+            if key is not None:
+                self._set(key, value, variable)
+            else:
+                suggestion = _suggestion(variable, list(by_variable))
+                self.problems.append(
+                    ConfigProblem(f"unknown variable {variable}{suggestion}", "environment")
+                )
+
+    def take_flags(self, flags: Mapping[str, object]) -> None:
+        for name, value in flags.items():
+            key = keys().get(name)
+            if key is None:
+                text = f"unknown key {name}{_suggestion(name, list(keys()))}"
+                self.problems.append(ConfigProblem(text, "flag"))
+            elif value is not None:
+                self._set(key, value, key.flag)
+
+    def _set(self, key: Key, value: object, origin: str) -> None:
+        self.values[key.name] = value
+        self.origins[key.name] = origin
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, "default")
+
+    def validated(self) -> TaskManagerConfig:
+        document: dict[str, Any] = {}
+        for name, value in self.values.items():
+            section = keys()[name].section
+            (document.setdefault(section, {}) if section else document)[name] = value
+        try:
+            config = TaskManagerConfig.model_validate(document)
+        except ValidationError as error:
+            self.problems += [self._problem(details) for details in error.errors()]
+        if self.problems:
+            raise ConfigError(tuple(self.problems))
+        return config
+
+    def _problem(self, details: ErrorDetails) -> ConfigProblem:
+        name = next((str(part) for part in reversed(details["loc"]) if part in keys()), None)
+        if name is None:  # a rule between keys: its text names them
+            return ConfigProblem(_sentence("", details))
+        value = self.values[name]
+        shown = f'"{_USER.sub("//…@", value)}"' if isinstance(value, str) else value
+        return ConfigProblem(f"{name} = {shown}: {_sentence(name, details)}", self.origins[name])
+
+
+def _table(section: str) -> str:
+    return f"[{section}]" if section else "the top level"
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f": did you mean {nearest[0]}?" if nearest else ": see docs/reference/settings.md"
+
+
+_USER: Final = re.compile(r"//.*@")
+"""User and password in a URL: they belong elsewhere, and no error repeats them."""
+
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+}
+
+
+def _sentence(name: str, details: ErrorDetails) -> str:
+    """Say what is wrong with the value of ``name`` without naming the library that found it."""
+    kind, context = details["type"], details.get("ctx", {})
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        limit = context[bound]
+        shown = f"{limit:g}" if isinstance(limit, float) else str(limit)
+        return f"{words} {format_size(limit) if name.endswith('_bytes') else shown}"
+    if kind == "literal_error":
+        return f"must be {context['expected'].replace(chr(39), '')}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    return f"must be {_KINDS.get(kind.partition('_')[0], 'a ' + kind.partition('_')[0])}"

@@ -1,1 +1,0 @@
-"""Copies of map outputs on other TaskManagers, and moves there."""

@@ -1,0 +1,1 @@
+"""Spark drivers: their connections, and the applications that they own."""

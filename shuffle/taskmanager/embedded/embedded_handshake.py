@@ -1,0 +1,59 @@
+"""Letting a task of the TaskManager's own process in: the rules of a connection, without one."""
+
+import secrets
+import time
+from typing import Final
+
+from ....protocol.codec import decode_control, encode
+from ....protocol.handshake import AcceptingHandshake, ConnectingHandshake
+from ....protocol.identity import Credential
+from ....protocol.limits import (
+    MAGIC,
+    NONCE_BYTES,
+    PREFIX_BYTES,
+    VERSION,
+)
+from ....protocol.messages import (
+    FLOW_CREDIT,
+    ROLE_PRODUCER,
+    Hello,
+    HelloAck,
+    Message,
+)
+from ....transport.access import Access
+
+_NO_BINDING: Final = b""
+"""Both sides of the handshake are in one process: there is no connection to bind it to."""
+
+
+def admit(access: Access, application_id: str, credential: Credential | None) -> str:
+    """Return the name by which a TaskManager knows an application that it lets in.
+
+    The handshake of a producer runs between the two sides in memory, so an embedded task is let in,
+    and named, as one that connects.
+
+    Args:
+        access: The TaskManager's rules.
+        application_id: The application.
+        credential: What its tasks prove; None: nothing.
+
+    Raises:
+        AuthenticationFailed: The application may not use this TaskManager.
+        MalformedMessage: The name of the application is empty or too long.
+    """
+    hello = Hello(
+        MAGIC, VERSION, VERSION, ROLE_PRODUCER, application_id, b"", 0, FLOW_CREDIT, 0, "embedded"
+    )
+    offer = HelloAck(VERSION, "embedded", 1, FLOW_CREDIT, 0, "embedded", 0)
+    task = ConnectingHandshake(hello, credential, secrets.token_bytes(NONCE_BYTES))
+    taskmanager = AcceptingHandshake(
+        offer, access.admission(None), secrets.token_bytes(NONCE_BYTES)
+    )
+    now = time.time()
+    # On its way through the bytes a name is checked as one that comes from a connection.
+    to_taskmanager: list[Message] = [decode_control(encode(task.hello)[PREFIX_BYTES:])]
+    while to_taskmanager:
+        step = taskmanager.receive(to_taskmanager.pop(0), _NO_BINDING, now)
+        for reply in step.replies:
+            to_taskmanager += task.receive(reply, _NO_BINDING, now).replies
+    return taskmanager.application_id or application_id

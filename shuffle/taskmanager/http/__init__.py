@@ -1,0 +1,1 @@
+"""The HTTP port: metrics, status and health, served by a thread of its own."""

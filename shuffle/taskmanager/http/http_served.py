@@ -1,0 +1,27 @@
+"""The settings and callbacks of the HTTP server, shared by its two threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ...counters import BoundedCounts
+    from ..config.taskmanager_config import HttpConfig
+    from ..status.status import TaskManagerStatus
+    from .http_access import HttpAccess
+
+LISTEN_BACKLOG: Final = 128
+"""Requests that may wait to be accepted: those of a scraper or two, and of people."""
+
+
+class Served(NamedTuple):
+    """The arguments of :class:`~.http.HttpServer`."""
+
+    config: HttpConfig
+    status: Callable[[], TaskManagerStatus]
+    drain: Callable[[bool], Awaitable[None]]
+    undrain: Callable[[], Awaitable[None]] | None
+    access: HttpAccess
+    dropped: BoundedCounts

@@ -1,0 +1,145 @@
+"""Runs a TaskManager as a process: signals, exit code, and the steps of the stop."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ....transport import descriptors
+from ....transport import loop as event_loop
+from ....transport.loop import start_task
+from ..config.taskmanager_config import ConfigError, TaskManagerConfig
+from ..taskmanager import TaskManager
+from .signals import FAILURE, ProcessSignals
+
+_log = logging.getLogger(__name__)
+
+STORAGE_SECONDS = 10.0
+"""Time that threads get to end their writes when everything else has ended."""
+
+
+def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) -> int:
+    """Run a TaskManager until SIGTERM or SIGINT.
+
+    Args:
+        config: All settings.
+        load_again: Reads the configuration anew; may raise ConfigError.
+
+    A signal starts these steps:
+
+    1. Drain, for ``drain_timeout_seconds`` at most: new map outputs are refused, and transfers that
+       have begun may end. With ``drain_migrate`` all map outputs move to other TaskManagers.
+    2. Flush and close connections, then close the storage. Both have deadlines of their own.
+
+    After the deadlines, or at a second signal, the process ends at once with exit code 1, even if
+    its threads hang. Committed data is safe in either case. The process must end after this
+    function: the deadline applies until then.
+
+    If the lock of a directory is gone, the TaskManager does not drain and the exit code is 1,
+    because another TaskManager may use the directory then.
+
+    SIGHUP loads the TLS files again, and the quotas of the configuration. The limit of open files
+    becomes the highest that the process may have.
+
+    Returns:
+        The exit code: 0 after an orderly end.
+
+    Raises:
+        SluiceError: The TaskManager could not start.
+    """
+    descriptors.raise_limit()
+    signals = ProcessSignals(config.drain_timeout_seconds + _closing_seconds(config))
+    signals.start()
+    return event_loop.run(_serve(config, load_again, signals), config.transport.event_loop)
+
+
+async def _serve(
+    config: TaskManagerConfig,
+    load_again: Callable[[], TaskManagerConfig],
+    signals: ProcessSignals,
+) -> int:
+    stop = asyncio.Event()
+    unlocked = asyncio.Event()
+    taskmanager = TaskManager(config, unlocked.set)
+    loop = asyncio.get_running_loop()
+    signals.notify(loop, stop.set, _Reloads(taskmanager, load_again).request)
+    try:
+        await taskmanager.start()
+        drained = start_task(_drain_at(stop, taskmanager, config))
+        ended = start_task(unlocked.wait())
+        await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (drained, ended):
+            each.cancel()
+        signals.end_within(_closing_seconds(config))
+        await taskmanager.stop()
+        if unlocked.is_set():
+            return FAILURE
+        await drained
+    except BaseException:
+        signals.end_within(STORAGE_SECONDS)
+        raise
+    return 0
+
+
+def _closing_seconds(config: TaskManagerConfig) -> float:
+    return config.transport.close_timeout_seconds + STORAGE_SECONDS
+
+
+class _Reloads:
+    """Reloads TLS files and quotas, in a thread and one reload at a time."""
+
+    def __init__(
+        self, taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig]
+    ) -> None:
+        self._taskmanager = taskmanager
+        self._load_again = load_again
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def request(self) -> None:
+        """Reload; if a reload is under way, reload once more after it."""
+        if self._taskmanager.state == "starting":
+            _log.info("SIGHUP received: the files are being read for the first time")
+            return
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = start_task(self._run())
+
+    async def _run(self) -> None:
+        while self._wanted:
+            self._wanted = False
+            await self._reload()
+
+    async def _reload(self) -> None:
+        environment = self._taskmanager.environment
+        tls = environment.listener.tls
+        if tls is None:
+            _log.info("SIGHUP received: loading the quotas again")
+        else:
+            _log.info("SIGHUP received: loading the quotas and the TLS files again")
+            await asyncio.to_thread(tls.reload)  # logs the result
+        try:
+            config = await asyncio.to_thread(self._load_again)
+        except ConfigError as error:
+            for problem in error.problems:
+                _log.error("the quotas stay as they are: %s", problem)
+            return
+        environment.set_quotas(config.quotas)
+        _log.info("the quotas are those of the configuration now")
+
+
+async def _drain_at(
+    stop: asyncio.Event, taskmanager: TaskManager, config: TaskManagerConfig
+) -> None:
+    """Wait for the signal, then drain.
+
+    Cancellation: safe.
+    """
+    await stop.wait()
+    drain_seconds = config.drain_timeout_seconds
+    try:
+        async with asyncio.timeout(drain_seconds):
+            await taskmanager.drain(to_stop=True, migrate=config.drain_migrate)
+    except TimeoutError:
+        _log.warning("drain timed out after %g s; aborting transfers", drain_seconds)
+        if config.drain_migrate:
+            _log.warning("%s", taskmanager.environment.copies.migration.progress)

@@ -1,0 +1,1 @@
+"""Replicas of map outputs on other TaskManagers, and migration to them."""

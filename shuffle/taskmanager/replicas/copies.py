@@ -1,0 +1,182 @@
+"""Copies and moves of the map outputs of one TaskManager: the facade of this package.
+
+::
+
+    commit ─▶ Replication ──┬─▶ CopyMaker ─▶ copier ──▶ another TaskManager
+    drain  ─▶ Migration ────┘
+              KnownTaskManagers: who there is, Watches: who is away or lost, Holdings: who has what
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ....transport.connector import Address
+from ....transport.host_port import split_host_port
+from ...client.producer_leg import ProducerLeg
+from ...counters import Counters
+from ...names import ShuffleKey, TaskManagerPlace
+from ..cluster.known_taskmanagers import KnownTaskManagers
+from ..cluster.taskmanager_watch import Presence
+from ..cluster.watch_leg import WatchLeg
+from ..cluster.watches import Watches
+from ..config.sections import ClusterConfig, ReplicationConfig
+from ..serve.result_partition_manager import ResultPartitionManager
+from ..store.output_index import Lost
+from ..store.shuffle_store import ShuffleStore
+from .copy_maker import CopyMaker
+from .migration import Migration
+from .replication import Replication, ReplicationServices
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+
+class CopiesConfig(NamedTuple):
+    """The settings of copies.
+
+    Attributes:
+        replication: Numbers and times.
+        cluster: The other TaskManagers.
+    """
+
+    replication: ReplicationConfig = ReplicationConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+
+class Connector(Protocol):
+    """Connects to other TaskManagers."""
+
+    def own_host(self) -> str:
+        """Return the host at which others reach this TaskManager."""
+
+    async def copier(self, address: Address, application_id: str) -> ProducerLeg:
+        """Connect in order to write copies of an application's map outputs."""
+
+    async def watch(self, address: Address) -> WatchLeg:
+        """Connect in order to know whether the other TaskManager lives."""
+
+
+class Drivers(Protocol):
+    """The drivers that are connected."""
+
+    def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Tell the drivers of an application that copies are here."""
+
+    def tell_moved(
+        self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
+    ) -> Iterable["Future[None]"]:
+        """Tell them that map outputs are elsewhere; what is returned ends when they take note."""
+
+
+class Copies:
+    """Copies and moves the map outputs of one TaskManager.
+
+    Args:
+        partitions: Sends readers elsewhere.
+        store: Has the map outputs.
+        connector: Connects to other TaskManagers.
+        drivers: The drivers that are connected.
+        lives: Tells whether an application has clients here, or had them lately.
+        counters: Its counters.
+        config: The settings.
+    """
+
+    def __init__(
+        self,
+        partitions: ResultPartitionManager,
+        store: ShuffleStore,
+        connector: Connector,
+        drivers: Drivers,
+        lives: Callable[[str], bool],
+        counters: Counters,
+        config: CopiesConfig,
+    ) -> None:
+        self._store = store
+        self._partitions = partitions
+        self._drivers = drivers
+        known = KnownTaskManagers(store.taskmanager_id)
+        maker = CopyMaker(store, connector.copier, store.taskmanager_id, counters)
+        watches = Watches(
+            known, connector.watch, config.replication.lost_after_seconds, self._changed
+        )
+        services = ReplicationServices(
+            store=store,
+            known=known,
+            maker=maker,
+            watches=watches,
+            configured=[_address(each) for each in config.cluster.taskmanagers],
+            own_host=connector.own_host,
+            lives=lives,
+            counters=counters,
+            config=config.replication,
+        )
+        self.on_lost: Callable[[str], None] = lambda _: None
+        """Called with the id of a TaskManager that counts as lost."""
+        self.others = known
+        self.watches = watches
+        self.maker = maker
+        self.replication = Replication(services, drivers.tell_held)
+        to_remote = None if store.remote is None else store.move_to_remote
+        self.migration = Migration(
+            services, self.replication, partitions.moved, drivers.tell_moved, to_remote
+        )
+
+    def start(self) -> None:
+        """Record the map outputs that were found at the start."""
+        self.replication.adopt(
+            output
+            for shuffle in self._store.shuffles()
+            for output in self._store.map_outputs(shuffle.key).values()
+        )
+
+    def known(self, application_id: str, place: TaskManagerPlace) -> None:
+        """Record a TaskManager that a driver names.
+
+        Raises:
+            LimitExceeded: The application has named as many as it may.
+        """
+        self.replication.known(application_id, place)
+
+    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
+        """Forget a released shuffle, or its map attempts below ``end``."""
+        if end is None:
+            self.replication.released(lambda other: other == key)
+        else:
+            self.replication.lost({key: self.replication.holdings.below(key, end)})
+        self.migration.forget(
+            lambda each: each.shuffle == key and (end is None or each.map_attempt_id < end)
+        )
+
+    def application_released(self, application_id: str) -> None:
+        """Forget an application that has ended."""
+        self.replication.application_released(application_id)
+        self.migration.forget(lambda each: each.shuffle.application_id == application_id)
+
+    def let_go(self, application_id: str) -> None:
+        """Do not keep an application alive at other TaskManagers any more."""
+        self.maker.end_application(application_id)
+
+    def lost(self, lost: Lost) -> None:
+        """Forget map outputs that were lost with a directory."""
+        self.replication.lost(lost)
+
+    def undo_moves(self) -> None:
+        """Let map outputs that have moved be read here again, and tell the drivers."""
+        for key, map_attempt_ids in self.migration.undo().items():
+            self._drivers.tell_held(key, map_attempt_ids)
+
+    async def close(self) -> None:
+        """Give up what is under way, and close all connections. Idempotent."""
+        await self.replication.close()
+
+    def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
+        self.replication.changed(taskmanager_id, now, before)
+        if now is Presence.LOST:
+            self.on_lost(taskmanager_id)
+
+
+def _address(text: str) -> Address:
+    found = split_host_port(text)
+    if found is None:
+        raise ValueError(f'"{text}" is not an address')  # the configuration has checked it
+    return Address(*found)

@@ -1,0 +1,274 @@
+"""Moves the map outputs of a TaskManager that is to leave to others.
+
+Each map output takes these steps:
+
+1. It is copied to another TaskManager, or one that has it already is found. Known holders are asked
+   first, then the others in its rendezvous order, those on other hosts before those on this one.
+   If none takes it, the remote tier does, where there is one.
+2. The drivers of its application are told the new place, and take note. Without a driver, or when
+   it does not answer in time, the move goes on.
+3. Readers are sent to the new place by ``PARTITION_MOVED``.
+
+Nothing is removed here: the map output goes with its shuffle. So a TaskManager that takes work
+again, or is restarted, has one copy more than it needs.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from ....transport.loop import run_together
+from ...errors import failure_of
+from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from ..cluster.taskmanager_watch import Presence
+from ..serve.moved_outputs import MovedOutputs
+from ..store.stored_outputs import MapOutput
+from .copy_maker import Outcome
+from .replication import Replication, ReplicationServices
+
+_log = logging.getLogger(__name__)
+
+CHUNK: Final = 256
+"""Map outputs of a shuffle of which drivers are told at a time."""
+
+PASSES: Final = 3
+"""Times that all others are asked for a map output before it counts as one that stays."""
+
+MOST_REFUSALS: Final = 3
+"""Refusals in a row after which another TaskManager is not asked any more in a pass."""
+
+PAUSE_SECONDS: Final = 0.5
+"""Time before the second time; it doubles."""
+
+TellMoved: TypeAlias = Callable[
+    [ShuffleKey, TaskManagerPlace, Sequence[int]], Iterable["asyncio.Future[None]"]
+]
+MoveToRemote: TypeAlias = Callable[[MapOutput], Awaitable[None]]
+
+
+class MigrationProgress(NamedTuple):
+    """How far the move of a TaskManager's map outputs has come.
+
+    Attributes:
+        active: Whether it moves them.
+        moved: Map outputs that are read elsewhere.
+        left: Map outputs that are still read here, those that stay included.
+        staying: Map outputs that nobody takes.
+        reason: Why they stay; empty if none does.
+    """
+
+    active: bool
+    moved: int
+    left: int
+    staying: int
+    reason: str
+
+    def __str__(self) -> str:
+        text = f"{self.moved} map outputs moved, {self.left} left"
+        return f"{text}; {self.staying} stay: {self.reason}" if self.staying else text
+
+
+class Migration:
+    """Moves the map outputs of one TaskManager.
+
+    Args:
+        services: The parts of the TaskManager.
+        replication: Knows who has copies.
+        moved: Sends readers to new places.
+        tell_moved: Tells drivers of new places; returns what ends when each has taken note.
+        to_remote: Moves a map output to the remote tier, from where every TaskManager serves it.
+    """
+
+    def __init__(
+        self,
+        services: ReplicationServices,
+        replication: Replication,
+        moved: MovedOutputs,
+        tell_moved: TellMoved,
+        to_remote: MoveToRemote | None,
+    ) -> None:
+        self._services: Final = services
+        self._replication: Final = replication
+        self._moved: Final = moved
+        self._tell_moved: Final = tell_moved
+        self._to_remote: Final = to_remote
+        self._staying: dict[MapAttemptKey, str] = {}
+        self._refusals: Counter[str] = Counter()
+        """Refusals in a row of this pass, by TaskManager."""
+        self._active = False
+
+    @property
+    def progress(self) -> MigrationProgress:
+        """How far it has come."""
+        moved = len(self._moved)
+        left = self._services.store.statistics().map_outputs - moved
+        reason = ""
+        if self._staying:
+            ((reason, _),) = Counter(self._staying.values()).most_common(1)
+        return MigrationProgress(self._active, moved, max(left, 0), len(self._staying), reason)
+
+    async def run(self) -> MigrationProgress:
+        """Move all map outputs that are here, and return how far that came.
+
+        Raises:
+            RuntimeError: It is under way already.
+
+        Cancellation: safe; copies under way are given up, what has moved stays moved.
+        """
+        if self._active:
+            raise RuntimeError("map outputs are being moved already")
+        self._active = True
+        services = self._services
+        try:
+            if services.configured:
+                services.watches.configure(services.configured)
+                await services.watches.configured()
+            pause = PAUSE_SECONDS
+            for number in range(PASSES):
+                if number:
+                    await asyncio.sleep(pause)  # others may have room by then, or be back
+                    pause *= 2
+                self._staying.clear()
+                self._refusals.clear()
+                await self._run_once()
+                if not self._staying:
+                    break
+        finally:
+            self._active = False
+            services.let_go()
+        progress = self.progress
+        _log.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
+        return progress
+
+    def undo(self) -> dict[ShuffleKey, list[int]]:
+        """Let map outputs be read here again; return those that had moved and are here."""
+        self._staying.clear()
+        lookup = self._services.store.lookup
+        back = {
+            key: [each for each in attempts if lookup(key, each) is not None]
+            for key, attempts in self._moved.take_back().items()
+        }
+        return {key: attempts for key, attempts in back.items() if attempts}
+
+    def forget(self, released: Callable[[MapAttemptKey], bool]) -> None:
+        """Forget why released map outputs stay here."""
+        for attempt in [each for each in self._staying if released(each)]:
+            del self._staying[attempt]
+
+    async def _run_once(self) -> None:
+        """Try each map output that has not moved once."""
+        tried: set[MapAttemptKey] = set()
+        while chunks := list(self._chunks(tried)):
+            for key, map_attempt_ids in chunks:
+                tried.update(MapAttemptKey(key, each) for each in map_attempt_ids)
+                await self._move(key, map_attempt_ids)
+
+    def _chunks(self, tried: set[MapAttemptKey]) -> Iterator[tuple[ShuffleKey, list[int]]]:
+        """Yield the map outputs that have not moved and were not tried; some come meanwhile."""
+        for key in [shuffle.key for shuffle in self._services.store.shuffles()]:
+            left = [
+                each
+                for each in self._services.store.map_outputs(key)
+                if self._moved.place(key, each) is None and MapAttemptKey(key, each) not in tried
+            ]
+            for first in range(0, len(left), CHUNK):
+                yield key, left[first : first + CHUNK]
+
+    async def _move(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Move some map outputs of a shuffle."""
+        waiting = iter(map_attempt_ids)
+        places: dict[int, TaskManagerPlace] = {}
+
+        async def copy_some() -> None:
+            for map_attempt_id in waiting:
+                output = self._services.store.lookup(key, map_attempt_id)
+                if output is not None:
+                    place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
+                    if place is not None:
+                        places[map_attempt_id] = place
+
+        streams = min(self._services.config.copy_streams, len(map_attempt_ids))
+        await run_together(copy_some() for _ in range(streams))
+        if not places:
+            return
+        noted: list[asyncio.Future[None]] = []
+        by_place = sorted(places, key=lambda each: places[each])
+        for place, attempts in itertools.groupby(by_place, key=lambda each: places[each]):
+            noted += self._tell_moved(key, place, list(attempts))
+        if noted:
+            seconds = self._services.config.move_noted_timeout_seconds
+            _, late = await asyncio.wait(noted, timeout=seconds)
+            if late:
+                _log.warning("a driver has taken no note of a move for %g s", seconds)
+        if self._services.store.map_outputs(key):  # else it was released meanwhile
+            self._moved.move(key, places)
+            self._services.counters.map_outputs_moved += len(places)
+
+    async def _copy(self, attempt: MapAttemptKey, output: MapOutput) -> TaskManagerPlace | None:
+        """See that a map output is elsewhere; return where, or None if it stays."""
+        with output.kept():  # it may be released between two attempts
+            place, reason = await self._elsewhere(attempt, output)
+        if place is None and self._services.store.lookup(*attempt) is output:
+            self._staying[attempt] = reason
+        return place
+
+    async def _elsewhere(
+        self, attempt: MapAttemptKey, output: MapOutput
+    ) -> tuple[TaskManagerPlace | None, str]:
+        """Return a place that has a map output or is given it; if there is none, why."""
+        services = self._services
+        candidates = list(self._candidates(attempt, output))
+        for place, has_it in candidates:
+            if self._refusals[place.taskmanager_id] >= MOST_REFUSALS:
+                continue
+            pace = _at_once if has_it else None
+            outcome = await services.maker.make(output, place, pace, moved=True)
+            if outcome is not Outcome.FAILED:
+                self._refusals[place.taskmanager_id] += 1
+            if outcome.is_there:
+                del self._refusals[place.taskmanager_id]
+                self._replication.holdings.has(attempt, place.taskmanager_id)
+                return place, ""
+        reason = services.maker.last_refusal if candidates else "no other TaskManager is known"
+        if self._to_remote is not None:
+            try:
+                await self._to_remote(output)
+            except Exception as error:  # noqa: BLE001
+                reason = str(failure_of(error, "moving a map output to the remote tier"))
+            else:
+                if candidates:
+                    return candidates[0][0], ""  # it serves what the remote tier has
+                reason = "it is in the remote tier, and no other TaskManager is known to serve it"
+        return None, reason
+
+    def _candidates(
+        self, attempt: MapAttemptKey, output: MapOutput
+    ) -> Iterator[tuple[TaskManagerPlace, bool]]:
+        """Yield places in the order to ask them, and whether one may have the map output."""
+        services = self._services
+        holding = self._replication.holdings.get(attempt)
+        may_have_it = set() if holding is None else set(holding.others)
+        if output.origin:
+            may_have_it.add(output.origin)
+        places = [
+            place
+            for place in services.known.order(attempt)
+            if services.watches.presence(place.taskmanager_id) is not Presence.LOST
+        ]
+        application_id, own_host = attempt.shuffle.application_id, services.own_host()
+        places.sort(
+            key=lambda place: (
+                place.taskmanager_id not in may_have_it,
+                not services.maker.may_ask(place.taskmanager_id, application_id),
+                place.host == own_host,
+            )
+        )
+        for place in places:
+            yield place, place.taskmanager_id in may_have_it
+
+
+async def _at_once(length: int) -> None:
+    """Wait for nothing: a move goes at full speed."""

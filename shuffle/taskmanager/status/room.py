@@ -1,0 +1,63 @@
+"""Tells whether the storage has room for new map outputs, with a hysteresis.
+
+A store that is full to the brim has room again with every map output that is dropped, and loses it
+with the next region. A TaskManager that was ready and not ready by turns would be of no use to
+whoever distributes work. So it stays full until there is room for several regions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .table import approximate_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..store.tiers.tier import TierStatistics
+
+REGION_BYTES: Final = 2 * 1024 * 1024
+"""The largest region that a Spark task sends by default (``spark.sluice.writer.regionSize``). With
+less than that in one piece a tier counts as full."""
+
+ROOM_BYTES: Final = 8 * REGION_BYTES
+"""With that much in one piece a store that was full has room again."""
+
+REGIONS_OF_A_SMALL_TIER: Final = 16
+"""A tier smaller than that many regions counts as full with less: by as many times its size."""
+
+
+class StorageRoom:
+    """Remembers whether the storage of one TaskManager is full."""
+
+    def __init__(self) -> None:
+        self._full = False
+
+    def none_because(self, tiers: Sequence[TierStatistics]) -> str | None:
+        """Look at the tiers; return the reason why none has room for a region, None if one has."""
+        taking = [tier for tier in tiers if tier.healthy]
+        size = max((_size(tier) for tier in taking), default=0)
+        if self._full:
+            needed = min(ROOM_BYTES, size // 2)
+        else:
+            needed = min(REGION_BYTES, size // REGIONS_OF_A_SMALL_TIER)
+        # A tier of no size, such as a disk with a quota of 0, has no room however little is needed.
+        self._full = not any(tier.largest_free_bytes >= max(needed, 1) for tier in taking)
+        if not self._full:
+            return None
+        pieces = ", ".join(f"{tier.kind} {tier.directory} {_state(tier)}" for tier in tiers)
+        return f"no storage has room for a region in one piece: {pieces}"
+
+
+def _state(tier: TierStatistics) -> str:
+    """Return why a tier has no room for a region."""
+    if not tier.healthy:
+        return "is out of use"
+    if tier.reason:
+        return f"takes no region: {tier.reason}"
+    return f"has {approximate_size(tier.largest_free_bytes)}"
+
+
+def _size(tier: TierStatistics) -> int:
+    """Return the capacity of a tier; without a limit of its own it counts as a large one."""
+    return 2 * ROOM_BYTES if tier.capacity_bytes is None else tier.capacity_bytes

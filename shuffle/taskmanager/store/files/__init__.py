@@ -1,0 +1,1 @@
+"""Files and threads: system calls, queues of I/O, the format of files."""

@@ -1,0 +1,1 @@
+"""Data directories: which there are, and their health."""

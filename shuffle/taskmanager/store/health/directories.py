@@ -1,0 +1,181 @@
+"""Storage directories: private, locked against a second daemon, with the TaskManager's id."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import StorageInUse, StorageUnavailable
+from ..tiers.tier import FULL
+
+LOCK_NAME = "lock"
+ID_NAME = "taskmanager-id"
+
+_ID_BYTES = 8
+_ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
+
+
+class DirectoryLock:
+    """An exclusive lock on a directory, held until :meth:`release` or the end of the process.
+
+    There are two locks. The lock of the directory itself holds even if the file is removed. The
+    lock of the file works on file systems that cannot lock directories, such as NFS, and against
+    older releases. The kernel drops both when the process ends, so a killed daemon leaves no lock.
+
+    Args:
+        directory: The directory; a missing one is created, for this user alone.
+
+    Raises:
+        StorageInUse: Another process holds the lock.
+        StorageUnavailable: The directory cannot be made or written, or belongs to another user.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / LOCK_NAME
+        """The lock file, which contains the id of the process."""
+        with contextlib.ExitStack() as opened:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                refuse_other_owner(directory)
+                # Lock the directory before the file is made: a start that fails must not bring
+                # back a file that was removed.
+                fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, fd)
+                _lock_directory(fd)
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                opened.callback(os.close, self._fd)
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _write_holder(self._fd)
+            except OSError as error:
+                if error.errno == errno.EWOULDBLOCK:
+                    raise StorageInUse(directory, _holder(self.path)) from error
+                raise StorageUnavailable(directory, error.strerror or str(error)) from error
+            self._opened = opened.pop_all()
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the lock file."""
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
+
+    def release(self) -> None:
+        """Unlock the directory. Idempotent."""
+        self._opened.close()
+
+
+def _lock_directory(fd: int) -> None:
+    """Lock a directory itself, if its file system can.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
+
+
+def _write_holder(fd: int) -> None:
+    """Write the process id into a lock file, for messages: it is locked without it, too."""
+    text = str(os.getpid()).encode()
+    try:
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+
+
+def _holder(path: Path) -> str:
+    """Return the process id in a lock file; empty if there is none."""
+    try:
+        return path.read_bytes()[:32].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def taskmanager_id(directories: Iterable[Path]) -> str:
+    """Read the stable id of this TaskManager, or make a random one and keep it.
+
+    Spark's map statuses name a TaskManager by this id, so it must survive restarts. Every directory
+    keeps a copy, that of the memory tier too, so that it survives the loss of any disk.
+
+    Args:
+        directories: The locked directories, in the order in which they are asked.
+
+    Raises:
+        StorageUnavailable: No directory takes the file.
+    """
+    known = list(directories)
+    identity = next((found for d in known if (found := _read_id(d))), None)
+    if identity is None:
+        identity = secrets.token_hex(_ID_BYTES)
+    kept = 0
+    failure = ""
+    for directory in known:
+        if _read_id(directory) == identity:
+            kept += 1
+            continue
+        try:
+            keep_id(identity, directory)
+            kept += 1
+        except StorageUnavailable as error:
+            failure = error.reason
+    if not kept:
+        raise StorageUnavailable(
+            ", ".join(map(str, known)), f"the TaskManager's id cannot be kept: {failure}"
+        )
+    return identity
+
+
+def keep_id(identity: str, directory: Path) -> None:
+    """Keep the id of this TaskManager in a directory.
+
+    Raises:
+        StorageUnavailable: The directory does not take the file.
+    """
+    try:
+        temporary = directory / f"{ID_NAME}.new"
+        temporary.write_text(identity + "\n", encoding="ascii")
+        temporary.replace(directory / ID_NAME)
+    except OSError as error:
+        raise StorageUnavailable(directory, str(error)) from error
+
+
+def has_same_id(directory: Path, others: Iterable[Path]) -> bool:
+    """Return whether a directory has the id of a TaskManager, and one of the others has it too."""
+    identity = _read_id(directory)
+    return identity is not None and any(_read_id(other) == identity for other in others)
+
+
+def _read_id(directory: Path) -> str | None:
+    try:
+        text = (directory / ID_NAME).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _ID.fullmatch(text) else None
+
+
+def refuse_other_owner(directory: Path) -> None:
+    """Refuse a directory that another user may have made in a shared place like /tmp.
+
+    Raises:
+        StorageUnavailable: It belongs to another user, or is a link of another user.
+        OSError: It is not there.
+    """
+    for path in (directory.absolute(), directory.resolve()):
+        owner = path.lstat().st_uid
+        parent = path.parent.stat()
+        if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:
+            raise StorageUnavailable(
+                directory,
+                f"it belongs to user {owner}, not to user {os.geteuid()}",
+                "Remove it, or configure another directory",
+            )

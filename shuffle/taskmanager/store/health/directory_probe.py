@@ -1,0 +1,143 @@
+"""A probe of a storage directory: is it still the same one, and does it take and return bytes?
+
+The bytes go to a small file of their own and past the page cache where the file system allows it,
+so that the answer is the disk's.
+"""
+
+import errno
+import mmap
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..errors import StorageUnavailable
+from ..files.file_calls import UNSUPPORTED, read_into, write_from
+from ..tiers.tier import FULL
+from .directories import refuse_other_owner
+from .directory_health import Condition, Finding
+
+PROBE_NAME: Final = "health"
+
+_PROBE_BYTES: Final = 4096
+_OWN_TROUBLE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+"""Errors that tell of this process or host, and not of the disk."""
+
+_ABSENT: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN}
+)
+
+
+class ProbedDirectory(NamedTuple):
+    """A directory, and what must be found there.
+
+    Attributes:
+        directory: Its path.
+        identity: Device and inode of the directory; None: any will do.
+        files: Paths there, with device and inode of each.
+        lock: Path of its lock file, with device and inode; None: it is not checked.
+        make: Whether it is made if it is missing.
+    """
+
+    directory: Path
+    identity: tuple[int, int] | None = None
+    files: tuple[tuple[Path, tuple[int, int]], ...] = ()
+    lock: tuple[Path, tuple[int, int]] | None = None
+    make: bool = False
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Return device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
+    """Look at a directory, write to it and read back. Blocks.
+
+    Args:
+        probed: The directory.
+        slow_seconds: A disk that takes longer is of no use.
+    """
+    try:
+        if probed.make:
+            probed.directory.mkdir(mode=0o700, exist_ok=True)
+        missing = _missing(probed)
+        if missing:
+            return Finding(Condition.GONE, missing)
+        unlocked = "" if probed.lock is None else _missing_file(*probed.lock)
+        if unlocked:
+            return Finding(Condition.UNLOCKED, unlocked)
+        refuse_other_owner(probed.directory)
+        began = time.monotonic()
+        same = _write_and_read(probed.directory / PROBE_NAME)
+        seconds = time.monotonic() - began
+    except StorageUnavailable as error:
+        return Finding(Condition.BAD, error.reason)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return Finding(Condition.GONE, f"it is gone: {error.strerror}")
+        if error.errno in _OWN_TROUBLE:
+            return Finding(Condition.UNKNOWN)
+        if error.errno in FULL:
+            return Finding(Condition.GOOD)  # the tier itself knows when it has room again
+        return Finding(Condition.BAD, f"a probe failed: {error.strerror or error}")
+    if not same:
+        return Finding(Condition.BAD, "a probe read other bytes than it had written")
+    if seconds > slow_seconds:
+        return Finding(Condition.BAD, slow_reason(seconds, slow_seconds))
+    return Finding(Condition.GOOD)
+
+
+def slow_reason(seconds: float, slow_seconds: float) -> str:
+    """Say that a disk is too slow."""
+    return (
+        f"it is slow: {_PROBE_BYTES} bytes took {seconds:.1f} s "
+        f"(limit slow_disk_seconds = {slow_seconds:g})"
+    )
+
+
+def _missing(probed: ProbedDirectory) -> str:
+    """Return what is missing; empty if everything is there."""
+    if probed.identity not in (None, identity_of(probed.directory.stat())):
+        return "another directory has its place"
+    return next(filter(None, (_missing_file(*each) for each in probed.files)), "")
+
+
+def _missing_file(path: Path, identity: tuple[int, int]) -> str:
+    """Return why a file is missing; empty if it is still there."""
+    try:
+        found = identity_of(path.stat())
+    except FileNotFoundError:
+        return f"{path.name} was removed"
+    return "" if found == identity else f"another file has the place of {path.name}"
+
+
+def _write_and_read(path: Path) -> bool:
+    """Write bytes that were never there and read them; return whether they are the same.
+
+    Some file systems refuse ``O_DIRECT`` when a file is opened, others only when it is written or
+    read. Their page cache answers.
+    """
+    direct = getattr(os, "O_DIRECT", 0)
+    if direct:
+        try:
+            return _write_and_read_with(path, direct)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+    return _write_and_read_with(path, 0)
+
+
+def _write_and_read_with(path: Path, direct: int) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | direct, 0o600)
+    try:
+        with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as the disk wants it
+            written = secrets.token_bytes(16) * (_PROBE_BYTES // 16)
+            memory[:] = written
+            write_from(fd, [memory], 0)
+            memory[:] = bytes(_PROBE_BYTES)
+            read_into(fd, [memory], 0)
+            return memory[:] == written
+    finally:
+        os.close(fd)

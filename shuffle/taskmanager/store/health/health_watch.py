@@ -1,0 +1,133 @@
+"""Probes the storage directories while the TaskManager runs, and draws the consequences.
+
+Each directory has a task and a thread of its own, so that a disk that does not answer holds up no
+other one. A probe that is under way for too long counts as failed, and no other one is made until
+it has ended.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from .....transport.loop import start_task
+from ...config.sections import StorageConfig
+from ..files.io_threads import IoThreads
+from ..tiers.tier import ArenaTier
+from .directory_health import (
+    Change,
+    Condition,
+    DirectoryHealth,
+    Finding,
+    HealthState,
+)
+from .directory_probe import ProbedDirectory, probe, slow_reason
+
+logger = logging.getLogger(__name__)
+
+
+class WatchedStore(Protocol):
+    """What the watch knows of a store."""
+
+    def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
+        """Return the tier of a directory, if it has one, and what must be found there."""
+
+    def leave_out(self, tier: ArenaTier, reason: str) -> None:
+        """Give a directory nothing new."""
+
+    def lose(self, tier: ArenaTier, reason: str) -> None:
+        """Forget what a directory held."""
+
+    def unlocked(self, tier: ArenaTier, reason: str) -> None:
+        """Stop using all directories: the lock of one is gone."""
+
+    async def take_back(self, tier: ArenaTier) -> bool:
+        """Use a directory again; return whether that went well."""
+
+    async def make_anew(self, directory: Path) -> bool:
+        """Use a directory again, empty; return whether that went well."""
+
+
+class HealthWatch:
+    """Watches the directories of a store.
+
+    Args:
+        store: The store.
+        directories: What is watched, each with whether it could be used at the start.
+        config: How often, and what counts as slow.
+    """
+
+    def __init__(
+        self, store: WatchedStore, directories: dict[Path, bool], config: StorageConfig
+    ) -> None:
+        self._store = store
+        self._interval_seconds = config.health_check_seconds
+        self._slow_seconds = config.slow_disk_seconds
+        self._threads = {each: IoThreads(1, "sluice-health") for each in directories}
+        self._tasks = [
+            start_task(self._watch(directory, DirectoryHealth(_state(usable))))
+            for directory, usable in directories.items()
+        ]
+
+    async def close(self) -> None:
+        """Stop watching; a probe that is under way is waited for."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for threads in self._threads.values():
+            await asyncio.to_thread(threads.end)
+
+    async def _watch(self, directory: Path, health: DirectoryHealth) -> None:
+        while True:
+            await asyncio.sleep(self._interval_seconds)
+            tier, probed = self._store.watched(directory)
+            if tier is not None and not tier.healthy:
+                health.failed()
+            under_way = start_task(self._threads[directory].run(probe, probed, self._slow_seconds))
+            try:
+                await asyncio.wait({under_way}, timeout=self._slow_seconds)
+                if not under_way.done():
+                    slow = slow_reason(self._slow_seconds, self._slow_seconds)
+                    await self._draw(directory, tier, health, Finding(Condition.BAD, slow))
+                finding = await asyncio.shield(under_way)
+            except asyncio.CancelledError:
+                await asyncio.wait({under_way})
+                raise
+            if self._store.watched(directory)[1] != probed:
+                continue  # a journal was rewritten meanwhile, or another directory is in its place
+            await self._draw(directory, tier, health, finding)
+
+    async def _draw(
+        self, directory: Path, tier: ArenaTier | None, health: DirectoryHealth, finding: Finding
+    ) -> None:
+        """Apply the outcome of a probe. An error in this must not end the watch."""
+        change = health.take(finding)
+        try:
+            done = await self._change(directory, tier, change, finding.reason)
+        except Exception:
+            logger.exception("storage directory %s: %s failed", directory, change.value)
+            done = False
+        if not done:
+            health.stays_out(empty=change is Change.MAKE_ANEW)
+
+    async def _change(
+        self, directory: Path, tier: ArenaTier | None, change: Change, reason: str
+    ) -> bool:
+        if change is Change.MAKE_ANEW:
+            return await self._store.make_anew(directory)
+        if tier is not None:
+            match change:
+                case Change.LEAVE_OUT:
+                    self._store.leave_out(tier, reason)
+                case Change.LOSE:
+                    self._store.lose(tier, reason)
+                case Change.STOP:
+                    self._store.unlocked(tier, reason)
+                case Change.TAKE_BACK:
+                    return await self._store.take_back(tier)
+        return True
+
+
+def _state(usable: bool) -> HealthState:
+    return HealthState.IN_USE if usable else HealthState.LOST

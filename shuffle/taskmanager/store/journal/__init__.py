@@ -1,0 +1,1 @@
+"""Journals of map outputs, their replay and recovery."""

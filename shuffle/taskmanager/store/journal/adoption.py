@@ -1,0 +1,224 @@
+"""Occupies the extents of the map outputs that a previous run committed.
+
+There may be hundreds of thousands of them, and nothing is served until all are adopted. So work
+that can be done once for a shuffle, such as counting, is not done for each map output.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from ....names import MapAttemptKey, ShuffleKey
+from ...bounds.accounts import Accounts
+from ..extent_reader import checksum_of
+from ..output_index import OutputIndex
+from ..stored_outputs import MapOutput, Region
+from ..tiers.tier import Extent, Tier, is_arena
+from .journal import Entry
+from .replay import Committed, Secured
+from .rows import CommitRow, RegionRow
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A map output that the journals name.
+
+    Attributes:
+        key: Its shuffle.
+        rows: Its rows. If two map outputs claim the same bytes, the one with the newer row gets
+            them.
+        regions: The regions of all rows.
+        extents: The extents of the regions; None where none is occupied.
+        lost: Why it cannot be adopted; empty if it can.
+    """
+
+    key: ShuffleKey
+    rows: Sequence[Committed | Secured]
+    regions: Sequence[RegionRow]
+    extents: list[Extent | None]
+    lost: str = ""
+
+
+class Adoption:
+    """Adopts map outputs into an index.
+
+    Args:
+        tiers: The tiers of this start, by the ids of their arenas.
+        accounts: Applications pay here.
+        index: Gets the map outputs.
+
+    Attributes:
+        forgotten: Committed map outputs that are not there any more.
+    """
+
+    def __init__(self, tiers: Mapping[bytes, Tier], accounts: Accounts, index: OutputIndex) -> None:
+        self._tiers = tiers
+        self._accounts = accounts
+        self._index = index
+        self.forgotten = 0
+        self._adopted: list[_Candidate] = []
+
+    def adopt(
+        self,
+        commits: Iterable[Committed],
+        secured: Iterable[Sequence[Secured]],
+        doubted: set[bytes],
+    ) -> None:
+        """Adopt what can be adopted, all regions of a map output or none.
+
+        Args:
+            commits: The committed ones.
+            secured: The rows of those that are not committed.
+            doubted: Arenas whose bytes are compared with their checksums.
+        """
+        candidates = [_candidate((each,)) for each in commits]
+        committed = len(candidates)
+        candidates += [_candidate(rows) for rows in secured]
+        self._occupy(candidates)
+        if doubted:
+            for each in candidates:
+                if not each.lost:
+                    _verify(each, doubted)
+        for each in candidates:
+            if each.lost:
+                self._forget(each)
+        self._add(_by_shuffle(candidates[:committed]), is_committed=True)
+        self._add(_by_shuffle(candidates[committed:]), is_committed=False)
+
+    def rows_in(self, arena: bytes) -> list[Entry]:
+        """Return the rows that the journal of an arena needs, in the places that they have."""
+        return [
+            each.entry
+            for candidate in self._adopted
+            for each in candidate.rows
+            if any(region.tier_id == arena for region in each.row.regions)
+            or not any(is_arena(region.tier_id) for region in each.row.regions)
+        ]
+
+    def _occupy(self, candidates: Iterable[_Candidate]) -> None:
+        """Occupy the extents of each arena in their order, which costs the allocator least."""
+        claims: dict[bytes, list[tuple[int, int, int, _Candidate]]] = {
+            arena: [] for arena in self._tiers
+        }
+        for each in candidates:
+            for number, (tier_id, offset, _, offsets, _) in enumerate(each.regions):
+                claimed = claims.get(tier_id)
+                if claimed is not None:
+                    claimed.append((offset, offsets[-1], number, each))
+                elif tier_id:
+                    local = is_arena(tier_id)
+                    each.lost = "its arena is gone" if local else "it lies in another remote tier"
+        for arena, claimed in claims.items():
+            if is_arena(arena):  # an object belongs to one row, whatever its number
+                claimed.sort(key=itemgetter(0))
+                _settle(claimed)
+        for arena, claimed in claims.items():
+            adopt = self._tiers[arena].adopt
+            for offset, length, number, each in claimed:
+                if not each.lost:
+                    try:
+                        each.extents[number] = adopt(offset, length, each.key.application_id)
+                    except ValueError as error:
+                        each.lost = str(error)
+
+    def _add(self, found: Mapping[ShuffleKey, list[_Candidate]], *, is_committed: bool) -> None:
+        for key, candidates in found.items():
+            extents = [
+                extent for each in candidates for extent in each.extents if extent is not None
+            ]
+            Extent.charge_all(extents, self._accounts.of(key.application_id))
+            if is_committed:
+                self._index.add_all(key, [*map(_output, candidates)])
+            else:
+                for each in candidates:
+                    self._secure(each)
+            self._adopted += candidates
+
+    def _secure(self, candidate: _Candidate) -> None:
+        first = 0
+        for _, _, row in candidate.rows:
+            end = first + len(row.regions)
+            attempt = MapAttemptKey(row.key, row.map_attempt_id)
+            regions = _regions(candidate.regions[first:end], candidate.extents[first:end])
+            self._index.secure(attempt, row.num_subpartitions, regions)
+            first = end
+
+    def _forget(self, candidate: _Candidate) -> None:
+        row = candidate.rows[0].row
+        logger.warning(
+            "map attempt %d of %s is forgotten: %s", row.map_attempt_id, row.key, candidate.lost
+        )
+        for extent in candidate.extents:
+            if extent is not None:
+                extent.release()
+        self.forgotten += isinstance(row, CommitRow)
+
+
+def _candidate(rows: Sequence[Committed | Secured]) -> _Candidate:
+    first = rows[0].row
+    regions = first.regions
+    if len(rows) > 1:
+        regions = tuple([region for each in rows for region in each.row.regions])
+    return _Candidate(first.key, rows, regions, [None] * len(regions))
+
+
+def _by_shuffle(candidates: Iterable[_Candidate]) -> dict[ShuffleKey, list[_Candidate]]:
+    """Return the candidates that are not lost, by shuffle."""
+    found: defaultdict[ShuffleKey, list[_Candidate]] = defaultdict(list)
+    for each in candidates:
+        if not each.lost:
+            found[each.key].append(each)
+    return found
+
+
+def _output(candidate: _Candidate) -> MapOutput:
+    (each,) = candidate.rows
+    if not isinstance(each, Committed):
+        raise TypeError("secured regions are not a map output")
+    key, map_attempt_id, num_subpartitions, regions, origin, replicas = each.row
+    return MapOutput(
+        key,
+        map_attempt_id,
+        num_subpartitions,
+        tuple(_regions(regions, candidate.extents)),
+        origin,
+        replicas,
+    )
+
+
+def _regions(rows: Iterable[RegionRow], extents: Iterable[Extent | None]) -> list[Region]:
+    return [
+        Region(extent, first_subpartition, offsets, crc32c)
+        for (_, _, first_subpartition, offsets, crc32c), extent in zip(rows, extents, strict=True)
+    ]
+
+
+def _settle(claims: Iterable[tuple[int, int, int, _Candidate]]) -> None:
+    """Decide about claims to the same bytes, which only damage leaves; they come by offset."""
+    end, holder = 0, None
+    for offset, length, _, each in claims:
+        if each.lost:
+            continue
+        if holder is not None and offset < end:
+            older = min(holder, each, key=lambda candidate: candidate.rows[-1].entry)
+            older.lost = "it overlaps a newer one"
+            if older is each:
+                continue
+        end, holder = offset + length, each
+
+
+def _verify(candidate: _Candidate, doubted: set[bytes]) -> None:
+    for region, extent in zip(candidate.regions, candidate.extents, strict=True):
+        if region.tier_id in doubted and extent is not None:
+            try:
+                found = checksum_of(extent)
+            except OSError as error:
+                candidate.lost = str(error)
+                return
+            if found != region.crc32c:
+                candidate.lost = "its bytes do not have their checksum"
+                return

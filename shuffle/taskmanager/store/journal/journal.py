@@ -1,0 +1,455 @@
+"""The journal of one arena: an append-only file of rows about the map outputs that lie in it.
+
+A directory has one arena and its journal, so that it recovers alone. The file is a header line,
+which names the arena, followed by records of a fixed head and a row::
+
+    4 bytes mark │ u32 length of the row │ u32 crc32c │ u32 run │ u64 number │ row
+
+All integers are little endian. The checksum covers run, number and row, and begins with the arena's
+id, so that nothing that lies in a row can pass for a record. A *run* is the time between two starts
+of the TaskManager; within a run rows are numbered over all journals together. So rows of several
+journals have one order, which no clock decides.
+
+A record counts once ``write`` has returned: it then is in the kernel's page cache, which survives a
+killed process. The file is never synced. A torn record at the end was never acknowledged and is
+cut off. Behind any other damage reading goes on at the next whole record.
+
+**Releases** are written a second time, to a file of their own and before the journal has them. So
+no damage of the journal brings back what was released.
+
+The name of a journal carries its generation and its run. A rewrite makes the next generation beside
+the old one, or in another place (:mod:`.journal_places`), and renames it into place; a start only
+renames the file, for its run.
+Room for the next rows is reserved, and the last part of it for releases, which free space.
+"""
+
+import contextlib
+import logging
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from crc32c import crc32c
+
+from ..errors import CorruptJournal, StorageUnavailable
+from ..files.file_format import HEADER, is_file_of_releases
+from ..files.journal_places import (
+    generation_of,
+    is_on_a_disk,
+    releases_path,
+    run_of,
+)
+from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
+from .rows import is_undoing
+
+logger = logging.getLogger(__name__)
+
+MAX_ROW_BYTES: Final = 256 * 1024 * 1024
+"""A longer row is damage. The row of a region with a million subpartitions has 4 MB."""
+
+COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
+"""A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
+
+_HEADER_BYTES: Final = len(HEADER) + 17  # 16 hex digits and the end of the line
+_MARK: Final = b"\xd7Row"
+_HEAD: Final = struct.Struct("<4sIIIQ")
+_ORDER: Final = struct.Struct("<IQ")
+_WRITE_BYTES: Final = 1 << 20
+_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+class Entry(NamedTuple):
+    """A row and its place in the order of all rows: by run, and within it by number."""
+
+    run: int
+    number: int
+    row: bytes
+
+
+class Journal:
+    """The journal of an arena, open for appending.
+
+    Not thread-safe: at most one call is under way, in the journal's thread.
+
+    Args:
+        path: The file, named by generation and run.
+        tier_id: The arena.
+        fds: Descriptors of the journal and of its second file of releases.
+        sizes: Lengths of their valid parts.
+    """
+
+    def __init__(
+        self, path: Path, tier_id: bytes, fds: tuple[int, int], sizes: tuple[int, int]
+    ) -> None:
+        self.path = path
+        self.tier_id = tier_id
+        self.run = run_of(path)
+        self._fds = fds
+        self._sizes = sizes
+        self._rooms = (
+            ReservedRoom(fds[0], sizes[0], RESERVED_BYTES),
+            ReservedRoom(fds[1], sizes[1], RELEASES_BYTES),
+        )
+
+    @property
+    def generation(self) -> int:
+        """Number of the rewrite that made the file, starting at 1."""
+        return generation_of(self.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the journal."""
+        return self._sizes[0]
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        tier_id: bytes,
+        run: int,
+        entries: Iterable[Entry],
+        releases: Sequence[Entry] = (),
+        above: int = 0,
+    ) -> Self:
+        """Write the next generation of an arena's journal and put it into place.
+
+        Args:
+            directory: A locked directory, or a place in one, which is made if it is missing.
+            tier_id: Its arena.
+            run: The run that has begun.
+            entries: The first rows, releases not among them.
+            releases: The releases behind them.
+            above: The previous generation, which may be in another place.
+
+        Raises:
+            OSError: The directory does not take the file; no part of it is left behind.
+        """
+        if is_on_a_disk(directory):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        found = (generation_of(path) for path in directory.iterdir())
+        generation = max(above, *found, 0) + 1
+        path = directory / f"journal-{generation:08d}-{run:08d}"
+        temporary = directory / "journal.new"
+        second = releases_path(path)
+        fds: list[int] = []
+        try:
+            sizes = []
+            for target, rows in ((second, releases), (temporary, [*entries, *releases])):
+                fds.append(
+                    os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                )
+                sizes.append(_write_file(fds[-1], tier_id, rows))
+            temporary.rename(path)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            for target in (temporary, second):
+                with contextlib.suppress(OSError):
+                    target.unlink()
+            raise
+        journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
+        journal.reserve()
+        return journal
+
+    def reserve(self) -> bool:
+        """Reserve room; return whether there is some for rows, beside that kept for releases."""
+        try:
+            for room, size in zip(self._rooms, self._sizes, strict=True):
+                room.require(size, 0, RELEASES_BYTES)
+            self._rooms[0].require(self._sizes[0], 0, RESERVED_BYTES)
+        except OSError:
+            return False
+        return True
+
+    def append(self, entries: Sequence[Entry], releases: Sequence[Entry]) -> None:
+        """Append rows with one write, and those of releases to the second file before.
+
+        Raises:
+            OSError: The disk did not take them. Both files are cut back if the disk allows it, and
+                the next rows overwrite what is behind :attr:`size_bytes`. If there is no room
+                (``tier.FULL``), nothing was written, and releases alone may still find some.
+        """
+        parts = [_record(self.tier_id, entry) for entry in (*entries, *releases)]
+        second = b"".join(parts[len(entries) :])
+        first = b"".join(parts)
+        sizes = self._sizes
+        self._rooms[0].require(sizes[0], len(first), RELEASES_BYTES if entries else 0)
+        self._rooms[1].require(sizes[1], len(second))
+        try:
+            if second:
+                _write_all(self._fds[1], second, sizes[1])
+            _write_all(self._fds[0], first, sizes[0])
+        except OSError:
+            for fd, room, size in zip(self._fds, self._rooms, sizes, strict=True):
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size)
+                room.forget(size)
+            raise
+        self._sizes = sizes[0] + len(first), sizes[1] + len(second)
+
+    def is_in_place(self) -> bool:
+        """Whether both files are still at their paths. Blocks."""
+        for path, fd in zip((self.path, releases_path(self.path)), self._fds, strict=True):
+            try:
+                if not os.path.samestat(path.stat(), os.fstat(fd)):
+                    return False
+            except OSError:
+                return False
+        return True
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file that is open."""
+        status = os.fstat(self._fds[0])
+        return status.st_dev, status.st_ino
+
+    def begin_run(self, run: int) -> None:
+        """Name the file for a new run, and reserve room for its rows. It needs no room itself.
+
+        Raises:
+            OSError: The directory does not allow it.
+        """
+        path = self.path.with_name(f"journal-{generation_of(self.path):08d}-{run:08d}")
+        self.path.rename(path)
+        self.path, self.run = path, run
+        self.reserve()
+
+    def remove(self) -> None:
+        """Close and delete the files: the next generation is in place."""
+        self.close()
+        for path in (self.path, releases_path(self.path)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        fds, self._fds = self._fds, (-1, -1)
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+
+class FoundJournal(NamedTuple):
+    """A journal as it was found at the start.
+
+    Attributes:
+        journal: Open, behind its last whole record. Damaged ones must be rewritten.
+        entries: Its rows in their order.
+        releases: Rows of its second file.
+        damage: What is wrong with the journal, if anything is.
+        doubtful: So many of the first entries lie before damage, and nothing tells whether a
+            release of them is what was lost.
+        uneven: Whether a release stands in one of its two files only, because a crash came between
+            the writes, or because damage at the end of a file looks like that. It must be
+            rewritten: the next damage could undo the release.
+    """
+
+    journal: Journal
+    entries: list[Entry]
+    releases: list[Entry]
+    damage: list[CorruptJournal]
+    doubtful: int
+    uneven: bool
+
+
+def record_bytes(row_bytes: int) -> int:
+    """Return the length of the record of a row."""
+    return _HEAD.size + row_bytes
+
+
+def open_journal(
+    directory: Path, tier_id: bytes, places: Sequence[Path] = ()
+) -> FoundJournal | None:
+    """Read the newest journal of an arena; remove what older ones left behind.
+
+    Args:
+        directory: The locked directory of the arena.
+        tier_id: The arena, for a journal whose header is damaged.
+        places: Other places where the journal may be; they may be missing.
+
+    Returns:
+        What was found; None if there is no journal.
+
+    Raises:
+        StorageUnavailable: The directory cannot be read.
+    """
+    try:
+        paths = list(directory.iterdir())
+        for place in places:
+            with contextlib.suppress(OSError):
+                paths += place.iterdir()
+        # The run comes first: a disk that was away may have a higher generation of an earlier run.
+        found = sorted(
+            filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
+        )
+        if not found:
+            return None
+        path = found[-1]
+        releases = filter(is_file_of_releases, paths)
+        for old in {*found[:-1], *releases} - {releases_path(path)}:
+            _remove_old(old, directory)
+        return _open(path, tier_id)
+    except OSError as error:
+        raise StorageUnavailable(directory, str(error)) from error
+
+
+def _remove_old(path: Path, directory: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        if path.parent == directory:
+            raise
+        logger.warning("%s of an earlier run cannot be removed: %s", path, error)
+
+
+def _open(path: Path, tier_id: bytes) -> FoundJournal:
+    fds = [os.open(path, _OPEN, 0o600)]
+    try:
+        fds.append(os.open(releases_path(path), _OPEN, 0o600))
+        scans = [_scan(path, fds[0], tier_id), _scan(releases_path(path), fds[1], tier_id)]
+        first, second = scans
+        for fd, scan in zip(fds, scans, strict=True):
+            if not scan.damage and scan.end < scan.size:
+                logger.info("%s: cutting off %d bytes of a torn record", path, scan.size - scan.end)
+                os.ftruncate(fd, scan.end)
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    damage = [*first.damage, *second.damage]
+    doubtful = first.before_damage if second.damage else 0
+    journal = Journal(path, first.tier_id, (fds[0], fds[1]), (first.end, second.end))
+    undoing = {(run, number) for run, number, row in first.entries if is_undoing(row)}
+    uneven = undoing != {(run, number) for run, number, _ in second.entries}
+    return FoundJournal(journal, first.entries, second.entries, damage, doubtful, uneven)
+
+
+class _Scan(NamedTuple):
+    """What a file of records holds.
+
+    Attributes:
+        tier_id: The arena that its header names.
+        entries: The rows.
+        end: End of the last whole record.
+        size: Length of the file.
+        damage: Each place that is damaged.
+        before_damage: Number of the rows before the last of them.
+    """
+
+    tier_id: bytes
+    entries: list[Entry]
+    end: int
+    size: int
+    damage: list[CorruptJournal]
+    before_damage: int
+
+
+def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
+    with open(fd, "rb", closefd=False) as file:
+        data = file.read()
+    size = len(data)
+    entries: list[Entry] = []
+    damage: list[CorruptJournal] = []
+    before_damage = 0
+    named = _tier_named(data[:_HEADER_BYTES])
+    if named != tier_id and _next_record(data, 0, tier_id) is not None:
+        named = None  # a damaged id: no row of another arena passes for one of this
+    if named is None:
+        damage.append(CorruptJournal(path, 0, size, "it has no header of a journal"))
+    tier_id = named or tier_id
+    position = _HEADER_BYTES if named else 0
+    while True:
+        before = len(entries)
+        entries += _records(data, position, tier_id)
+        rows_bytes = sum([len(row) for _, _, row in entries[before:]])
+        end = position = position + (len(entries) - before) * _HEAD.size + rows_bytes
+        if position == size:
+            break
+        found = _next_record(data, position + 1, tier_id)
+        if found is None and _is_torn(data, position):
+            break
+        damage.append(CorruptJournal(path, position, size, "a record is not whole"))
+        before_damage = len(entries)
+        if found is None:
+            break
+        position = found
+    return _Scan(tier_id, entries, end, size, damage, before_damage)
+
+
+def _tier_named(header: bytes) -> bytes | None:
+    if len(header) != _HEADER_BYTES or not header.startswith(HEADER) or header[-1:] != b"\n":
+        return None
+    try:
+        return bytes.fromhex(header[len(HEADER) : -1].decode("ascii"))
+    except ValueError:
+        return None
+
+
+def _records(data: bytes, position: int, tier_id: bytes) -> Iterator[Entry]:
+    """Yield the rows of the whole records from a position on, up to the first that is not whole."""
+    seed, size = crc32c(tier_id), len(data)
+    head_bytes, order_bytes, read_head = _HEAD.size, _ORDER.size, _HEAD.unpack_from
+    while (start := position + head_bytes) <= size:
+        mark, length, checksum, run, number = read_head(data, position)
+        position = start + length
+        if mark != _MARK or length > MAX_ROW_BYTES or position > size:
+            return
+        # Run and number precede the row: one checksum covers all three.
+        if crc32c(data[start - order_bytes : position], seed) != checksum:
+            return
+        yield Entry(run, number, data[start:position])
+
+
+def _next_record(data: bytes, position: int, tier_id: bytes) -> int | None:
+    """Return where the next whole record begins."""
+    while (position := data.find(_MARK, position)) >= 0:
+        if any(True for _ in _records(data, position, tier_id)):
+            return position
+        position += 1
+    return None
+
+
+def _is_torn(data: bytes, position: int) -> bool:
+    """Whether the rest may be the beginning of a record, whose write was cut short."""
+    if position + _HEAD.size > len(data):
+        return _MARK.startswith(data[position : position + len(_MARK)])
+    mark, length, *_ = _HEAD.unpack_from(data, position)
+    return bool(mark == _MARK and position + _HEAD.size + length > len(data))
+
+
+def _checksum(tier_id: bytes, run: int, number: int, row: bytes) -> int:
+    return crc32c(row, crc32c(_ORDER.pack(run, number), crc32c(tier_id)))
+
+
+def _record(tier_id: bytes, entry: Entry) -> bytes:
+    run, number, row = entry
+    checksum = _checksum(tier_id, run, number, row)
+    return _HEAD.pack(_MARK, len(row), checksum, run, number) + row
+
+
+def _write_file(fd: int, tier_id: bytes, entries: Iterable[Entry]) -> int:
+    """Write header and records; return the number of bytes."""
+    size = 0
+    for chunk in _chunks(tier_id, entries):
+        size += _write_all(fd, chunk, size)
+    return size
+
+
+def _chunks(tier_id: bytes, entries: Iterable[Entry]) -> Iterator[bytes]:
+    chunk = bytearray(HEADER + tier_id.hex().encode("ascii") + b"\n")
+    for entry in entries:
+        chunk += _record(tier_id, entry)
+        if len(chunk) >= _WRITE_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> int:
+    """Write everything at an offset; return the number of bytes."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+    return done

@@ -1,0 +1,354 @@
+"""Group commit: rows wait while writes are under way, then all of them share the next ones.
+
+A row goes to the journals of all arenas in which its map output lies, and counts when each of them
+has it; the row of a release goes to every journal. A journal without room for a row moves to
+another place, and back when there is room beside its arena (:mod:`.journal_files`). One task drains
+the queue, so rows and rewrites never overlap, and rows have one order. The writes run in a thread
+for each journal: even a write to the page cache blocks while the kernel throttles writers on a busy
+disk.
+
+The space of what is released is given back when the journal beside it has the row. Otherwise a
+crash could bring the map output back after others have written over its bytes.
+
+The queue is bounded by its callers: one row per map attempt that is being finished and one per
+shuffle or application that is being released.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from .....transport.loop import run_together, start_task
+from ....names import MapAttemptKey, ShuffleKey
+from ..errors import (
+    JournalWriteFailed,
+    MapOutputDropped,
+    ReleasedDuringCommit,
+    StorageClosed,
+    StorageError,
+)
+from ..stored_outputs import MapOutput, Region, journals_for
+from ..tiers.tier import Extent, is_arena
+from ..tiers.tiers import Tiers
+from .journal import Entry
+from .journal_files import JournalFiles, JournalWrite
+from .pending_rows import PendingRelease, PendingRow
+from .rows import (
+    LOSE_ROW,
+    pack_commit,
+    pack_drop,
+    pack_lose,
+    pack_secure,
+)
+
+if TYPE_CHECKING:
+    from .recovery import OpenedStorage
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+"""Interval to check whether a full journal has room again, and whether a moved one can come back:
+nothing notifies of free space."""
+
+
+class JournalWriter:
+    """Writes the journals of a store.
+
+    Args:
+        storage: Has the run, the open journals, and the index, to which the writer adds the map
+            outputs whose rows are written.
+        tiers: Told of a directory that refuses a write.
+
+    Attributes:
+        files: The journals.
+    """
+
+    def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
+        self.files = JournalFiles(storage, tiers, self._kept_releases)
+        self._index = storage.index
+        self._tiers = tiers
+        self._queue: list[PendingRow | PendingRelease] = []
+        self._in_flight: list[PendingRow | PendingRelease] = []
+        self._pending: dict[MapAttemptKey, PendingRow] = {}
+        self._late: list[PendingRelease] = []
+        """Releases that are valid, and that a journal on a full disk does not have yet."""
+        self._missed = list(storage.lost.values())
+        """Releases that a journal which is left out does not have, and the arenas that are gone."""
+        self._last_release: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._must_look = False
+        """Whether to look for room in the next round."""
+        self._leaving: set[bytes] = set()
+        self._restores: list[tuple[bytes, asyncio.Future[bool]]] = []
+
+    def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
+        """Whether the commit of a map attempt is being written."""
+        return MapAttemptKey(key, map_attempt_id) in self._pending
+
+    def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
+        """Return the future of the row of a map attempt that is being written, or None."""
+        entry = self._pending.get(attempt)
+        return None if entry is None else entry.done
+
+    def commit(self, output: MapOutput) -> "asyncio.Future[None]":
+        """Queue a commit. The future ends when the output is visible, or with a StorageError."""
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        publish = partial(self._add, attempt, output)
+        return self._put_row(attempt, output.regions, pack_commit(output), publish)
+
+    def _add(self, attempt: MapAttemptKey, output: MapOutput) -> None:
+        before = self._index.open_output(attempt)
+        self._index.add(output)
+        left = [] if before is None else before.take()
+        if left:
+            # Its producer went to another TaskManager, from which it came here as a copy.
+            self._put_release(pack_drop(*attempt), left)
+
+    def secure(
+        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+    ) -> "asyncio.Future[None]":
+        """Queue regions of a map output that is not committed. The future is that of a commit."""
+        before = self._index.open_output(attempt)
+        first = 0 if before is None else len(before.regions)
+        row = pack_secure(*attempt, num_subpartitions, first, regions)
+        publish = partial(self._index.secure, attempt, num_subpartitions, regions)
+        return self._put_row(attempt, regions, row, publish)
+
+    def drop(self, attempt: MapAttemptKey) -> None:
+        """Give up the secured regions of a map output, also those being written."""
+        pending = self._pending.get(attempt)
+        if pending is not None:
+            pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
+        output = self._index.pop_open(attempt)
+        if output is not None or pending is not None:
+            regions = [] if output is None else output.take()
+            self._put_release(pack_drop(*attempt), regions)
+
+    def release(self, row: bytes, regions: Iterable[Region]) -> None:
+        """Queue the row of a release, which gives regions back."""
+        self._last_release = self._put_release(row, regions)
+
+    def released(self) -> "asyncio.Future[None] | None":
+        """Return a future that ends when the last release outlives the process; None: it does."""
+        last = self._last_release
+        return None if last is None or (last.done() and last.exception() is None) else last
+
+    def refuse(self, released: Callable[[MapAttemptKey], bool]) -> int:
+        """Fail running commits of released map attempts; return their number."""
+        refused = 0
+        for attempt, entry in self._pending.items():
+            if entry.refusal is None and released(attempt):
+                entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
+                refused += 1
+        return refused
+
+    def lose(self, arena: bytes) -> None:
+        """Write no rows to the journal of an arena that is gone, and that it is gone to others."""
+        self._leaving.add(arena)
+        self._put_release(pack_lose(arena), [])
+
+    def restore(self, arena: bytes) -> "asyncio.Future[bool]":
+        """Write a journal anew, with the rows that count now and the releases that it missed.
+
+        Returns:
+            A future that tells whether rows go there again.
+        """
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._restores.append((arena, done))
+        self._begin()
+        return done
+
+    async def close(self) -> None:
+        """Write the queued rows, then close the files."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        if self._retry is not None:
+            self._retry.cancel()
+        for release in self._late:
+            self._give_back(release, set(release.arenas))
+        await self.files.close()
+
+    def _put_row(
+        self,
+        attempt: MapAttemptKey,
+        regions: Sequence[Region],
+        row: bytes,
+        publish: Callable[[], None],
+    ) -> "asyncio.Future[None]":
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        arenas, needs_all = journals_for(regions, list(self.files.journals))
+        self._pending[attempt] = PendingRow(attempt, regions, row, arenas, needs_all, publish, done)
+        self._put(self._pending[attempt])
+        return done
+
+    def _put_release(self, row: bytes, regions: Iterable[Region]) -> "asyncio.Future[None]":
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        extents = [region.extent for region in regions if region.extent is not None]
+        self._put(PendingRelease(row, set(self.files.journals), extents, done))
+        return done
+
+    def _put(self, entry: PendingRow | PendingRelease) -> None:
+        self._queue.append(entry)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = start_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue or self._leaving or self._restores or self._must_look:
+                while self._leaving:
+                    self.files.leave(self._leaving.pop())
+                while self._restores:
+                    await self._restore(*self._restores.pop())
+                if self._must_look:
+                    self._must_look = False
+                    await self.files.look_for_room()
+                self._in_flight = [*self._late, *self._queue]
+                self._late, self._queue = [], []
+                writes = await self._write(self._in_flight)
+                batch, self._in_flight = self._in_flight, []
+                self._complete(batch, writes)
+                await self.files.compact_if_worthwhile()
+                self._look_again_later()
+        except BaseException as error:  # the loop ends, or a bug: no caller may wait for ever
+            left = [*self._in_flight, *self._queue]
+            self._in_flight, self._queue = [], []
+            failure: StorageError = JournalWriteFailed(None, repr(error))
+            if isinstance(error, asyncio.CancelledError):
+                failure = StorageClosed()
+            for entry in left:
+                self._fail(entry, failure)
+            for _, done in self._restores:
+                done.cancel()
+            raise
+        finally:
+            self._task = None
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    async def _write(
+        self, batch: Sequence[PendingRow | PendingRelease]
+    ) -> dict[bytes, JournalWrite]:
+        """Append a batch to the journals; return the write of each, by arena."""
+        writes: dict[bytes, JournalWrite] = {}
+        for each in batch:
+            if isinstance(each, PendingRelease):
+                each.entry = each.entry or self.files.entry(each.row)
+                for arena in each.arenas:
+                    writes.setdefault(arena, JournalWrite()).releases.append(each.entry)
+            elif each.refusal is None:
+                entry = self.files.entry(each.row)
+                for arena in each.arenas:
+                    writes.setdefault(arena, JournalWrite()).entries.append(entry)
+        appends = [self.files.append(arena, write) for arena, write in writes.items()]
+        if len(appends) == 1:  # a task would cost turns of the event loop
+            await appends[0]
+        else:
+            await run_together(appends)
+        return writes
+
+    def _kept_releases(self) -> list[Entry]:
+        """Return the releases that a rewritten journal must have: another one may lack them."""
+        under_way = (each for each in self._in_flight if isinstance(each, PendingRelease))
+        late = (each.entry for each in (*self._late, *under_way) if each.entry is not None)
+        return [*self._missed, *late]
+
+    async def _restore(self, arena: bytes, done: "asyncio.Future[bool]") -> None:
+        restored = await self.files.restore(arena)
+        if restored and not self.files.misses_rows:
+            self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
+        if not done.done():
+            done.set_result(restored)
+
+    def _look_again_later(self) -> None:
+        """Schedule a look for room if a journal lacks rows or room, or is in another place."""
+        if self._retry is None and (self._late or self.files.lack_room):
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._retry = None
+        self._must_look = True
+        self._begin()
+
+    # ---- what comes after a write ----------------------------------------------------------------
+
+    def _complete(
+        self, batch: Sequence[PendingRow | PendingRelease], writes: Mapping[bytes, JournalWrite]
+    ) -> None:
+        failures = {arena: each.failure for arena, each in writes.items() if each.failure}
+        kept = {arena for arena, each in writes.items() if each.release_failure is None}
+        for each in batch:
+            if isinstance(each, PendingRelease):
+                self._complete_release(each, kept)
+                continue
+            refused = each.arenas & failures.keys()
+            failed = next(iter(refused), None) if each.needs_all or refused == each.arenas else None
+            if each.refusal is not None:
+                self._fail(each, each.refusal)
+            elif failed is not None:
+                journal = self._tiers.directory_of(failed)
+                self._fail(each, JournalWriteFailed(journal, str(failures[failed])))
+            else:
+                self._forget(each)
+                each.publish()
+                if not each.done.done():
+                    each.done.set_result(None)
+
+    def _complete_release(self, release: PendingRelease, kept: set[bytes]) -> None:
+        """Give back what the journals allow; a release is valid once one of them has it.
+
+        Args:
+            release: The release.
+            kept: Arenas whose journals took the releases of its batch.
+        """
+        written = release.arenas & kept
+        left_out = {arena for arena in release.arenas if arena not in self.files.journals}
+        release.arenas -= written | left_out
+        if release.entry is not None and self.files.misses_rows:
+            self._missed.append(release.entry)
+        if written and not release.done.done():
+            release.done.set_result(None)
+        self._give_back(release, written | left_out)
+        if release.arenas:
+            self._late.append(release)
+        elif not release.done.done():
+            self._fail(release, JournalWriteFailed(None, "no directory is left"))
+
+    def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
+        """Release the extents of some arenas, and objects once the release is valid."""
+        kept: list[Extent] = []
+        valid = release.done.done()
+        for extent in release.extents:
+            if extent.tier.tier_id in arenas or (valid and not is_arena(extent.tier.tier_id)):
+                extent.release()
+            else:
+                kept.append(extent)
+        release.extents = kept
+
+    def _fail(self, entry: PendingRow | PendingRelease, failure: StorageError) -> None:
+        if isinstance(entry, PendingRelease):
+            self._give_back(entry, {extent.tier.tier_id for extent in entry.extents})
+            if not entry.done.done():
+                entry.done.set_exception(failure)
+                entry.done.exception()  # retrieved: mostly nobody waits for a release
+            return
+        self._forget(entry)
+        taken = self._index.open_output(entry.attempt)
+        if taken is not None and taken.taken:  # a commit that failed cannot be resumed
+            self._index.pop_open(entry.attempt)
+            self._put_release(pack_drop(*entry.attempt), [])
+        if not entry.done.done():
+            entry.done.set_exception(entry.refusal or failure)
+        else:  # cancelled: the store owns the regions
+            for region in entry.regions:
+                region.release()
+
+    def _forget(self, entry: PendingRow) -> None:
+        if self._pending.get(entry.attempt) is entry:
+            del self._pending[entry.attempt]

@@ -1,0 +1,455 @@
+"""Opens the storage: locks directories, opens tiers and journals, adopts committed map outputs."""
+
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ...bounds.accounts import Accounts
+from ...config.sections import StorageConfig
+from ..errors import StorageInUse, StorageUnavailable
+from ..files.file_format import arenas_in, report_other_formats
+from ..files.journal_places import keep_damaged, place_on, remove_unused
+from ..health.directories import (
+    DirectoryLock,
+    has_same_id,
+    keep_id,
+    taskmanager_id,
+)
+from ..health.directory_probe import PROBE_NAME
+from ..output_index import OutputIndex
+from ..tiers.arena_files import remove_arenas
+from ..tiers.disk_tier import DiskTier
+from ..tiers.memory_tier import MemoryTier
+from ..tiers.remote_tier import RemoteTier
+from ..tiers.tier import (
+    FULL,
+    ArenaTier,
+    Tier,
+    TierStatistics,
+)
+from ..tiers.trimmed_tier import TrimmedTier, report_excess
+from .adoption import Adoption
+from .journal import (
+    COMPACTION_FLOOR_BYTES,
+    Entry,
+    FoundJournal,
+    Journal,
+    open_journal,
+)
+from .replay import lost_arenas, replay
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OpenedStorage:
+    """The state from which a store starts; :meth:`close` undoes the opening.
+
+    Attributes:
+        taskmanager_id: Stable id, from the data directories.
+        memory: The memory tier, if there is one.
+        disks: One tier per usable data directory, in the order of the configuration.
+        remote: The remote tier, if there is one.
+        left_out: Directories that cannot be used, each with the reason.
+        refused: The errors of the data directories among them.
+        index: The adopted map outputs.
+        accounts: The accounts of the applications that have them.
+        run: Number of this run.
+        journals: Open for appending, by the ids of their arenas.
+        stale: Arenas whose journals tell of a time before they were away.
+        forgotten: Number of committed map outputs whose bytes are gone.
+        lost: The rows of arenas that were lost while a TaskManager ran.
+        locks: Locks of the directories.
+    """
+
+    accounts: Accounts
+    index: OutputIndex
+    taskmanager_id: str = ""
+    memory: MemoryTier | None = None
+    disks: list[DiskTier] = field(default_factory=list)
+    remote: RemoteTier | None = None
+    left_out: list[TierStatistics] = field(default_factory=list)
+    refused: list[StorageUnavailable] = field(default_factory=list)
+    run: int = 1
+    journals: dict[bytes, Journal] = field(default_factory=dict)
+    stale: set[bytes] = field(default_factory=set)
+    forgotten: int = 0
+    lost: dict[bytes, Entry] = field(default_factory=dict)
+    locks: list[DirectoryLock] = field(default_factory=list)
+
+    @property
+    def tiers(self) -> list[TrimmedTier]:
+        """All tiers with an arena, in the order in which they are filled."""
+        return [*([] if self.memory is None else [self.memory]), *self.disks]
+
+    @property
+    def has_unused_memory(self) -> bool:
+        """Whether the memory tier is turned off, and holds nothing of an earlier run."""
+        if self.memory is None:
+            return False
+        statistics = self.memory.statistics()
+        return not statistics.capacity_bytes and not statistics.extents
+
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of all tiers, those of disks first."""
+        memory = [] if self.memory is None else [self.memory.directory]
+        return [*(disk.directory for disk in self.disks), *memory]
+
+    def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier | MemoryTier:
+        """Open a directory that was lost, or left out at the start, without what it holds.
+
+        Raises:
+            StorageUnavailable: It still cannot be used.
+            StorageInUse: Another process has it.
+        """
+        for lock in [lock for lock in self.locks if lock.directory == directory]:
+            self.locks.remove(lock)
+            lock.release()
+        self.locks.append(DirectoryLock(directory))
+        # A new file, with a new id: readers and writers may still use the one that was lost.
+        remove_arenas(directory)
+        tier: DiskTier | MemoryTier
+        if directory in config.data_directories:
+            tier = DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
+        else:
+            tier = MemoryTier.open(directory, config.memory_tier_bytes)
+        try:
+            tier.finish_adoption()
+            keep_id(self.taskmanager_id, directory)
+        except BaseException:
+            tier.close()
+            raise
+        return tier
+
+    def unlock(self) -> None:
+        """Unlock the directories."""
+        for lock in self.locks:
+            lock.release()
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[Self]:
+        """Close everything if a ``with`` block fails."""
+        try:
+            yield self
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the journals and the arenas, and unlock the directories."""
+        for journal in self.journals.values():
+            journal.close()
+        for tier in self.tiers:
+            tier.close()
+        self.unlock()
+
+
+def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
+    """Open all directories of a configuration.
+
+    Args:
+        config: Directories and sizes.
+        accounts: Applications pay here for what is adopted.
+
+    Raises:
+        StorageInUse: Another process has one of them.
+        StorageUnavailable: No data directory can be used.
+    """
+    storage = OpenedStorage(accounts=accounts, index=OutputIndex(accounts))
+    collects = gc.isenabled()
+    gc.disable()  # it would go through all that is adopted, again and again, and find nothing
+    try:
+        with storage.closed_on_error():
+            _open(storage, config)
+    finally:
+        if collects:
+            gc.enable()
+    return storage
+
+
+def _open(storage: OpenedStorage, config: StorageConfig) -> None:
+    for directory in config.data_directories:
+        _open_disk(storage, directory, config)
+    if not storage.disks:
+        raise _none_usable(storage)
+    memory_directory = config.memory_directory
+    if memory_directory is not None and config.memory_tier_bytes:
+        _open_memory(storage, memory_directory, config.memory_tier_bytes)
+    elif memory_directory is not None and _has_arena(memory_directory):
+        _open_left_memory(storage, memory_directory)
+    if config.remote is not None:
+        _open_remote(storage, config, config.remote)
+    _recover(storage)
+    if not storage.disks:
+        raise _none_usable(storage)
+    storage.taskmanager_id = taskmanager_id(storage.directories)
+    if storage.has_unused_memory:
+        _remove_memory(storage)
+    if storage.remote is not None:
+        storage.remote.taskmanager_id = storage.taskmanager_id
+
+
+def _none_usable(storage: OpenedStorage) -> StorageUnavailable:
+    """Return the error for a start without a usable data directory, with all remedies."""
+    first, *others = storage.refused
+    if not others:
+        return first
+    return StorageUnavailable(
+        ", ".join(str(error.directory) for error in storage.refused),
+        "; ".join(error.reason for error in storage.refused),
+        ". ".join(dict.fromkeys(error.remedy for error in storage.refused)),
+    )
+
+
+def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -> None:
+    try:
+        lock = _lock(storage, directory)
+        try:
+            storage.disks.append(
+                DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
+            )
+        except StorageUnavailable:
+            storage.locks.remove(lock)
+            lock.release()
+            raise
+    except StorageInUse:
+        raise  # a wrong configuration, not a broken disk
+    except StorageUnavailable as error:
+        logger.error("left out: %s", error)
+        storage.refused.append(error)
+        storage.left_out.append(TierStatistics.left_out("disk", directory, error.reason))
+
+
+def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
+    try:
+        _lock(storage, directory)
+        storage.memory = MemoryTier.open(directory, capacity_bytes)
+    except StorageInUse:
+        raise
+    except StorageUnavailable as error:
+        logger.error("going on without a memory tier: %s", error)
+        storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
+
+
+def _has_arena(directory: Path) -> bool:
+    """Return whether a directory has the arena of a memory tier that is turned off now."""
+    try:
+        return bool(arenas_in(directory))
+    except OSError:
+        return False
+
+
+def _open_left_memory(storage: OpenedStorage, directory: Path) -> None:
+    """Open a memory tier that is turned off now, for the map outputs that it still has.
+
+    TaskManagers of one host may have the same directory configured, as it is the default: the
+    memory tier of another one is left alone.
+    """
+    if not has_same_id(directory, [disk.directory for disk in storage.disks]):
+        logger.info("memory_tier_bytes is 0: %s is left to another TaskManager", directory)
+        return
+    try:
+        _open_memory(storage, directory, 0)
+    except StorageInUse as error:
+        logger.warning("memory_tier_bytes is 0, and what is left in %s stays: %s", directory, error)
+
+
+def _remove_memory(storage: OpenedStorage) -> None:
+    """Remove an empty memory tier that is turned off; directory and id stay."""
+    memory = storage.memory
+    if memory is None:
+        return
+    directory, size_bytes = memory.directory, os.fstat(memory.fd).st_blocks * 512
+    storage.memory = None
+    memory.close()
+    journal = storage.journals.pop(memory.tier_id, None)
+    if journal is not None:
+        journal.remove()
+    for path in (directory / PROBE_NAME, memory.path):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("%s of an earlier run cannot be removed: %s", path, error)
+    for lock in [lock for lock in storage.locks if lock.directory == directory]:
+        storage.locks.remove(lock)
+        lock.release()
+    logger.warning(
+        "memory_tier_bytes is 0: removed the memory tier that an earlier run left in %s, "
+        "%d bytes without a committed map output",
+        directory,
+        size_bytes,
+    )
+
+
+def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> None:
+    try:
+        storage.remote = RemoteTier.open(config, url)
+    except StorageUnavailable as error:
+        logger.error("going on without a remote tier: %s", error)
+        storage.left_out.append(TierStatistics.left_out("remote", url, error.reason))
+
+
+def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
+    storage.locks.append(DirectoryLock(directory))
+    return storage.locks[-1]
+
+
+def _recover(storage: OpenedStorage) -> None:
+    """Adopt what the journals tell of, and open them for appending."""
+    found = _find_journals(storage)
+    arenas = {tier.tier_id: tier for tier in storage.tiers}
+    tiers: dict[bytes, Tier] = {**arenas}
+    if storage.remote is not None:
+        tiers[storage.remote.tier_id] = storage.remote
+    replayed = replay(found)
+    storage.lost = lost_arenas(found.values())
+    adoption = Adoption(tiers, storage.accounts, storage.index)
+    doubted = {arena for arena, each in found.items() if each.damage}
+    adoption.adopt(replayed.commits, replayed.secured, doubted)
+    storage.forgotten = adoption.forgotten + replayed.broken
+    for tier in arenas.values():
+        tier.finish_adoption()
+        report_excess(tier)
+        report_other_formats(tier.directory)
+    counts = (storage.index.map_outputs, storage.index.stored_bytes, storage.forgotten)
+    if any(counts):
+        message = "adopted %d map outputs (%d bytes); %d others are incomplete and were dropped"
+        logger.info(message, *counts)
+    for arena, tier in arenas.items():
+        each = found.get(arena)
+        # What was forgotten must not come back when the bytes belong to others.
+        stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
+        stale |= arena in replayed.undone or arena in storage.stale
+        stale |= storage.has_unused_memory  # its journal goes, with the releases in it
+        journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
+        if journal is not None:
+            storage.journals[arena] = journal
+    if not storage.left_out:
+        used = [journal.path.parent for journal in storage.journals.values()]
+        remove_unused([disk.directory for disk in storage.disks], used)
+
+
+def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
+    """Read the journals of all directories, and begin a new run in each.
+
+    A directory that was away while rows were written elsewhere is emptied: what it holds counted as
+    lost then, and the releases of it were not written there.
+    """
+    found: dict[bytes, FoundJournal] = {}
+    tiers = storage.tiers
+    with ThreadPoolExecutor(max(1, len(tiers)), "sluice-recovery") as threads:
+        opened = [
+            threads.submit(open_journal, tier.directory, tier.tier_id, _other_places(storage, tier))
+            for tier in tiers
+        ]
+    for tier, future in zip(tiers, opened, strict=True):
+        try:
+            journal_found = future.result()
+        except StorageUnavailable as error:
+            _leave_out(storage, tier, error)
+            continue
+        if journal_found is not None:
+            found[tier.tier_id] = journal_found
+    rows = [entry.run for each in found.values() for entry in (*each.entries, *each.releases)]
+    last_run = max(rows, default=0)
+    storage.run = max([last_run, *(each.journal.run for each in found.values())]) + 1
+    for arena, each in list(found.items()):
+        path, run = each.journal.path, each.journal.run
+        for damage in each.damage:
+            logger.error("%s", damage)
+        if run < last_run:
+            logger.warning(
+                "%s was away in run %d: the %d rows that it has from run %d do not count",
+                path.parent,
+                last_run,
+                len(each.entries),
+                run,
+            )
+            found[arena] = each._replace(entries=[], releases=[], doubtful=0)
+            storage.stale.add(arena)
+    return found
+
+
+def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
+    """Return where the journal of a tier may be if there was no room beside its arena."""
+    others = (disk.directory for disk in storage.disks if disk is not tier)
+    return [place_on(directory, tier.tier_id) for directory in others]
+
+
+def _leave_out(storage: OpenedStorage, tier: ArenaTier, error: StorageUnavailable) -> None:
+    logger.error("left out: %s", error)
+    storage.left_out.append(TierStatistics.left_out(tier.kind, tier.directory, error.reason))
+    if tier is storage.memory:
+        storage.memory = None
+    else:
+        storage.refused.append(error)
+        storage.disks = [disk for disk in storage.disks if disk is not tier]
+    tier.close()
+
+
+def _journal_of(
+    storage: OpenedStorage,
+    tier: ArenaTier,
+    found: FoundJournal | None,
+    adoption: Adoption,
+    *,
+    is_stale: bool,
+) -> Journal | None:
+    """Return the journal of this run: the one that was found, or its next generation.
+
+    A tier without a journal takes no new regions; what it holds can be read until it is released.
+    """
+    old = None if found is None else found.journal
+    is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
+    try:
+        if old is not None and is_good and old.path.parent == tier.directory:
+            live = storage.index.live_bytes(tier.tier_id)
+            if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
+                old.begin_run(storage.run)
+                return old
+        new = _next_generation(storage, tier, old, adoption)
+    except OSError as error:
+        if old is not None and is_good and error.errno in FULL:
+            with contextlib.suppress(OSError):
+                old.begin_run(storage.run)
+                return old
+        tier.fail(f"it takes no journal: {error.strerror or error}")
+        new = None
+    if old is not None:
+        if found is not None and found.damage:
+            keep_damaged(old.path)
+        old.remove()
+    return new
+
+
+def _next_generation(
+    storage: OpenedStorage, tier: ArenaTier, old: Journal | None, adoption: Adoption
+) -> Journal:
+    """Write the next generation of a journal beside its arena, or on a disk that has room.
+
+    Raises:
+        OSError: No place takes it.
+    """
+    gone = [entry for arena, entry in storage.lost.items() if arena != tier.tier_id]
+    above = 0 if old is None else old.generation
+    failure: OSError | None = None
+    for place in (tier.directory, *_other_places(storage, tier)):
+        rows = adoption.rows_in(tier.tier_id)
+        try:
+            new = Journal.create(place, tier.tier_id, storage.run, rows, gone, above)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            failure = failure or error
+            continue
+        if failure is not None:
+            logger.warning("the journal of %s is kept in %s: %s", tier.directory, place, failure)
+        return new
+    raise failure or OSError("there is no place for it")

@@ -1,0 +1,224 @@
+"""Replays the rows of several journals in their one order, without any I/O.
+
+A map output counts if the journal of each arena in which it lies has its row. What a release names
+is gone, whichever journal the release was found in.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ....names import MapAttemptKey
+from ..tiers.tier import is_arena
+from .journal import Entry, FoundJournal
+from .rows import (
+    LOSE_ROW,
+    CommitRow,
+    DropRow,
+    LoseRow,
+    ReleaseApplicationRow,
+    ReleaseAttemptsRow,
+    ReleaseShuffleRow,
+    SecureRow,
+    unpack,
+)
+
+logger = logging.getLogger(__name__)
+
+Arenas = frozenset[bytes]
+"""The ids of the arenas whose journals have a row."""
+
+
+class Committed(NamedTuple):
+    """A committed map output that no later row has undone.
+
+    Attributes:
+        entry: Its row as it was found. The bytes identify a row that a rewrite has moved.
+        arenas: The arenas whose journals have the row.
+        row: The row.
+    """
+
+    entry: Entry
+    arenas: Arenas
+    row: CommitRow
+
+
+class Secured(NamedTuple):
+    """A row of secured regions that no later row has undone: see :class:`Committed`."""
+
+    entry: Entry
+    arenas: Arenas
+    row: SecureRow
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What the rows say is there.
+
+    Attributes:
+        commits: Committed map outputs.
+        secured: The rows of map outputs that are not committed, each with the regions in order.
+        broken: Committed map outputs of which not all journals have the row.
+        undone: Arenas with rows that are undone by a release that their journals do not have.
+    """
+
+    commits: list[Committed] = field(default_factory=list)
+    secured: list[list[Secured]] = field(default_factory=list)
+    broken: int = 0
+    undone: set[bytes] = field(default_factory=set)
+
+
+def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
+    """Replay journals.
+
+    Args:
+        found: The journals of this start, by the ids of their arenas.
+    """
+    state = _State()
+    for entry, arenas in _in_order(found):
+        state.apply(entry, arenas)
+    return state.end()
+
+
+def lost_arenas(found: Iterable[FoundJournal]) -> dict[bytes, Entry]:
+    """Return the last row that says that an arena is gone, by its id."""
+    lost: dict[bytes, Entry] = {}
+    for each in found:
+        for entry in each.releases:
+            if entry.row.startswith(LOSE_ROW):
+                row = unpack(entry.row)
+                if isinstance(row, LoseRow):
+                    lost[row.tier_id] = max(entry, lost.get(row.tier_id, entry))
+    return lost
+
+
+def _in_order(found: Mapping[bytes, FoundJournal]) -> list[tuple[Entry, Arenas]]:
+    """Return each row once, with the arenas whose journals have it."""
+    rows: dict[Entry, Arenas] = {}
+    lost = lost_arenas(found.values())
+    for arena, each in found.items():
+        if each.doubtful:
+            logger.error(
+                "%s: %d rows before the damage do not count, because their release may be lost",
+                each.journal.path,
+                each.doubtful,
+            )
+        here = dict.fromkeys(each.entries[each.doubtful :], frozenset({arena}))
+        here.update(dict.fromkeys(each.releases, frozenset({arena})))
+        if arena in lost:
+            gone = lost[arena]
+            here = {entry: arenas for entry, arenas in here.items() if entry >= gone}
+        for entry in rows.keys() & here.keys():
+            here[entry] |= rows[entry]
+        rows.update(here)
+    return sorted(rows.items())
+
+
+class _State:
+    def __init__(self) -> None:
+        self._commits: dict[str, dict[int, dict[int, Committed]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        self._secured: dict[MapAttemptKey, dict[int, Secured]] = {}
+        self._undone: set[bytes] = set()
+
+    def apply(self, entry: Entry, arenas: Arenas) -> None:
+        """Take the next row."""
+        try:
+            row = unpack(entry.row)
+        except ValueError as error:
+            # Its checksum is right, so another version wrote it; the other rows still count.
+            logger.error("row %d of run %d is not understood: %s", entry.number, entry.run, error)
+            return
+        match row:
+            case CommitRow():
+                application_id, shuffle_id = row.key
+                attempts = self._commits[application_id][shuffle_id]
+                before = attempts.get(row.map_attempt_id)
+                if before is not None and before.entry.row == entry.row:
+                    arenas |= before.arenas
+                attempts[row.map_attempt_id] = Committed(entry, arenas, row)
+            case SecureRow():
+                self._secure(Secured(entry, arenas, row))
+            case ReleaseShuffleRow(key=key):
+                shuffles = self._commits.get(key.application_id, {})
+                self._undo(arenas, shuffles.pop(key.shuffle_id, {}).values())
+                self._drop(arenas, lambda attempt: attempt.shuffle == key)
+            case ReleaseAttemptsRow(key=key, end=end):
+                attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
+                released = [each for each in attempts if each < end]
+                self._undo(arenas, [attempts.pop(each) for each in released])
+                self._drop(arenas, lambda each: each.shuffle == key and each.map_attempt_id < end)
+            case ReleaseApplicationRow(application_id=application_id):
+                for attempts in self._commits.pop(application_id, {}).values():
+                    self._undo(arenas, attempts.values())
+                self._drop(arenas, lambda each: each.shuffle.application_id == application_id)
+            case LoseRow():
+                pass  # it was heeded when the rows were put in order
+            case DropRow():
+                dropped = MapAttemptKey(row.key, row.map_attempt_id)
+                self._drop(arenas, lambda attempt: attempt == dropped)
+
+    def end(self) -> Replayed:
+        """Return what is left."""
+        result = Replayed(undone=self._undone)
+        committed: set[MapAttemptKey] = set()
+        for shuffles in self._commits.values():
+            for attempts in shuffles.values():
+                for each in attempts.values():
+                    if _is_whole(each):
+                        result.commits.append(each)
+                        if self._secured:
+                            committed.add(MapAttemptKey(each.row.key, each.row.map_attempt_id))
+                    else:
+                        result.broken += 1
+        for attempt, rows in self._secured.items():
+            if attempt not in committed:
+                first_rows = _following_on(rows)
+                if first_rows:
+                    result.secured.append(first_rows)
+                if len(first_rows) < len(rows):
+                    logger.warning("map attempt %d of %s lacks regions", *attempt[::-1])
+        return result
+
+    def _secure(self, each: Secured) -> None:
+        row = each.row
+        rows = self._secured.setdefault(MapAttemptKey(row.key, row.map_attempt_id), {})
+        before = rows.get(row.first_region)
+        if before is not None:
+            if before.entry.row == each.entry.row:
+                each = each._replace(arenas=each.arenas | before.arenas)
+            elif row.first_region == 0:
+                rows.clear()  # the map output was begun anew
+        rows[row.first_region] = each
+
+    def _drop(self, having: Arenas, dropped: Callable[[MapAttemptKey], bool]) -> None:
+        if self._secured:
+            for attempt in [attempt for attempt in self._secured if dropped(attempt)]:
+                self._undo(having, self._secured.pop(attempt).values())
+
+    def _undo(self, having: Arenas, rows: Iterable[Committed | Secured]) -> None:
+        """Record the journals that have one of the rows but not its release."""
+        for row in rows:
+            self._undone |= row.arenas - having
+
+
+def _is_whole(each: Committed | Secured) -> bool:
+    """Whether the journals of all arenas of a row have it; an object needs any of them."""
+    arenas = each.arenas
+    for region in each.row.regions:  # all() would be slower, for each map output
+        if region.tier_id not in arenas and is_arena(region.tier_id):
+            return False
+    return True
+
+
+def _following_on(rows: Mapping[int, Secured]) -> list[Secured]:
+    """Return the rows of the first regions of a map output, up to one that is not whole."""
+    found: list[Secured] = []
+    end = 0
+    while (row := rows.get(end)) is not None and row.row.regions and _is_whole(row):
+        found.append(row)
+        end += len(row.row.regions)
+    return found

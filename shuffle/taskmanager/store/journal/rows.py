@@ -1,0 +1,261 @@
+"""The rows of the journal: commits and releases as msgpack arrays.
+
+::
+
+    [0, application, shuffle, map attempt, subpartitions,
+        [[tier id, extent offset, first subpartition, item size, offsets, crc32c], ...]]   commit
+    [0, ..., origin, replicas]     commit of a map output that several TaskManagers keep, or a copy
+    [1, application, shuffle]                                                release of a shuffle
+    [2, application]                                                    release of an application
+    [3, application, shuffle, map attempt, subpartitions, number of the first region,
+        [region, ...]]                                regions of a map output not yet committed
+    [4, application, shuffle, map attempt]                          such a map output is given up
+    [5, tier id]                                    an arena is gone, with all rows of its journal
+    [6, application, shuffle, end]             release of a shuffle's map attempts below a number
+
+``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
+byte order of the machine (the header of the journal names it); the last one is the extent's length.
+An empty region has an empty tier id, and a broadcast region 2³²−1 as its first subpartition.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from ....names import ShuffleKey, shuffle_key
+from ..stored_outputs import MapOutput, Region
+
+_COMMIT = 0
+_COMMIT_OF_SEVERAL = -1
+"""How the table of types calls a commit with origin and number of replicas."""
+_RELEASE_SHUFFLE = 1
+_RELEASE_APPLICATION = 2
+_SECURE = 3
+_DROP = 4
+_LOSE = 5
+_RELEASE_ATTEMPTS = 6
+
+LOSE_ROW = b"\x92\x05"
+"""How the row of an arena that is gone begins."""
+
+_UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _RELEASE_ATTEMPTS})
+
+_TYPECODES = {4: "I", 8: "Q"}
+
+_TYPES: dict[int, tuple[type, ...]] = {
+    _COMMIT: (int, str, int, int, int, tuple),
+    _COMMIT_OF_SEVERAL: (int, str, int, int, int, tuple, str, int),
+    _RELEASE_SHUFFLE: (int, str, int),
+    _RELEASE_APPLICATION: (int, str),
+    _SECURE: (int, str, int, int, int, int, tuple),
+    _DROP: (int, str, int, int),
+    _LOSE: (int, bytes),
+    _RELEASE_ATTEMPTS: (int, str, int, int),
+}
+_REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
+
+
+class RegionRow(NamedTuple):
+    """A region in the journal. ``tier_id`` is empty for an empty region."""
+
+    tier_id: bytes
+    offset: int
+    first_subpartition: int
+    offsets: "array[int]"
+    crc32c: int
+
+
+class CommitRow(NamedTuple):
+    """A map output was committed; ``origin`` and ``replicas`` are those of ``MapOutput``."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: tuple[RegionRow, ...]
+    origin: str = ""
+    replicas: int = 1
+
+
+class ReleaseShuffleRow(NamedTuple):
+    """A shuffle was released, with all its map outputs."""
+
+    key: ShuffleKey
+
+
+class ReleaseAttemptsRow(NamedTuple):
+    """The map outputs of a shuffle with a map attempt below ``end`` were released."""
+
+    key: ShuffleKey
+    end: int
+
+
+class ReleaseApplicationRow(NamedTuple):
+    """An application was released, with all its shuffles."""
+
+    application_id: str
+
+
+class SecureRow(NamedTuple):
+    """Regions of a map output were secured before its commit."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    first_region: int
+    regions: tuple[RegionRow, ...]
+
+
+class DropRow(NamedTuple):
+    """A map output with secured regions is given up."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+
+
+class LoseRow(NamedTuple):
+    """An arena is gone: the rows before this one that its journal has do not count."""
+
+    tier_id: bytes
+
+
+Row = (
+    CommitRow
+    | LoseRow
+    | ReleaseShuffleRow
+    | ReleaseAttemptsRow
+    | ReleaseApplicationRow
+    | SecureRow
+    | DropRow
+)
+
+
+def pack_commit(output: MapOutput) -> bytes:
+    """Pack the row of a commit."""
+    regions = _pack_regions(output.regions)
+    fields = (_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions)
+    if output.origin or output.replicas > 1:
+        return _pack((*fields, output.origin, output.replicas))
+    return _pack(fields)
+
+
+def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes, int, int, int, bytes, int]]:
+    return [
+        (
+            b"" if region.extent is None else region.extent.tier.tier_id,
+            0 if region.extent is None else region.extent.offset,
+            region.first_subpartition,
+            region.offsets.itemsize,
+            region.offsets.tobytes(),
+            region.crc32c,
+        )
+        for region in regions
+    ]
+
+
+def pack_secure(
+    key: ShuffleKey,
+    map_attempt_id: int,
+    num_subpartitions: int,
+    first_region: int,
+    regions: Sequence[Region],
+) -> bytes:
+    """Pack the row of regions that are secured before the commit."""
+    packed = _pack_regions(regions)
+    return _pack((_SECURE, *key, map_attempt_id, num_subpartitions, first_region, packed))
+
+
+def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
+    """Pack the row of a map output with secured regions that is given up."""
+    return _pack((_DROP, *key, map_attempt_id))
+
+
+def pack_release_shuffle(key: ShuffleKey) -> bytes:
+    """Pack the row of a shuffle's release."""
+    return _pack((_RELEASE_SHUFFLE, *key))
+
+
+def pack_release_attempts(key: ShuffleKey, end: int) -> bytes:
+    """Pack the row of a release of a shuffle's map attempts below a number."""
+    return _pack((_RELEASE_ATTEMPTS, *key, end))
+
+
+def pack_release_application(application_id: str) -> bytes:
+    """Pack the row of an application's release."""
+    return _pack((_RELEASE_APPLICATION, application_id))
+
+
+def pack_lose(tier_id: bytes) -> bytes:
+    """Pack the row of an arena that is gone."""
+    return _pack((_LOSE, tier_id))
+
+
+def is_undoing(data: bytes) -> bool:
+    """Whether a row undoes others: it stands in both files of a journal."""
+    return len(data) > 1 and data[1] in _UNDOING
+
+
+def unpack(data: bytes) -> Row:
+    """Read a row.
+
+    Raises:
+        ValueError: The bytes are not a row of a journal.
+    """
+    try:
+        fields = msgpack.unpackb(data, use_list=False, raw=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        msg = f"not msgpack: {error}"
+        raise ValueError(msg) from error
+    if type(fields) is tuple and fields:
+        kind = fields[0]
+        if kind == _COMMIT and len(fields) > len(_TYPES[_COMMIT]):
+            kind = _COMMIT_OF_SEVERAL
+        elif kind == _COMMIT_OF_SEVERAL:
+            kind = None
+        if _TYPES.get(kind) == tuple(map(type, fields)):
+            return _row(kind, fields)
+    msg = "it has the fields of no known row"
+    raise ValueError(msg)
+
+
+def _row(kind: int, fields: Any) -> Row:
+    """Make a row of fields that have the right types."""
+    if kind == _RELEASE_APPLICATION:
+        return ReleaseApplicationRow(fields[1])
+    if kind == _LOSE:
+        return LoseRow(fields[1])
+    key = shuffle_key(fields[1], fields[2])
+    if kind == _COMMIT:
+        return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))
+    if kind == _COMMIT_OF_SEVERAL:
+        return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]), *fields[6:])
+    if kind == _RELEASE_SHUFFLE:
+        return ReleaseShuffleRow(key)
+    if kind == _RELEASE_ATTEMPTS:
+        return ReleaseAttemptsRow(key, fields[3])
+    if kind == _SECURE:
+        return SecureRow(key, fields[3], fields[4], fields[5], _unpack_regions(fields[6]))
+    return DropRow(key, fields[3])
+
+
+def _unpack_regions(regions: Sequence[Any]) -> tuple[RegionRow, ...]:
+    return tuple(map(_unpack_region, regions))
+
+
+def _unpack_region(fields: Any) -> RegionRow:
+    if type(fields) is tuple and tuple(map(type, fields)) == _REGION_TYPES:
+        tier_id, offset, first, size, raw, checksum = fields
+        typecode = _TYPECODES.get(size)
+        if typecode is not None and raw and len(raw) % size == 0:
+            return RegionRow(tier_id, offset, first, array(typecode, raw), checksum)
+    msg = "a region in it has unknown fields"
+    raise ValueError(msg)
+
+
+def _pack(fields: object) -> bytes:
+    packed = msgpack.packb(fields, use_bin_type=True)
+    if not isinstance(packed, bytes):  # packb() is typed as optional
+        msg = "msgpack gave no bytes"
+        raise TypeError(msg)
+    return packed

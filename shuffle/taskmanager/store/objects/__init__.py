@@ -1,0 +1,1 @@
+"""Objects of a bucket: requests, names, uploads."""

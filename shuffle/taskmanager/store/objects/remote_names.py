@@ -1,0 +1,90 @@
+"""Names of objects in the remote tier, without any I/O.
+
+::
+
+    applications/APPLICATION                       touched by TaskManagers that have data of it here
+    taskmanagers/TASKMANAGER                       touched by its TaskManager
+    regions/TASKMANAGER/APPLICATION/NUMBER         a region that this TaskManager wrote
+    moved/APPLICATION/SHUFFLE/ATTEMPT/manifest     a map output that moved here
+    moved/APPLICATION/SHUFFLE/ATTEMPT/MOVE-REGION  a region of it
+
+What lies below ``regions`` belongs to one TaskManager, and only that one removes it as long as the
+application lives. What lies below ``moved`` belongs to the application: any TaskManager finds it by
+its name and serves it.
+"""
+
+import hashlib
+import re
+from typing import Final
+
+from ....names import MapAttemptKey, ShuffleKey
+
+APPLICATIONS: Final = "applications"
+TASKMANAGERS: Final = "taskmanagers"
+REGIONS: Final = "regions"
+MOVED: Final = "moved"
+
+_MOST_NAME: Final = 200
+"""Longest part of a name: file systems have 255 bytes, and S3 has 1024 for all parts together."""
+
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
+
+
+def name_of_application(application_id: str) -> str:
+    """Return the part of a name that stands for an application; a long one ends in a hash."""
+    raw = application_id.encode("utf-8", "surrogatepass")
+    safe = _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], raw).decode("ascii")
+    if not safe or safe.startswith("."):
+        safe = "=" + safe  # "." and ".." are no names
+    if len(safe) <= _MOST_NAME:
+        return safe
+    digest = hashlib.sha256(raw).hexdigest()
+    return f"{safe[: _MOST_NAME - len(digest) - 1]}={digest}"
+
+
+def application_marker(application_name: str) -> str:
+    """Name the object that tells when a TaskManager last had data of an application."""
+    return f"{APPLICATIONS}/{application_name}"
+
+
+def taskmanager_marker(taskmanager_id: str) -> str:
+    """Name the object that tells the remote store's time to a TaskManager."""
+    return f"{TASKMANAGERS}/{taskmanager_id}"
+
+
+def region_name(application_id: str, taskmanager_id: str, number: int) -> str:
+    """Name a region of a TaskManager."""
+    return f"{REGIONS}/{taskmanager_id}/{name_of_application(application_id)}/{number:016x}"
+
+
+def moved_application(application_id: str) -> str:
+    """Name the prefix of all map outputs of an application that moved."""
+    return f"{MOVED}/{name_of_application(application_id)}"
+
+
+def moved_shuffle(key: ShuffleKey) -> str:
+    """Name the prefix of all map outputs of a shuffle that moved."""
+    return f"{moved_application(key.application_id)}/{key.shuffle_id}"
+
+
+def moved_output(attempt: MapAttemptKey) -> str:
+    """Name the prefix of a map output that moved."""
+    return f"{moved_shuffle(attempt.shuffle)}/{attempt.map_attempt_id}"
+
+
+def manifest_name(attempt: MapAttemptKey) -> str:
+    """Name the manifest of a map output."""
+    return f"{moved_output(attempt)}/manifest"
+
+
+def moved_region(attempt: MapAttemptKey, move: str, region: int) -> str:
+    """Name a region of a map output that moved; ``move`` tells attempts to move it apart."""
+    return f"{moved_output(attempt)}/{move}-{region}"
+
+
+def number_in(part: str) -> int | None:
+    """Return the number that a region's name ends in; None: it was not made here."""
+    try:
+        return int(part, 16) if len(part) == 2 * 8 else None
+    except ValueError:
+        return None

@@ -1,0 +1,301 @@
+"""Uploads of regions to the remote tier: bytes in order, in parts, within a budget of memory."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
+
+from .....transport.loop import start_task
+from ..errors import StorageError
+from .remote_objects import RemoteFailure, RemoteObjects
+
+logger = logging.getLogger(__name__)
+
+MOST_PARTS: Final = 10_000
+"""Parts that S3 takes for one object."""
+
+PARTS_IN_MEMORY: Final = 2
+"""Of one upload: a part is filled while the one before it is sent."""
+
+
+class UploadBudget:
+    """Memory for parts, given out first come, first served.
+
+    Args:
+        limit_bytes: Most bytes given out at a time; an upload that needs more gets all of it.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.used_bytes = 0
+        self.uploads: set[asyncio.Task[None]] = set()
+        """Uploads under way."""
+
+    @property
+    def waiting(self) -> int:
+        """Uploads that wait for memory."""
+        return len(self._waiting)
+
+    async def take(self, wanted_bytes: int) -> int:
+        """Wait for memory; return how much to give back.
+
+        Cancellation: safe, nothing is taken.
+        """
+        wanted_bytes = min(wanted_bytes, self._limit_bytes)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wanted_bytes, turn))
+        self._serve()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(wanted_bytes)
+            else:
+                self._waiting = deque(each for each in self._waiting if each[1] is not turn)
+                self._serve()
+            raise
+        return wanted_bytes
+
+    def give_back(self, taken_bytes: int) -> None:
+        """Let others have memory."""
+        self.used_bytes -= taken_bytes
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting and self.used_bytes + self._waiting[0][0] <= self._limit_bytes:
+            wanted_bytes, turn = self._waiting.popleft()
+            if not turn.done():
+                self.used_bytes += wanted_bytes
+                turn.set_result(None)
+
+
+class UploadAborted(StorageError):
+    """The region was given up; the upload takes back what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the region was given up while it was uploaded")
+
+
+class Upload:
+    """The upload of one region.
+
+    Args:
+        objects: The remote store.
+        name: Of the object.
+        length: Bytes of the region, at least 1.
+        part_bytes: Size of a part.
+        budget: Gives the memory for parts.
+        failed: Makes the error of a failure, and draws its consequences.
+    """
+
+    def __init__(
+        self,
+        objects: RemoteObjects,
+        name: str,
+        length: int,
+        part_bytes: int,
+        budget: UploadBudget,
+        failed: Callable[[RemoteFailure, int], StorageError],
+    ) -> None:
+        self.name = name
+        self.length = length
+        self._objects = objects
+        self._part_bytes = max(part_bytes, -(-length // MOST_PARTS))
+        self._budget = budget
+        self._failed = failed
+        self._position = 0
+        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._part: bytearray | None = None
+        self._filled = 0
+        self._beginning = asyncio.Lock()
+        self._taken_bytes = 0
+        self._parts: asyncio.Queue[bytearray | None] = asyncio.Queue(1)
+        self._task: asyncio.Task[None] | None = None
+        self._failure: StorageError | None = None
+        self._aborted = False
+        self._stored = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the object is there, with all its bytes."""
+        return self._stored
+
+    async def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Take over bytes; waits for memory, and for the bytes before these.
+
+        The bytes of a region of one part may come in any order.
+
+        Args:
+            offset: Position of the first byte in the region.
+            buffers: They are copied, and free when this returns.
+
+        Raises:
+            StorageError: The upload has failed.
+
+        Cancellation: the region can only be aborted.
+        """
+        buffers = [buffer for buffer in buffers if len(buffer)]
+        if not buffers:
+            return
+        if self.length <= self._part_bytes:
+            await self._write_anywhere(offset, buffers)
+            return
+        while offset != self._position and self._failure is None and not self._aborted:
+            turn = self._turns.setdefault(offset, asyncio.get_running_loop().create_future())
+            await asyncio.shield(turn)
+        for buffer in buffers:
+            await self._take(buffer)
+        turn_of_next = self._turns.pop(self._position, None)
+        if turn_of_next is not None and not turn_of_next.done():
+            turn_of_next.set_result(None)
+
+    async def flush(self) -> None:
+        """Wait until the object is stored; all bytes were written before.
+
+        Raises:
+            StorageError: The upload has failed, or was aborted.
+
+        Cancellation: safe, the upload goes on.
+        """
+        self._check()
+        if self._task is not None:
+            # The parts in memory, and the request that ends the upload.
+            await self._wait({self._task}, PARTS_IN_MEMORY + 1)
+        self._check()
+        if not self._stored:
+            raise RuntimeError(f"{self._position} of {self.length} bytes of {self.name} came")
+
+    def abort(self, ended: Callable[[], None]) -> None:
+        """Give the upload up.
+
+        Args:
+            ended: Called when nothing is sent any more, at once or later.
+        """
+        self._aborted = True
+        self._wake()
+        self._part = None
+        task = self._task
+        if task is None or task.done():
+            self._give_back()
+            ended()
+            return
+        if self._parts.empty():
+            self._parts.put_nowait(None)
+        task.add_done_callback(lambda _: ended())
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._aborted:
+            raise UploadAborted
+
+    async def _write_anywhere(self, offset: int, buffers: list[memoryview]) -> None:
+        """Fill the one part, in any order; the last byte sends it."""
+        async with self._beginning:
+            part = self._part or await self._begin_part()
+        for buffer in buffers:
+            part[offset : offset + len(buffer)] = buffer
+            offset += len(buffer)
+            self._position += len(buffer)
+        if self._position == self.length:
+            self._part = None
+            await self._send(part)
+
+    async def _take(self, buffer: memoryview) -> None:
+        start = 0
+        while start < len(buffer):
+            self._check()
+            part = self._part
+            if part is None:
+                part = await self._begin_part()
+            count = min(len(part) - self._filled, len(buffer) - start)
+            part[self._filled : self._filled + count] = buffer[start : start + count]
+            self._filled += count
+            self._position += count
+            start += count
+            if self._filled == len(part):
+                self._part = None
+                await self._send(part)
+
+    async def _begin_part(self) -> bytearray:
+        if not self._taken_bytes:
+            needed = min(self.length, PARTS_IN_MEMORY * self._part_bytes)
+            self._taken_bytes = await self._budget.take(needed)
+            if self._aborted:
+                self._give_back()
+        self._check()
+        self._filled = 0
+        self._part = bytearray(min(self._part_bytes, self.length - self._position))
+        return self._part
+
+    async def _send(self, part: bytearray) -> None:
+        if self.length <= self._part_bytes:
+            self._begin(self._objects.put(self.name, part))
+            return
+        task = self._task
+        if task is None:
+            put = self._objects.put_parts(
+                self.name, self._each_part(), self._part_bytes, PARTS_IN_MEMORY - 1
+            )
+            task = self._begin(put)
+        placed = start_task(self._parts.put(part))
+        # An upload that ends early takes no more parts.
+        try:
+            await self._wait({placed, task}, 1)
+        finally:
+            placed.cancel()
+        self._check()
+
+    async def _wait(self, tasks: set[asyncio.Task[Any]], requests: int) -> None:
+        """Wait for the first of some tasks; the upload fails after the time of so many requests.
+
+        ``obstore`` has deadlines for requests, and a file system that hangs does not know them.
+        """
+        seconds = requests * self._objects.deadline_seconds
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not done and self._failure is None:
+            stuck = RemoteFailure(f"no part was taken within {seconds:g} s")
+            self._failure = self._failed(stuck, self.length)
+
+    def _begin(self, put: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._task = start_task(self._end(put))
+        self._budget.uploads.add(self._task)
+        self._task.add_done_callback(self._budget.uploads.discard)
+        return self._task
+
+    async def _each_part(self) -> AsyncIterator[bytearray]:
+        """Yield the parts to ``obstore``; raising takes back what was sent."""
+        sent = 0
+        while sent < self.length:
+            part = await self._parts.get()
+            if part is None or self._aborted:
+                raise UploadAborted
+            sent += len(part)
+            yield part
+
+    async def _end(self, put: Coroutine[Any, Any, None]) -> None:
+        try:
+            await put
+            self._stored = True
+            self._objects.written_bytes += self.length
+        except UploadAborted:
+            pass
+        except RemoteFailure as failure:
+            if not self._aborted:
+                self._failure = self._failed(failure, self.length)
+        finally:
+            self._give_back()
+            self._wake()
+
+    def _give_back(self) -> None:
+        taken, self._taken_bytes = self._taken_bytes, 0
+        if taken:
+            self._budget.give_back(taken)
+
+    def _wake(self) -> None:
+        turns, self._turns = self._turns, {}
+        for turn in turns.values():
+            if not turn.done():
+                turn.set_result(None)

@@ -1,0 +1,1 @@
+"""Map outputs that moved to the remote tier; sweeps and probes of it."""

@@ -1,0 +1,406 @@
+"""Map outputs that move to the remote tier, and those that are found there by their names.
+
+A map output that moves becomes objects of its application, and one more, the manifest, whose name
+follows from the application, the shuffle and the map attempt. Every TaskManager with the same
+remote tier finds it by this name with one request, and serves it like one of its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from crc32c import crc32c
+
+from .....transport.loop import run_together, start_task
+from ....names import MapAttemptKey, ShuffleKey
+from ...bounds.accounts import Accounts
+from ..errors import CorruptRegion
+from ..files.fair_queue import Flow
+from ..files.fair_slots import FairSlots
+from ..objects.remote_names import (
+    application_marker,
+    manifest_name,
+    moved_application,
+    moved_output,
+    moved_region,
+    name_of_application,
+)
+from ..objects.remote_objects import RemoteFailure
+from ..objects.remote_upload import Upload
+from ..output_index import OutputIndex
+from ..releases import Releases
+from ..stored_outputs import MapOutput, Region
+from ..tiers.remote_tier import MOST_DELETES, RemoteExtent, RemoteTier
+from ..tiers.tier import Extent, ExtentRead
+from .remote_manifest import pack_manifest, unpack_manifest
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+REGIONS_AT_A_TIME: Final = 4
+"""Regions of one map output that are uploaded at a time."""
+
+LOOKUPS_AT_A_TIME: Final = 32
+"""Manifests that are asked for at a time; applications take turns."""
+
+_PIECE_BYTES: Final = 1024 * 1024
+_MOST_COPY_BYTES: Final = 5 * 1024**3
+"""Longest object that S3 copies in one request."""
+
+_MISSING_SECONDS: Final = 0.1
+"""Map outputs that are missing are looked up together: a whole bucket may be gone."""
+
+
+class RemoteOutputs:
+    """The map outputs of a store that have moved.
+
+    Args:
+        tier: The remote tier.
+        index: Gets the map outputs that are found.
+        accounts: Applications pay here for them.
+        read: Reads extents of any tier.
+        is_pending: Tells whether a map output is being committed.
+        lost: Called to forget the map outputs that use some extents.
+    """
+
+    def __init__(
+        self,
+        tier: RemoteTier,
+        index: OutputIndex,
+        accounts: Accounts,
+        read: Callable[[Sequence[ExtentRead]], Awaitable[None]],
+        is_pending: Callable[[MapAttemptKey], bool],
+        lost: Callable[[set[Extent]], None],
+    ) -> None:
+        self.tier = tier
+        self.moves = 0
+        """Map outputs that were moved from here; only grows."""
+        self.found = 0
+        """Map outputs that were found; only grows."""
+        self.lookups = 0
+        """Manifests that were asked for; only grows."""
+        self._index = index
+        self._accounts = accounts
+        self._read = read
+        self._is_pending = is_pending
+        self._lost = lost
+        self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
+        """Objects of map outputs that were moved from here, or found."""
+        self._marked: set[str] = set()
+        self._releases = Releases()
+        self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
+        self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._missing: set[Extent] = set()
+        self._losing: asyncio.TimerHandle | None = None
+        tier.on_missing = self._note_missing
+
+    # ---- moving ----------------------------------------------------------------------------------
+
+    async def move(self, output: MapOutput) -> None:
+        """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
+        if output.is_moved:
+            return
+        with output.kept():
+            await self._move(output)
+
+    async def _move(self, output: MapOutput) -> None:
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        move = secrets.token_hex(8)
+        names = [
+            "" if region.extent is None else moved_region(attempt, move, number)
+            for number, region in enumerate(output.regions)
+        ]
+        regions = [name for name in names if name]
+        try:
+            await self._mark(output.key.application_id)
+            await self._copy_all(output.regions, names)
+        except BaseException as error:
+            self.tier.delete_soon(regions)
+            if isinstance(error, RemoteFailure):
+                raise self.tier.write_failure(error, output.total_bytes) from error
+            raise
+        name, manifest = manifest_name(attempt), pack_manifest(output, names)
+        is_ours = True
+        try:
+            await _to_its_end(
+                self.tier.objects.put(name, manifest, new=True),
+                lambda: self.tier.delete_soon([name, *regions]),
+            )
+        except RemoteFailure as failure:
+            # A lost answer: the manifest may be there all the same, and then it needs its regions.
+            try:
+                there = await self.tier.objects.get(name)
+            except RemoteFailure as unknown:
+                if unknown.missing:
+                    self.tier.delete_soon(regions)
+                # else they stay until the application ends
+                raise self.tier.write_failure(failure, output.total_bytes) from failure
+            is_ours = there == manifest
+        if is_ours:
+            self._note(attempt, names)
+            self.moves += 1
+        else:  # another TaskManager moved its copy of it
+            self.tier.delete_soon(regions)
+            self._note(attempt, [])
+
+    async def _mark(self, application_id: str) -> None:
+        """Let sweeps know that the application lives, once."""
+        if application_id not in self._marked:
+            marker = application_marker(name_of_application(application_id))
+            await self.tier.objects.put(marker, b"")
+            self._marked.add(application_id)
+
+    async def _copy_all(self, regions: Sequence[Region], names: Sequence[str]) -> None:
+        slots = asyncio.Semaphore(REGIONS_AT_A_TIME)
+
+        async def copy(region: Region, extent: Extent, name: str) -> None:
+            async with slots:
+                await self._copy(region, extent, name)
+
+        await run_together(
+            copy(region, region.extent, name)
+            for region, name in zip(regions, names, strict=True)
+            if region.extent is not None
+        )
+
+    async def _copy(self, region: Region, extent: Extent, name: str) -> None:
+        """Copy one region, and compare its checksum on the way."""
+        if isinstance(extent, RemoteExtent) and extent.length <= _MOST_COPY_BYTES:
+            await _to_its_end(self.tier.objects.copy(extent.name, name))
+            return
+        upload = self.tier.upload(name, extent.length)
+        try:
+            await self._send(region, extent, upload)
+            await upload.flush()
+        except BaseException:
+            upload.abort(lambda: self.tier.delete_soon([name]))
+            raise
+
+    async def _send(self, region: Region, extent: Extent, upload: Upload) -> None:
+        value = 0
+        buffer = memoryview(bytearray(min(_PIECE_BYTES, extent.length)))
+        for start in range(0, extent.length, _PIECE_BYTES):
+            piece = buffer[: min(_PIECE_BYTES, extent.length - start)]
+            await self._read([ExtentRead(extent, start, [piece])])
+            value = crc32c(piece, value)
+            if start + len(piece) == extent.length and value != region.crc32c:
+                raise CorruptRegion(region.crc32c, value, repr(extent))  # before it is complete
+            await upload.write(start, [piece])
+
+    # ---- finding ---------------------------------------------------------------------------------
+
+    async def find(self, attempt: MapAttemptKey) -> MapOutput | None:
+        """Look a map output up by its name: ``ShuffleStore.find_remote``."""
+        known = self._index.get(*attempt)
+        if known is not None:
+            return known
+        if self._releases.has_copy(attempt) or not self.tier.healthy:
+            return None
+        task = self._finding.get(attempt)
+        if task is None:
+            task = self._finding[attempt] = self._in_background(self._find(attempt))
+        return await asyncio.shield(task)
+
+    async def _find(self, attempt: MapAttemptKey) -> MapOutput | None:
+        try:
+            return await self._ask(attempt)
+        finally:
+            if self._is_wanted(attempt):
+                del self._finding[attempt]
+
+    def _is_wanted(self, attempt: MapAttemptKey) -> bool:
+        """Whether the application of a look-up has not ended since this task began it."""
+        return self._finding.get(attempt) is asyncio.current_task()
+
+    async def _ask(self, attempt: MapAttemptKey) -> MapOutput | None:
+        try:
+            async with self._lookups.turn(Flow(attempt.shuffle.application_id, 0), 1):
+                self.lookups += 1
+                data = await self.tier.objects.get(manifest_name(attempt))
+        except RemoteFailure as failure:
+            if failure.missing:
+                return None
+            raise self.tier.read_failure(failure, 0) from failure
+        known = self._index.get(*attempt)
+        if known is not None or self._releases.has_copy(attempt):
+            return known
+        if self._is_pending(attempt) or not self._is_wanted(attempt):
+            return None  # a copy is being committed here, or nobody would release it
+        try:
+            output, names = self._output_of(attempt, data)
+        except ValueError as error:
+            logger.error("%s: %s is no manifest: %s", self.tier, manifest_name(attempt), error)
+            return None
+        account = self._accounts.of(attempt.shuffle.application_id)
+        for region in output.regions:
+            if region.extent is not None:
+                region.extent.charge_to(account)
+        self._index.add(output)
+        self._note(attempt, names)
+        self.found += 1
+        return output
+
+    def _output_of(self, attempt: MapAttemptKey, data: bytes) -> tuple[MapOutput, list[str]]:
+        manifest = unpack_manifest(data)
+        below = moved_output(attempt) + "/"
+        if any(each.name and not each.name.startswith(below) for each in manifest.regions):
+            msg = "it names objects of others"
+            raise ValueError(msg)
+        regions = tuple(
+            Region(
+                self.tier.moved_here(each.name, each.offsets[-1], attempt.shuffle.application_id)
+                if each.name and each.offsets[-1]
+                else None,
+                each.first_subpartition,
+                each.offsets,
+                each.crc32c,
+            )
+            for each in manifest.regions
+        )
+        names = [each.name for each in manifest.regions]
+        return (
+            MapOutput(
+                attempt.shuffle,
+                attempt.map_attempt_id,
+                manifest.num_subpartitions,
+                regions,
+                is_moved=True,
+            ),
+            names,
+        )
+
+    def seek(
+        self, key: ShuffleKey, map_attempt_ids: Iterable[int], woken: Callable[[ShuffleKey], None]
+    ) -> asyncio.Task[None] | None:
+        """Look some map outputs up in the background, in their order, some at a time.
+
+        The rest is not looked up when one is not there: a request needs all of them.
+
+        Args:
+            key: The shuffle.
+            map_attempt_ids: Its map attempts; those that are known are passed over.
+            woken: Called with the shuffle at the end.
+
+        Returns:
+            The task; None if there is nothing to look up.
+        """
+        wanted = [each for each in map_attempt_ids if self._index.get(key, each) is None]
+        released = any(self._releases.has_copy(MapAttemptKey(key, each)) for each in wanted)
+        if not wanted or released or not self.tier.healthy:
+            return None
+
+        async def look_up() -> None:
+            try:
+                for first in range(0, len(wanted), LOOKUPS_AT_A_TIME):
+                    some = wanted[first : first + LOOKUPS_AT_A_TIME]
+                    if None in await run_together(
+                        self.find(MapAttemptKey(key, each)) for each in some
+                    ):
+                        break
+            except Exception as error:  # noqa: BLE001
+                logger.warning("%s: %s", self.tier, error)
+            finally:
+                woken(key)
+
+        return self._in_background(look_up())
+
+    # ---- releases --------------------------------------------------------------------------------
+
+    def released(self, key: ShuffleKey, end: int | None) -> None:
+        """Delete a shuffle's known moved map outputs, or those below ``end``."""
+        self._releases.add(key, end)
+        known = self._moved.pop(key, {})
+        moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
+        if known:
+            self._moved[key] = known
+        # Manifests first: what is half deleted is not found.
+        self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
+        self.tier.delete_soon([name for names in moved.values() for name in names if name])
+
+    def forget(self, application_id: str) -> None:
+        """Forget the moved map outputs of an application; others may still serve them."""
+        self._marked.discard(application_id)
+        for key in [key for key in self._moved if key.application_id == application_id]:
+            del self._moved[key]
+        for attempt in [
+            each for each in self._finding if each.shuffle.application_id == application_id
+        ]:
+            del self._finding[attempt]
+
+    def ended(self, application_id: str) -> None:
+        """Delete all that an application moved, whoever moved it: its driver says that it ends."""
+        self.forget(application_id)
+
+        async def delete() -> None:
+            names = [application_marker(name_of_application(application_id))]
+            try:
+                listed = self.tier.objects.listed(moved_application(application_id))
+                async with contextlib.aclosing(listed):
+                    async for each in listed:
+                        names.append(each.name)
+                        if len(names) >= MOST_DELETES:  # the sweep deletes the others
+                            break
+            except RemoteFailure as failure:
+                logger.warning("%s: the sweep deletes what moved: %s", self.tier, failure)
+            if len(names) > 1:
+                self.tier.delete_soon(names)
+
+        self._in_background(delete())
+
+    def applications(self) -> set[str]:
+        """Return the applications of which something moved."""
+        return {key.application_id for key in self._moved}
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._losing is not None:
+            self._losing.cancel()
+        under_way = list(self._tasks)
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+    def _note(self, attempt: MapAttemptKey, names: list[str]) -> None:
+        self._moved.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = names
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = start_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _note_missing(self, extent: RemoteExtent) -> None:
+        self._missing.add(extent)
+        if self._losing is None:
+            loop = asyncio.get_running_loop()
+            self._losing = loop.call_later(_MISSING_SECONDS, self._lose_missing)
+
+    def _lose_missing(self) -> None:
+        self._losing = None
+        missing, self._missing = self._missing, set()
+        self._lost(missing)
+
+
+async def _to_its_end(
+    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
+) -> None:
+    """Make a request; when cancelled, wait for its end: what it left can be deleted then.
+
+    Args:
+        request: The request.
+        undo: Called if it was cancelled, and has succeeded all the same.
+    """
+    task = start_task(request)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            undo()
+        raise

@@ -1,0 +1,96 @@
+"""Probes the remote tier, and leaves it out while it does not answer.
+
+A failed request leaves the tier out at once. It is probed then, and taken back after three good
+probes. A tier that works is probed seldom: each probe is two requests.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from .....transport.loop import start_task
+from ..health.directory_health import (
+    Change,
+    Condition,
+    DirectoryHealth,
+    Finding,
+)
+from ..objects.remote_objects import RemoteFailure
+from ..tiers.remote_tier import RemoteTier
+from .remote_sweep import RemoteSweep
+
+logger = logging.getLogger(__name__)
+
+SELDOM: Final = 60
+"""So many times the time between two probes passes between those of a tier that works."""
+
+SWEEPS: Final = 24
+"""Sweeps in the time after which an object without a map output is an orphan."""
+
+LEAST_SWEEP_SECONDS: Final = 0.2
+
+
+class RemoteWatch:
+    """Watches and sweeps the remote tier until it is closed.
+
+    Args:
+        tier: The tier.
+        sweep: Removes orphans.
+        interval_seconds: Time between two probes of a tier that is left out.
+        orphan_seconds: Age of orphans.
+    """
+
+    def __init__(
+        self, tier: RemoteTier, sweep: RemoteSweep, interval_seconds: float, orphan_seconds: float
+    ) -> None:
+        self._tier = tier
+        self._sweep = sweep
+        self._interval_seconds = interval_seconds
+        self._sweep_seconds = max(orphan_seconds / SWEEPS, LEAST_SWEEP_SECONDS)
+        self._tasks = [start_task(self._watch()), start_task(self._clean())]
+
+    async def close(self) -> None:
+        """Stop watching."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _watch(self) -> None:
+        health = DirectoryHealth()
+        while True:
+            finding = await self._probe()
+            if not self._tier.healthy:
+                health.failed()
+            change = health.take(finding)
+            if change is Change.LEAVE_OUT:
+                self._tier.fail(finding.reason)
+            elif change is Change.TAKE_BACK:
+                self._tier.recover()
+            if self._tier.healthy:
+                self._tier.failed.clear()
+                try:
+                    async with asyncio.timeout(SELDOM * self._interval_seconds):
+                        await self._tier.failed.wait()
+                except TimeoutError:
+                    continue
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _probe(self) -> Finding:
+        """Write this TaskManager's mark, and look at it."""
+        try:
+            await self._sweep.touch()
+        except RemoteFailure as failure:
+            return Finding(Condition.BAD, failure.reason)
+        return Finding(Condition.GOOD)
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweep_seconds)
+            if not self._tier.healthy:
+                continue
+            try:
+                await self._sweep.run()
+            except RemoteFailure as failure:
+                logger.warning("%s: a sweep broke off: %s", self._tier, failure)
+            except Exception:
+                logger.exception("%s: a sweep failed", self._tier)

@@ -1,0 +1,229 @@
+"""Regions and map outputs, as they are stored: compact, and never changed once they are made.
+
+The classes are not frozen, because a start makes all instances, and a frozen instance takes three
+times as long to make.
+
+A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
+a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
+long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB.
+
+The bytes of a broadcast region are those of every subpartition: they are stored once and read for
+each subpartition.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final
+
+from ....protocol.messages import EVERY_SUBPARTITION
+from ...names import ShuffleKey
+
+if TYPE_CHECKING:
+    from .tiers.tier import Extent
+
+
+def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
+    """Turn lengths into n + 1 cumulative offsets, in the narrowest of 4 and 8 bytes.
+
+    Raises:
+        ValueError: A length is negative, or the sum does not fit in 8 bytes.
+    """
+    if lengths and min(lengths) < 0:
+        msg = f"a subpartition's length cannot be negative, got {min(lengths)}"
+        raise ValueError(msg)
+    try:
+        return array("I", accumulate(lengths, initial=0))
+    except OverflowError:
+        pass
+    try:
+        return array("Q", accumulate(lengths, initial=0))
+    except OverflowError:
+        msg = "a region cannot be longer than 2**64 - 1 bytes"
+        raise ValueError(msg) from None
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """The bytes of a run of subpartitions of one map attempt.
+
+    Args:
+        extent: Place of the bytes; None if the region is empty.
+        first_subpartition: Number of the first subpartition of the run; ``EVERY_SUBPARTITION`` of a
+            broadcast region.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; a broadcast
+            region has those of one subpartition.
+        crc32c: Checksum over all bytes.
+    """
+
+    extent: Final["Extent | None"]
+    first_subpartition: Final[int]
+    offsets: Final["array[int]"]
+    crc32c: Final[int]
+
+    @property
+    def length(self) -> int:
+        """Bytes of the region."""
+        return self.offsets[-1]
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions in the run; 1 in a broadcast region."""
+        return len(self.offsets) - 1
+
+    @property
+    def is_broadcast(self) -> bool:
+        """True if its bytes are those of every subpartition."""
+        return self.first_subpartition == EVERY_SUBPARTITION
+
+    def slice(self, start_subpartition: int, end_subpartition: int) -> tuple[int, int]:
+        """Find the bytes of a range of subpartitions: always one contiguous piece.
+
+        Args:
+            start_subpartition: First subpartition wanted, numbered over the whole map output.
+            end_subpartition: The one behind the last. Parts outside this region count as empty.
+
+        Returns:
+            Offset in the extent and length, both in bytes; ``(0, 0)`` if the region has none of
+            them. The range holds these bytes :meth:`repeats` times, one behind the other.
+        """
+        offsets = self.offsets
+        if self.is_broadcast:
+            return (0, offsets[-1]) if start_subpartition < end_subpartition else (0, 0)
+        start = max(start_subpartition - self.first_subpartition, 0)
+        end = min(end_subpartition - self.first_subpartition, len(offsets) - 1)
+        if start >= end:
+            return 0, 0
+        offset = offsets[start]
+        return offset, offsets[end] - offset
+
+    def repeats(self, start_subpartition: int, end_subpartition: int) -> int:
+        """Return how often the slice of a range is read.
+
+        Returns:
+            1; for a broadcast region the number of subpartitions in the range.
+        """
+        return max(end_subpartition - start_subpartition, 0) if self.is_broadcast else 1
+
+    def release(self) -> None:
+        """Give up the owner's reference to the extent (for regions that are never committed)."""
+        if self.extent is not None:
+            self.extent.release()
+
+
+def release_regions(regions: Iterable[Region]) -> None:
+    """Give up regions that were finished but never committed."""
+    for region in regions:
+        region.release()
+
+
+def arenas_of(regions: Iterable[Region]) -> set[bytes]:
+    """Return the ids of the arenas in which regions lie; the remote tier is none."""
+    return {
+        extent.tier.tier_id
+        for region in regions
+        if (extent := region.extent) is not None and extent.tier.has_journal
+    }
+
+
+def journals_for(regions: Iterable[Region], journals: Sequence[bytes]) -> tuple[set[bytes], bool]:
+    """Choose the journals that get a row.
+
+    Args:
+        regions: The regions of the row.
+        journals: The arenas with a journal.
+
+    Returns:
+        Ids of arenas, and whether all of them must have the row. A row of objects only goes to
+        every journal, so that it outlives any directory, and counts when one has it. A row without
+        a byte is kept in one journal, whichever it is.
+    """
+    regions = list(regions)
+    arenas = arenas_of(regions)
+    if arenas:
+        return arenas, True
+    if any(region.extent is not None for region in regions):
+        return set(journals) or {b""}, False
+    return set(journals[-1:]) or {b""}, True
+
+
+@dataclass(slots=True, eq=False)
+class OpenOutput:
+    """The secured regions of a map output that is not committed; they outlive the process.
+
+    Attributes:
+        key: The shuffle.
+        map_attempt_id: The attempt.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: Its first regions, in the order in which they were written.
+        secured: Numbers of the first region of each row; a row ends before the next one.
+        taken: Whether the regions are on their way into a commit and no longer owned here.
+    """
+
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: list[Region]
+    secured: list[int] = field(default_factory=list)
+    taken: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum(region.length for region in self.regions)
+
+    def rows(self) -> Iterator[tuple[int, list[Region]]]:
+        """Yield the first region's number and the regions of each row."""
+        for first, end in pairwise([*self.secured, len(self.regions)]):
+            yield first, self.regions[first:end]
+
+    def take(self) -> list[Region]:
+        """Return the regions that are still owned here, for their new owner."""
+        if self.taken:
+            return []
+        self.taken = True
+        return self.regions
+
+
+@dataclass(slots=True, eq=False)
+class MapOutput:
+    """All regions of one map attempt, in order.
+
+    Args:
+        key: The shuffle.
+        map_attempt_id: The attempt, unique in the application.
+        num_subpartitions: Subpartitions of the shuffle.
+        regions: In the order in which they were written.
+        origin: The TaskManager from which this copy came; empty: its producer wrote it here.
+        replicas: TaskManagers that shall keep it, this one included.
+        is_moved: Whether it was found in the remote tier by its name: no journal has it.
+        is_synchronous: Whether its producer waits for the copies; a restart forgets it.
+    """
+
+    key: Final[ShuffleKey]
+    map_attempt_id: Final[int]
+    num_subpartitions: Final[int]
+    regions: Final[tuple[Region, ...]]
+    origin: str = ""
+    replicas: int = 1
+    is_moved: bool = False
+    is_synchronous: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes over all regions."""
+        return sum([region.offsets[-1] for region in self.regions])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep its extents until the end of a ``with`` block, also if it is released meanwhile."""
+        extents = [region.extent for region in self.regions if region.extent is not None]
+        for extent in extents:
+            extent.retain()
+        try:
+            yield
+        finally:
+            for extent in extents:
+                extent.release()

@@ -1,0 +1,1 @@
+"""Tiers of storage on this host, and allocation in their arenas."""

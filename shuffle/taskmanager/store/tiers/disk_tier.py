@@ -1,0 +1,225 @@
+"""The disk tier: an arena file in a data directory, which threads read and write."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StorageReadFailed, StorageWriteFailed
+from ..files.file_calls import (
+    UNSUPPORTED,
+    read_into,
+    read_without_waiting,
+    write_from,
+)
+from .arena_files import open_arena
+from .slot_allocator import occupied_bytes
+from .tier import FULL, Extent
+from .trimmed_tier import TrimmedTier
+
+logger = logging.getLogger(__name__)
+
+RETAINED_FREE_BYTES = 256 * 1024 * 1024
+"""Free space at the end of an arena that is kept warm; space beyond it goes back to the disk."""
+
+RECOVERY_BYTES = 64 * 1024 * 1024
+"""A disk that was full is tried again when others have freed this much."""
+
+IOV_MAX = 1024
+"""Most buffers that Linux takes in one preadv or pwritev."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FullMark:
+    """The state of the disk when it refused a write."""
+
+    written_bytes: int
+    room_bytes: int
+
+
+class DiskTier(TrimmedTier):
+    """Extents in a file on disk.
+
+    The file grows on demand, as long as the disk keeps ``min_free_bytes`` free after all bytes that
+    are allotted but not written yet. Space that was written before is used first.
+
+    Args:
+        path: The arena file.
+        fd: Its descriptor.
+        quota_bytes: Most bytes it may hold; None: no quota.
+        min_free_bytes: Bytes of the disk that are left to other uses.
+        retained_bytes: Free space at the end of the file that is kept for reuse.
+
+    Attributes:
+        can_read_cached: Whether file system, kernel and Python can read from the page cache only.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        quota_bytes: int | None,
+        min_free_bytes: int,
+        retained_bytes: int = RETAINED_FREE_BYTES,
+    ) -> None:
+        super().__init__("disk", path, fd, quota_bytes, retained_bytes)
+        self._min_free_bytes = min_free_bytes
+        self._unwritten_bytes = 0
+        self._full_at: _FullMark | None = None
+        self.can_read_cached = True
+
+    @classmethod
+    def open(cls, directory: Path, quota_bytes: int | None, min_free_bytes: int) -> "DiskTier":
+        """Open or create the arena of a directory whose lock the caller holds.
+
+        Raises:
+            StorageUnavailable: The file cannot be made or opened.
+        """
+        path, fd = open_arena(directory)
+        return cls(path, fd, quota_bytes, min_free_bytes)
+
+    def allocate(self, length: int) -> Extent | None:
+        """Allocate an extent, or return None if quota, free-space floor or health forbid it."""
+        if not self.takes_regions or not self._recovered():
+            return None
+        growth = self._allocator.growth_for(length)
+        if growth and growth > self._room_bytes():
+            return None
+        offset = self._allocator.allocate(length)
+        if offset is None:
+            return None
+        self._unwritten_bytes += occupied_bytes(length)
+        return self._extent(offset, length)
+
+    def written(self, extent: Extent) -> None:
+        """Note that an extent is written or given up: the disk's own figures count it now."""
+        self._unwritten_bytes -= occupied_bytes(extent.length)
+
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent."""
+        super().recycle(extent)
+        mark = self._full_at
+        if mark is not None and self._allocator.used_bytes < mark.written_bytes:
+            self._full_at = None
+
+    def finish_adoption(self) -> None:
+        """Cut off the file behind the last adopted extent: data of uncommitted attempts."""
+        try:
+            os.ftruncate(self.fd, self._allocator.frontier_bytes)
+        except OSError as error:
+            self.fail(str(error))
+        self.give_back_above_capacity()
+
+    def note_failure(self, error: OSError) -> None:
+        """Leave the disk out after a failed read or write.
+
+        A full disk is left out until space is freed in this arena or elsewhere on the disk; after
+        any other error the disk stays out.
+        """
+        if error.errno in FULL:
+            if self._full_at is None:
+                logger.warning("storage directory %s is full: %s", self.directory, error)
+            self._full_at = _FullMark(
+                written_bytes=self._allocator.used_bytes - self._unwritten_bytes,
+                room_bytes=self._room_bytes(),
+            )
+        else:
+            self.fail(str(error))
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest extent that the tier could give now, in bytes."""
+        if self._full_at is not None:
+            return 0
+        allocator = self._allocator
+        room = max(self._room_bytes(), 0) // allocator.alignment * allocator.alignment
+        within = allocator.largest_free_bytes
+        return max(
+            min(allocator.largest_hole_bytes, within),
+            min(within, allocator.tail_free_bytes + room),
+        )
+
+    def whole_bytes(self) -> int:
+        """Return the bytes that the tier can hold altogether, as the disk is now."""
+        on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0)
+        quota_bytes = self._allocator.capacity_bytes
+        return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
+
+    def read(self, offset: int, buffers: list[memoryview]) -> None:
+        """Fill buffers from the file. Runs in a thread.
+
+        Raises:
+            StorageReadFailed: The file ended early.
+            OSError: The disk failed.
+        """
+        wanted = sum(len(buffer) for buffer in buffers)
+        done = 0
+        for first in range(0, len(buffers), IOV_MAX):
+            part = buffers[first : first + IOV_MAX]
+            length = sum(len(buffer) for buffer in part)
+            received = read_into(self.fd, part, offset + done)
+            done += received
+            if received != length:
+                raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
+
+    def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
+        """Fill buffers from the page cache, without waiting for the disk.
+
+        Returns:
+            Whether all of them were filled. If not, :meth:`read` fills them or tells the error.
+        """
+        if not self.can_read_cached or len(buffers) > IOV_MAX:
+            return False
+        try:
+            received = read_without_waiting(self.fd, buffers, offset)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            # Some file systems, some kernels and some builds of Python cannot do this.
+            self.can_read_cached = error.errno not in UNSUPPORTED
+            return False
+        return received == sum(len(buffer) for buffer in buffers)
+
+    def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Write all bytes of the buffers to the file. Runs in a thread.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        pending = [buffer for buffer in buffers if len(buffer)]
+        while pending:
+            written = write_from(self.fd, pending[:IOV_MAX], offset)
+            offset += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
+
+    def read_failure(
+        self, extent_offset: int, buffers: list[memoryview], error: OSError
+    ) -> StorageReadFailed:
+        """Turn a disk error into a typed one, and leave the disk out if it must be."""
+        self.note_failure(error)
+        wanted = sum(len(buffer) for buffer in buffers)
+        return StorageReadFailed(self.path, extent_offset, wanted, 0, str(error))
+
+    def write_failure(self, extent_offset: int, length: int, error: OSError) -> StorageWriteFailed:
+        """Turn a disk error into a typed one, and leave the disk out if it must be."""
+        self.note_failure(error)
+        return StorageWriteFailed(self.path, extent_offset, length, str(error))
+
+    def _recovered(self) -> bool:
+        """Whether the disk was not full, or may be tried again."""
+        mark = self._full_at
+        if mark is not None and self._room_bytes() >= mark.room_bytes + RECOVERY_BYTES:
+            self._full_at = None
+        return self._full_at is None
+
+    def _room_bytes(self) -> int:
+        """Bytes by which the file may grow: the free space of the disk above its floor."""
+        try:
+            usage = os.fstatvfs(self.fd)
+        except OSError as error:
+            self.fail(str(error))
+            return 0
+        free = usage.f_bavail * usage.f_frsize
+        return free - self._unwritten_bytes - self._min_free_bytes

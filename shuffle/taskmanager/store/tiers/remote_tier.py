@@ -1,0 +1,399 @@
+"""The remote tier: regions as objects of an S3 bucket, or as files of a shared file system.
+
+One region is one object. Its number in the journal is the number of the extent, and its name
+follows from the number, the application and the TaskManager. A number is never used again, so that
+the object of a row is the one that the row meant, or gone.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .....transport.loop import run_together, start_task
+from ..errors import (
+    RemoteFailed,
+    RemoteFull,
+    RemoteObjectMissing,
+    StorageError,
+    StorageReadFailed,
+)
+from ..files.fair_queue import OWN_FLOW, Flow
+from ..files.fair_slots import FairSlots
+from ..objects.remote_names import region_name, taskmanager_marker
+from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
+from ..objects.remote_upload import MOST_PARTS, Upload, UploadBudget
+from .slot_allocator import occupied_bytes
+from .tier import (
+    Extent,
+    ExtentRead,
+    Tier,
+    TierStatistics,
+)
+
+if TYPE_CHECKING:
+    from ...config.sections import StorageConfig
+
+logger = logging.getLogger(__name__)
+
+GAP_BYTES: Final = 64 * 1024
+"""Two reads of one object that are no further apart become one request: a request costs as much as
+that many bytes."""
+
+MOST_DELETES: Final = 100_000
+"""Objects that wait to be deleted; more than that are left to the sweep."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Time for uploads, and for deletions, under way when the TaskManager ends."""
+
+_NUMBER_BITS: Final = 31
+
+
+class RemoteExtent(Extent):
+    """An object of the remote tier.
+
+    Attributes:
+        application_id: Its owner.
+        moved: Name of an object that belongs to the application and not to this TaskManager, whose
+            last release here leaves it where it is; None: the name follows from the number.
+        upload: Writes it; None once it is stored.
+    """
+
+    __slots__ = ("application_id", "moved", "upload")
+
+    tier: "RemoteTier"
+
+    def __init__(
+        self,
+        tier: "RemoteTier",
+        number: int,
+        length: int,
+        application_id: str,
+        moved: str | None = None,
+    ) -> None:
+        super().__init__(tier, number, length)
+        self.application_id = application_id
+        self.moved = moved
+        self.upload: Upload | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        if self.moved is not None:
+            return self.moved
+        return region_name(self.application_id, self.tier.taskmanager_id, self.offset)
+
+    def __repr__(self) -> str:
+        return f"<RemoteExtent {self.name} references={self._references}>"
+
+
+class RemoteTier(Tier):
+    """Extents that are objects.
+
+    Args:
+        objects: The remote store.
+        config: Sizes and deadlines.
+
+    Attributes:
+        objects: The remote store.
+        taskmanager_id: Set before the first object is named.
+        budget: Memory for uploads.
+        on_missing: Called with an extent whose object is gone.
+        failed: Set when the tier is left out.
+        capacity_bytes: Most bytes that this TaskManager may have there; None: no limit.
+        removed_orphans: Objects that sweeps removed; only grows.
+    """
+
+    def __init__(self, objects: RemoteObjects, config: "StorageConfig") -> None:
+        super().__init__("remote", objects.url, remote_tier_id(objects.url))
+        self.objects = objects
+        self.taskmanager_id = ""
+        self.budget = UploadBudget(config.remote_upload_bytes)
+        self.on_missing: Callable[[RemoteExtent], None] | None = None
+        self.failed = asyncio.Event()
+        self.removed_orphans = 0
+        self.capacity_bytes = config.remote_quota_bytes
+        self._part_bytes = config.remote_part_bytes
+        self._timeout_seconds = config.remote_timeout_seconds
+        self._reading = FairSlots(config.remote_requests)
+        self._next_number = secrets.randbits(_NUMBER_BITS) << 32
+        self._live: set[int] = set()
+        self._used_bytes = 0
+        self._peak_used_bytes = 0
+        self._extents = 0
+        self._deletes: dict[str, None] = {}
+        self._under_deletion = 0
+        self._deleting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, config: "StorageConfig", url: str) -> "RemoteTier":
+        """Make the client of the remote store; nothing is sent yet.
+
+        Raises:
+            StorageUnavailable: The client cannot be made.
+        """
+        return cls(RemoteObjects.open(config, url), config)
+
+    def __str__(self) -> str:
+        return f"remote tier {self.place}"
+
+    # ---- extents ---------------------------------------------------------------------------------
+
+    def allocate(self, length: int, application_id: str) -> RemoteExtent | None:
+        """Allocate an object, or return None if the tier is not healthy or at its quota."""
+        if not self.healthy or length > self.largest_free_bytes():
+            return None
+        self._next_number += 1
+        extent = self._extent(self._next_number, length, application_id)
+        extent.upload = self.upload(extent.name, length)
+        self._live.add(extent.offset)
+        return extent
+
+    def upload(self, name: str, length: int) -> Upload:
+        """Return an upload of an object; its memory is taken when its first byte comes."""
+        return Upload(self.objects, name, length, self._part_bytes, self.budget, self.write_failure)
+
+    def adopt(self, offset: int, length: int, application_id: str = "") -> RemoteExtent:
+        """Take an object over that a previous process stored. Nobody looks whether it is there.
+
+        Raises:
+            ValueError: Another map output has it.
+        """
+        if offset in self._live:
+            msg = f"object {offset:016x} belongs to another map output"
+            raise ValueError(msg)
+        self._live.add(offset)
+        return self._extent(offset, length, application_id)
+
+    def moved_here(self, name: str, length: int, application_id: str) -> RemoteExtent:
+        """Return an extent for an object that belongs to the application."""
+        return self._extent(0, length, application_id, name)
+
+    def _extent(
+        self, number: int, length: int, application_id: str, moved: str | None = None
+    ) -> RemoteExtent:
+        self._used_bytes += occupied_bytes(length)
+        self._peak_used_bytes = max(self._peak_used_bytes, self._used_bytes)
+        self._extents += 1
+        return RemoteExtent(self, number, length, application_id, moved)
+
+    def recycle(self, extent: Extent) -> None:
+        """Forget an object, and delete it in the background if it belongs to this TaskManager."""
+        self._used_bytes -= occupied_bytes(extent.length)
+        self._extents -= 1
+        if not isinstance(extent, RemoteExtent) or extent.moved is not None:
+            return
+        if not self.taskmanager_id:  # not adopted at the start: the sweep deletes it
+            self._live.discard(extent.offset)
+            return
+        name, number = extent.name, extent.offset
+
+        def gone() -> None:
+            self._live.discard(number)
+            self.delete_soon([name])
+
+        upload, extent.upload = extent.upload, None
+        if upload is None:
+            gone()
+        else:
+            upload.abort(gone)
+
+    def is_live(self, number: int) -> bool:
+        """Return whether an object of this TaskManager is in use, or on its way."""
+        return number in self._live
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
+        """Fill buffers from objects, with as few requests as pay, side by side.
+
+        Args:
+            reads: Of extents of this tier, which the caller retains meanwhile.
+            flow: Whose turns they take.
+
+        Raises:
+            RemoteObjectMissing: An object is gone; its map output is lost.
+            RemoteFailed: The store does not answer.
+            StorageReadFailed: An object is shorter than it was written.
+        """
+        requests = _together(reads)
+        if len(requests) == 1:
+            await self._fetch(requests[0], flow)
+            return
+        await run_together(self._fetch(some, flow) for some in requests)
+
+    async def _fetch(self, reads: list[ExtentRead], flow: Flow) -> None:
+        """Make one request for reads of one object that lie close together."""
+        extent = reads[0].extent
+        start = min(read.offset for read in reads)
+        length = max(read.end for read in reads) - start
+        if not isinstance(extent, RemoteExtent):
+            raise TypeError(f"{extent!r} is no object")
+        try:
+            async with self._reading.turn(flow, length + GAP_BYTES):
+                data = await self.objects.get_range(extent.name, start, length)
+        except RemoteFailure as failure:
+            if failure.missing:
+                raise await self._missing(extent) from failure
+            raise self.read_failure(failure, length) from failure
+        if len(data) != length:
+            raise StorageReadFailed(
+                f"{self.place}/{extent.name}", start, length, len(data), "end of object"
+            )
+        for read in reads:
+            position = read.offset - start
+            for buffer in read.buffers:
+                buffer[:] = data[position : position + len(buffer)]
+                position += len(buffer)
+
+    async def _missing(self, extent: RemoteExtent) -> StorageError:
+        """Tell an object that is gone from a store that is: this TaskManager's mark is there."""
+        try:
+            await self.objects.modified(taskmanager_marker(self.taskmanager_id))
+        except RemoteFailure as failure:
+            return self.read_failure(failure, extent.length)
+        if self.on_missing is not None:
+            self.on_missing(extent)
+        return RemoteObjectMissing(str(self.place), extent.name)
+
+    # ---- failures --------------------------------------------------------------------------------
+
+    def read_failure(self, failure: RemoteFailure, length: int) -> StorageError:
+        """Turn a failed read into a typed error, and leave the tier out until it answers."""
+        reason = "this TaskManager's mark is gone" if failure.missing else failure.reason
+        self.fail(reason)
+        what = f"reading {length} bytes from {self.place}"
+        return RemoteFailed(what, reason, self._timeout_seconds)
+
+    def write_failure(self, failure: RemoteFailure, length: int) -> StorageError:
+        """Turn a failed upload into a typed error, and leave the tier out until it answers."""
+        self.fail(failure.reason)
+        what = f"writing {length} bytes to {self.place}"
+        if failure.full:
+            return RemoteFull(what, failure.reason, self._timeout_seconds)
+        return RemoteFailed(what, failure.reason, self._timeout_seconds)
+
+    # ---- deletion --------------------------------------------------------------------------------
+
+    def delete_soon(self, names: Sequence[str]) -> None:
+        """Delete objects in the background. What cannot be deleted is left to the sweep."""
+        for name in names:
+            if len(self._deletes) >= MOST_DELETES:
+                logger.warning("%s: objects wait to be deleted by the sweep", self)
+                break
+            self._deletes[name] = None
+        if self._deletes and self._deleting is None and not self._closed:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:  # an extent was released after the loop had ended
+                return
+            self._deleting = start_task(self._delete())
+
+    async def _delete(self) -> None:
+        try:
+            await asyncio.sleep(0)  # a release frees many extents in a row
+            while self._deletes:
+                # Taken out before the request: a name that comes meanwhile is deleted again.
+                batch = dict.fromkeys(list(self._deletes)[:DELETE_BATCH])
+                for name in batch:
+                    del self._deletes[name]
+                self._under_deletion = len(batch)
+                try:
+                    await self.objects.delete(list(batch))
+                except RemoteFailure:
+                    self._deletes = batch | self._deletes
+                    raise
+                finally:
+                    self._under_deletion = 0
+        except RemoteFailure as failure:
+            logger.warning(
+                "%s: %d objects are deleted later: %s", self, len(self._deletes), failure
+            )
+        finally:
+            self._deleting = None
+
+    @property
+    def waiting_deletes(self) -> int:
+        """Objects that wait to be deleted, or are being deleted."""
+        return len(self._deletes) + self._under_deletion
+
+    def fail(self, reason: str) -> None:
+        """Give out nothing until the tier recovers, and have it probed."""
+        super().fail(reason)
+        self.failed.set()
+
+    def recover(self) -> None:
+        """Use this tier again, and delete what could not be deleted meanwhile."""
+        super().recover()
+        self.delete_soon([])
+
+    async def close(self) -> None:
+        """End uploads and deletions, if that is quick; the sweep of the next start has the rest."""
+        await self._end(self.budget.uploads)
+        self._closed = True
+        if self._deleting is not None:
+            await self._end({self._deleting})
+
+    @staticmethod
+    async def _end(tasks: set[asyncio.Task[None]]) -> None:
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    # ---- statistics ------------------------------------------------------------------------------
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest region that the tier could take now."""
+        most = MOST_PARTS * self._part_bytes
+        if self.capacity_bytes is None:
+            return most
+        return max(0, min(most, self.capacity_bytes - self._used_bytes))
+
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot."""
+        largest = self.largest_free_bytes() if self.healthy else 0
+        return TierStatistics(
+            kind="remote",
+            directory=str(self.place),
+            healthy=self.healthy,
+            reason=self.reason,
+            capacity_bytes=self.capacity_bytes,
+            used_bytes=self._used_bytes,
+            peak_used_bytes=self._peak_used_bytes,
+            touched_bytes=self._used_bytes,
+            largest_free_bytes=largest,
+            extents=self._extents,
+            free_bytes=largest
+            if self.capacity_bytes is None
+            else max(0, self.capacity_bytes - self._used_bytes),
+        )
+
+
+def remote_tier_id(url: str) -> bytes:
+    """Return the id of a remote tier in rows of journals: longer than that of any arena."""
+    return b"r" + hashlib.sha256(url.encode()).digest()[:8]
+
+
+def _together(reads: Sequence[ExtentRead]) -> list[list[ExtentRead]]:
+    """Join reads of one object that are close to each other, in the order of their offsets."""
+    joined: list[list[ExtentRead]] = []
+    last_end = 0
+    for read in sorted(reads, key=lambda each: (id(each.extent), each.offset)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last[0].extent is read.extent
+            and read.offset <= last_end + GAP_BYTES
+        ):
+            last.append(read)
+            last_end = max(last_end, read.end)
+        else:
+            joined.append([read])
+            last_end = read.end
+    return joined

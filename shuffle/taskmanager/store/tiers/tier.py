@@ -1,0 +1,405 @@
+"""A tier gives out extents, and takes each back with its last reference.
+
+The memory tier and the disk tier are arenas: their extents are pieces of one file, which a
+:class:`~sluice.shuffle.taskmanager.store.tiers.slot_allocator.SlotAllocator` divides.
+The file's name carries a random id: a journal row names the arena it means, so a row can never be
+applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
+
+Everything here belongs to the event-loop thread; threads only get file descriptors and numbers.
+"""
+
+import errno
+import logging
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from ...bounds.accounts import Account, Resource
+from ..files.file_format import TIER_ID_BYTES, tier_id_of
+from .slot_allocator import SlotAllocator, occupied_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file system that has no room, and may have some later."""
+
+TierKind: TypeAlias = Literal["memory", "disk", "remote"]
+
+_RESOURCES: Final[dict[TierKind, Resource]] = {
+    "memory": Resource.MEMORY_TIER_BYTES,
+    "disk": Resource.DISK_TIER_BYTES,
+    "remote": Resource.REMOTE_TIER_BYTES,
+}
+
+
+class Referenced(ABC):
+    """Base of objects with several holders. The count starts at one, the owner's reference."""
+
+    __slots__ = ("_references",)
+
+    def __init__(self) -> None:
+        self._references = 1
+
+    @property
+    def references(self) -> int:
+        """Number of holders; 0 once the object has been given back."""
+        return self._references
+
+    def retain(self) -> None:
+        """Add a reference.
+
+        Raises:
+            RuntimeError: The object was given back already.
+        """
+        if self._references < 1:
+            raise RuntimeError(f"{self!r} was retained after its last release")
+        self._references += 1
+
+    def release(self) -> None:
+        """Drop a reference; the last one gives it back.
+
+        Raises:
+            RuntimeError: Released more often than retained.
+        """
+        if self._references < 1:
+            raise RuntimeError(f"{self!r} was released more often than retained")
+        self._references -= 1
+        if self._references == 0:
+            self._give_back()
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Free what the object stands for; called after the last release."""
+
+
+class Extent(Referenced):
+    """A reference-counted piece of an arena, or an object of the remote tier.
+
+    The last :meth:`release` gives the space back for reuse. So a reader or a writer holds a
+    reference until it has ended, and so does a transport that sends slices of :attr:`view`.
+
+    Attributes:
+        tier: The tier it belongs to.
+        offset: Position in the arena file, in bytes; number of the object in the remote tier.
+        length: Length in bytes, as asked for.
+    """
+
+    __slots__ = ("_account", "length", "offset", "tier")
+
+    def __init__(self, tier: "Tier", offset: int, length: int) -> None:
+        self._references = 1  # as the base does; the call would slow down a start
+        self.tier = tier
+        self.offset = offset
+        self.length = length
+        self._account: Account | None = None
+
+    @property
+    def view(self) -> memoryview | None:
+        """The bytes in the mapping of the memory tier, made anew each time.
+
+        None on disk and in the remote tier, and None once the space has been given back.
+        """
+        return self.tier.view_of(self.offset, self.length) if self._references > 0 else None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the extent lies in the memory tier."""
+        return self.tier.kind == "memory"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the extent lies on this host."""
+        return self.tier.kind != "remote"
+
+    def charge_to(self, account: Account) -> None:
+        """Let an application pay for the space until it is given back."""
+        self._account = account
+        account.hold(self.tier.resource, occupied_bytes(self.length))
+
+    @staticmethod
+    def charge_all(extents: "Iterable[Extent]", account: Account) -> None:
+        """Charge the space of extents to an application, like :meth:`charge_to` for each."""
+        amounts: dict[Tier, int] = {}
+        for extent in extents:
+            extent._account = account
+            amounts[extent.tier] = amounts.get(extent.tier, 0) + occupied_bytes(extent.length)
+        for tier, amount in amounts.items():
+            account.hold(tier.resource, amount)
+
+    def _give_back(self) -> None:
+        self.tier.recycle(self)
+        account, self._account = self._account, None
+        if account is not None:
+            account.give_back(self.tier.resource, occupied_bytes(self.length))
+
+    def __repr__(self) -> str:
+        end = self.offset + self.length
+        return f"<Extent {self.tier.place}[{self.offset}:{end}] references={self._references}>"
+
+
+class ExtentRead(NamedTuple):
+    """A read of bytes of an extent.
+
+    Attributes:
+        extent: Retained until the read has ended.
+        offset: Position in the extent, in bytes.
+        buffers: Filled completely, one behind the other.
+    """
+
+    extent: Extent
+    offset: int
+    buffers: list[memoryview]
+
+    @property
+    def end(self) -> int:
+        """Position behind the last byte."""
+        return self.offset + sum(len(buffer) for buffer in self.buffers)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether all of it lies in the extent."""
+        return self.offset >= 0 and self.end <= self.extent.length
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatistics:
+    """State of one tier.
+
+    Args:
+        kind: Memory, disk or remote.
+        directory: Directory of the arena; the URL of the remote tier.
+        healthy: Whether the tier takes new regions.
+        reason: Why it takes none, or gets none although it is healthy; else empty.
+        capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor,
+            or as the remote store takes.
+        used_bytes: Bytes occupied by extents.
+        peak_used_bytes: Highest ``used_bytes`` since the start of this process.
+        touched_bytes: Bytes of warm space: in use, or kept to be used again.
+        largest_free_bytes: Longest extent the tier could give.
+        extents: Number of extents in use.
+        free_bytes: Bytes that new extents can get.
+    """
+
+    kind: TierKind
+    directory: Path | str
+    healthy: bool
+    reason: str
+    capacity_bytes: int | None
+    used_bytes: int
+    peak_used_bytes: int
+    touched_bytes: int
+    largest_free_bytes: int
+    extents: int
+    free_bytes: int
+
+    @classmethod
+    def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatistics":
+        """Return the state of a directory that could not be used at the start."""
+        return cls(
+            kind=kind,
+            directory=directory,
+            healthy=False,
+            reason=reason,
+            capacity_bytes=0,
+            used_bytes=0,
+            peak_used_bytes=0,
+            touched_bytes=0,
+            largest_free_bytes=0,
+            extents=0,
+            free_bytes=0,
+        )
+
+
+class Tier(ABC):
+    """Base of all tiers.
+
+    Args:
+        kind: Memory, disk or remote.
+        place: Where the bytes lie, for people.
+        tier_id: Names the tier in rows of journals.
+
+    Attributes:
+        healthy: Whether it takes new regions.
+        reason: Why it does not.
+    """
+
+    def __init__(self, kind: TierKind, place: Path | str, tier_id: bytes) -> None:
+        self.kind: TierKind = kind
+        self.resource = _RESOURCES[kind]
+        self.place = place
+        self.tier_id = tier_id
+        self.has_journal = is_arena(tier_id)
+        """Whether a journal lies beside it."""
+        self.healthy = True
+        self.reason = ""
+
+    def __str__(self) -> str:
+        return f"storage directory {self.place}"
+
+    @abstractmethod
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
+        """Occupy an extent that a previous process stored for an application.
+
+        Raises:
+            ValueError: It is not there, or overlaps an adopted one.
+        """
+
+    @abstractmethod
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent (called by its last release)."""
+
+    @abstractmethod
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot."""
+
+    def view_of(self, offset: int, length: int) -> memoryview | None:
+        """Return the bytes of an extent in memory, if they are there."""
+        return None
+
+    def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
+        """Fill buffers at once, if that needs no wait.
+
+        Args:
+            offset: Position in the arena file, in bytes.
+            buffers: Filled one behind the other.
+
+        Returns:
+            Whether all of them were filled.
+        """
+        return False
+
+    def fail(self, reason: str) -> None:
+        """Give out nothing until the tier recovers; its extents can still be read."""
+        if self.healthy:
+            logger.error("%s is left out from now on: %s", self, reason)
+        self.healthy = False
+        self.reason = reason
+
+    def recover(self) -> None:
+        """Use this tier again."""
+        if not self.healthy:
+            logger.warning("%s is used again", self)
+        self.healthy = True
+        self.reason = ""
+
+
+class ArenaTier(Tier):
+    """Base of the memory and the disk tier: an arena file and the allocation in it.
+
+    Args:
+        kind: Memory or disk.
+        path: The arena file, named by :func:`~.arena_files.arena_path`.
+        fd: Its descriptor, which the tier owns.
+        capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
+
+    Attributes:
+        lost: Whether its directory is gone, and its map outputs with it.
+        has_journal_room: Whether its journal has room for the rows of new map outputs.
+        directory_identity: Device and inode of its directory.
+    """
+
+    def __init__(
+        self, kind: Literal["memory", "disk"], path: Path, fd: int, capacity_bytes: int | None
+    ) -> None:
+        super().__init__(kind, path.parent, tier_id_of(path))
+        self.path = path
+        self.fd = fd
+        self.lost = False
+        self.has_journal_room = True
+        status = path.parent.stat()
+        self.directory_identity = status.st_dev, status.st_ino
+        self._allocator = SlotAllocator(capacity_bytes)
+        self._extents = 0  # in use
+        self._found_bytes = os.fstat(fd).st_size
+        self._peak_used_bytes = 0
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the arena."""
+        return self.path.parent
+
+    @abstractmethod
+    def allocate(self, length: int) -> Extent | None:
+        """Allocate an extent, or return None if the tier has no room or is not healthy."""
+
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
+        """Occupy an extent that a previous process stored in this arena.
+
+        Raises:
+            ValueError: The range lies outside the file or overlaps an adopted one.
+        """
+        if offset + length > self._found_bytes:
+            found = self._found_bytes
+            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {found} bytes"
+            raise ValueError(msg)
+        self._allocator.reserve(offset, length)
+        return self._extent(offset, length)
+
+    @abstractmethod
+    def finish_adoption(self) -> None:
+        """Cut off what lies behind the last adopted extent."""
+
+    def recycle(self, extent: Extent) -> None:
+        """Take back the space of an extent (called by its last release)."""
+        self._allocator.free(extent.offset, extent.length)
+        self._extents -= 1
+
+    @property
+    def takes_regions(self) -> bool:
+        """Whether new regions may go there, if there is room for them."""
+        return self.healthy and self.has_journal_room
+
+    def statistics(self) -> TierStatistics:
+        """Return a snapshot."""
+        largest = self.largest_free_bytes() if self.takes_regions else 0
+        capacity, used = self._allocator.capacity_bytes, self._allocator.used_bytes
+        within = largest if capacity is None else max(0, capacity - used)
+        return TierStatistics(
+            kind=self.kind,
+            directory=self.directory,
+            healthy=self.healthy,
+            reason=self.reason or ("" if self.has_journal_room else "its journal has no room"),
+            capacity_bytes=capacity,
+            used_bytes=used,
+            peak_used_bytes=self._peak_used_bytes,
+            touched_bytes=self._allocator.frontier_bytes,
+            largest_free_bytes=largest,
+            extents=self._extents,
+            free_bytes=within if self.takes_regions else 0,
+        )
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest extent that the tier could give now, in bytes."""
+        return self._allocator.largest_free_bytes
+
+    def whole_bytes(self) -> int:
+        """Return the bytes that the tier can hold altogether."""
+        return self._allocator.capacity_bytes or 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its file is closed."""
+        return self.fd < 0
+
+    def close(self) -> None:
+        """Close the file. Its content stays, for the next process. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _extent(self, offset: int, length: int) -> Extent:
+        used_bytes = self._allocator.used_bytes
+        if used_bytes > self._peak_used_bytes:
+            self._peak_used_bytes = used_bytes
+        self._extents += 1
+        return Extent(self, offset, length)
+
+
+def is_arena(tier_id: bytes) -> bool:
+    """Return whether an id names an arena, which has a journal beside it; else a remote tier."""
+    return len(tier_id) == TIER_ID_BYTES

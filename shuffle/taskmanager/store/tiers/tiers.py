@@ -1,0 +1,299 @@
+"""All tiers of a store: which one takes an extent, and their upkeep in the background."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from .....transport.loop import start_task
+from ...bounds.accounts import Account, Resource
+from ..errors import StorageFull
+from ..files.io_threads import IoThreads
+from ..files.journal_places import place_on
+from .disk_tier import DiskTier
+from .memory_tier import MemoryTier
+from .remote_tier import RemoteTier
+from .slot_allocator import occupied_bytes
+from .tier import (
+    FULL,
+    Extent,
+    Tier,
+    TierStatistics,
+)
+from .tier_shares import fair_share_bytes, may_take
+from .trimmed_tier import TrimmedTier
+
+logger = logging.getLogger(__name__)
+
+
+class Tiers:
+    """The memory tier, a disk tier for each usable data directory, and the remote tier.
+
+    Upkeep is work ahead of use (pages of the memory tier) and after it (free space at the end of a
+    disk's arena). A thread does it, and each tier has at most one task of it at a time.
+
+    Args:
+        memory: The memory tier, if there is one.
+        disks: In the order of the configuration.
+        left_out: Directories that could not be used at the start, for :meth:`statistics`.
+        threads: They do the upkeep.
+        reserve_percent: Part of the memory tier that a lone application leaves free.
+        remote: The remote tier, if there is one.
+
+    Attributes:
+        memory_refusals: Extents that the memory tier had room for, and that it did not get because
+            their application had its share of it; only grows.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryTier | None,
+        disks: Sequence[DiskTier],
+        left_out: Sequence[TierStatistics],
+        threads: IoThreads,
+        reserve_percent: int,
+        remote: RemoteTier | None = None,
+    ) -> None:
+        self.memory_refusals = 0
+        self.remote = remote
+        self._memory = memory
+        self._disks = list(disks)
+        self._left_out = list(left_out)
+        self._replaced: list[TrimmedTier] = []
+        self._threads = threads
+        self._reserve_percent = reserve_percent
+        self._next_disk = 0
+        self._busy: set[Tier] = set()
+        self._ending = False
+        self.upkeep: set[asyncio.Task[None]] = set()
+        """Tasks under way."""
+        self._by_id = {tier.tier_id: tier for tier in self.tiers()}
+        for tier in self.tiers():
+            tier.on_excess = self._trim_soon
+
+    def allocate(self, length: int, account: Account) -> Extent:
+        """Allocate an extent: in the memory tier if it has room, else on a disk, else remote.
+
+        An extent is charged to its application when it is allocated. So room that is announced and
+        not written yet counts as held, and announcing much is no way around the shares.
+
+        Args:
+            length: Bytes, at least 1.
+            account: The application that pays. The memory tier has no room for one that is at its
+                quota there, or has its share while others want theirs.
+
+        Raises:
+            StorageFull: No tier has room.
+            QuotaExceeded: The application is at its quota of the last tier: disk, or remote.
+        """
+        memory, size_bytes = self._memory, occupied_bytes(length)
+        extent: Extent | None = None
+        kept: MemoryTier | None = None  # has room that this application does not get
+        if memory is not None and account.has_room(Resource.MEMORY_TIER_BYTES, size_bytes):
+            if self._gets_memory(memory, size_bytes, account):
+                extent = self._in_memory(memory, length)
+            else:
+                kept = memory
+        if extent is None:
+            alone = account.sharers(Resource.MEMORY_TIER_BYTES) == 1
+            extent = self._beyond_memory(length, account, kept if alone else None)
+            if extent is None:
+                raise self._full(length, None if alone else kept)
+        extent.charge_to(account)
+        if kept is not None and extent.tier is not kept:
+            self.memory_refusals += 1
+        return extent
+
+    def _gets_memory(self, memory: MemoryTier, size_bytes: int, account: Account) -> bool:
+        """Return whether the application may have room of the tier, if there is any."""
+        free, room = memory.free_bytes, memory.room_bytes
+        if size_bytes > free:
+            return True
+        held = account.amount(Resource.MEMORY_TIER_BYTES)
+        sharers = account.sharers(Resource.MEMORY_TIER_BYTES)
+        share = fair_share_bytes(room, sharers, self._reserve_percent)
+        return may_take(size_bytes, held, free, share, self._reserve_percent)
+
+    def _beyond_memory(
+        self, length: int, account: Account, reserve: MemoryTier | None
+    ) -> Extent | None:
+        """Allocate on a disk, or in the remote tier if no disk has room or quota for it.
+
+        If that has none either, in the reserve of the memory tier: a region that would fail is
+        worth more than a reserve for applications to come, but not more than the share of one that
+        is there.
+        """
+        size_bytes = occupied_bytes(length)
+        extent: Extent | None = None
+        if account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
+            extent = self._on_disk(length)
+        if (
+            extent is None
+            and self.remote is not None
+            and account.has_room(Resource.REMOTE_TIER_BYTES, size_bytes)
+        ):
+            extent = self.remote.allocate(length, account.application_id)
+        if extent is None and reserve is not None:
+            extent = self._in_memory(reserve, length)
+        if extent is None:
+            behind = self.remote is not None and self.remote.healthy
+            last = Resource.REMOTE_TIER_BYTES if behind else Resource.DISK_TIER_BYTES
+            account.require_room(last, size_bytes)
+        return extent
+
+    def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
+        extent = memory.allocate(length)
+        if extent is not None and memory.wants_backing:
+            self._back_ahead(memory)
+        return extent
+
+    def _on_disk(self, length: int) -> Extent | None:
+        disks = self._disks
+        for step in range(len(disks)):
+            # Round robin: the load is spread over all disks, and none fills up long before the
+            # others.
+            number = (self._next_disk + step) % len(disks)
+            extent = disks[number].allocate(length)
+            if extent is not None:
+                self._next_disk = number + 1
+                return extent
+        return None
+
+    def _full(self, length: int, kept: MemoryTier | None) -> StorageFull:
+        """Return the error for an extent without a place; ``kept`` has room for others only."""
+        tiers = [tier for tier in self.statistics() if kept is None or tier.kind != kept.kind]
+        detail = "; ".join(
+            f"{tier.kind} {tier.directory} "
+            + (tier.reason or f"has {tier.largest_free_bytes} in one piece")
+            for tier in tiers
+        )
+        if kept is not None:
+            detail += "; the rest of the memory tier is kept for other applications"
+        return StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
+
+    def statistics(self) -> list[TierStatistics]:
+        """Return the state of all tiers, then the directories that were left out at the start."""
+        tiers: list[Tier] = [*self.tiers(), *([] if self.remote is None else [self.remote])]
+        return [*(tier.statistics() for tier in tiers), *self._left_out]
+
+    def wholes(self) -> dict[Resource, int]:
+        """Return the bytes that the tiers can hold altogether, by resource that has an end."""
+        wholes = {
+            Resource.MEMORY_TIER_BYTES: 0 if self._memory is None else self._memory.whole_bytes(),
+            Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
+        }
+        remote = None if self.remote is None else self.remote.capacity_bytes
+        return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
+
+    def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
+        """Record that a journal refused a write, wherever the journal is.
+
+        Returns:
+            Whether rows may go there later; if not, its directory is left out until it is healthy.
+        """
+        tier = self._by_id[arena]
+        if error.errno not in FULL:
+            tier.fail(str(error))
+        elif tier.has_journal_room:
+            tier.has_journal_room = False
+            logger.warning("%s takes no map outputs until its journal has room: %s", tier, error)
+        return tier.healthy
+
+    def note_journal_room(self, arena: bytes) -> None:
+        """Record that the journal of an arena has room for rows again."""
+        tier = self._by_id[arena]
+        if not tier.has_journal_room:
+            tier.has_journal_room = True
+            logger.warning("%s takes map outputs again: its journal has room", tier)
+
+    def journal_places(self, arena: bytes) -> list[Path]:
+        """Return where the journal of an arena may be, the best place first."""
+        tier = self._by_id[arena]
+        others = (disk.directory for disk in self._disks if disk is not tier and disk.healthy)
+        return [tier.directory, *(place_on(each, arena) for each in others)]
+
+    def directory_of(self, arena: bytes) -> Path | None:
+        """Return the directory of an arena, if there is one."""
+        tier = self._by_id.get(arena)
+        return None if tier is None else tier.directory
+
+    def tiers(self) -> list[TrimmedTier]:
+        """Return all tiers with an arena, those that are left out while running too."""
+        return [*([] if self._memory is None else [self._memory]), *self._disks]
+
+    def left_out(self) -> list[Path]:
+        """Return the local directories that could not be used at the start."""
+        return [Path(each.directory) for each in self._left_out if each.kind != "remote"]
+
+    def use_anew(self, tier: DiskTier | MemoryTier) -> None:
+        """Use a directory that was lost, or left out at the start, with an empty arena."""
+        directory = tier.directory
+        self._left_out = [each for each in self._left_out if each.directory != directory]
+        before = [each for each in self.tiers() if each.directory == directory]
+        if isinstance(tier, MemoryTier):
+            self._memory = tier
+        else:
+            self._disks = [each for each in self._disks if each.directory != directory]
+            self._disks.append(tier)
+        for each in before:  # readers may hold extents of an arena that was lost
+            each.retire()
+        replaced = [*self._replaced, *before]
+        self._replaced = [each for each in replaced if not each.is_closed]
+        tier.on_excess = self._trim_soon
+        self._by_id[tier.tier_id] = tier
+        logger.warning("storage directory %s is used again, empty", directory)
+
+    def close(self) -> None:
+        """Close the files of all tiers; their content stays."""
+        for tier in (*self.tiers(), *self._replaced):
+            tier.close()
+
+    async def end_upkeep(self) -> None:
+        """Stop freeing space on disks, and wait for the upkeep under way."""
+        self._ending = True
+        while self.upkeep:
+            await asyncio.wait(self.upkeep)
+
+    def _back_ahead(self, memory: MemoryTier) -> None:
+        """Let a thread allot and touch the pages that are used next."""
+        if memory in self._busy:
+            return
+
+        async def work() -> None:
+            start, end = memory.backing_range()
+            memory.prepared(end, await self._threads.run(memory.prepare, start, end))
+
+        self._in_background(memory, work())
+
+    def _trim_soon(self, tier: TrimmedTier) -> None:
+        """Give free space at the end of an arena back to the file system."""
+        if tier in self._busy or self._ending:
+            return
+
+        async def work() -> None:
+            await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
+            while (trim := tier.begin_trim()) is not None:
+                tier.end_trim(*trim, await self._threads.run(tier.punch, *trim))
+
+        self._in_background(tier, work())
+
+    def _in_background(self, tier: TrimmedTier, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # an extent was released after the loop had ended
+            work.close()
+            return
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self.upkeep.discard(task)
+            self._busy.discard(tier)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("upkeep of %s failed", tier.place, exc_info=error)
+            elif not task.cancelled() and tier.excess_bytes:
+                self._trim_soon(tier)  # freed during upkeep of another kind
+
+        task = start_task(work)
+        self._busy.add(tier)
+        self.upkeep.add(task)
+        task.add_done_callback(ended)

@@ -1,1 +1,0 @@
-"""Showing a TaskManager at work: status, metrics, HTTP."""

@@ -1,0 +1,167 @@
+"""Asks the HTTP port of a TaskManager, for the commands that do so.
+
+With a cluster secret on the TaskManager, such a command proves itself by an access token: one that
+it is given, or one that it makes of the secret and that is of use for a minute only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from ..protocol.access_token import make_access_token
+from ..protocol.errors import SluiceError
+from ..shuffle.taskmanager.status.status import InvalidStatus
+from ..transport.access import read_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DRAIN_HEADER: Final = "X-Sluice-Drain"
+DEFAULT_HTTP_PORT: Final = 7338
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
+TIMEOUT_SECONDS: Final = 10.0
+SECRET_FILES_VARIABLE: Final = "SLUICE_CLUSTER_SECRET_FILES"  # noqa: S105
+TOKEN_VARIABLE: Final = "SLUICE_ACCESS_TOKEN"  # noqa: S105
+TOKEN_SECONDS: Final = 60
+"""Time for which a token that a command makes is good."""
+
+_MOST_TOKEN_BYTES: Final = 4096
+_MOST_ERROR_BYTES: Final = 4096
+_MOST_ERROR_CHARACTERS: Final = 500
+
+
+class Given(NamedTuple):
+    """The files of which a command makes its proof."""
+
+    secret_file: Path | None
+    token_file: Path | None
+
+    def token(self, scope: str) -> str:
+        """Return an access token; empty if there is nothing to prove.
+
+        Raises:
+            click.ClickException: A file cannot be read or holds no secret.
+        """
+        if self.token_file is not None:
+            return _read_token(self.token_file)
+        given = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if given and self.secret_file is None:
+            return given
+        path = self.secret_file or first_secret_file()
+        if path is None:
+            return ""
+        try:
+            made = make_access_token(read_secret(path), scope, int(time.time()) + TOKEN_SECONDS)
+        except SluiceError as error:
+            raise click.ClickException(str(error)) from None
+        return made.to_text()
+
+
+def proof_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of :class:`Given`."""
+    command = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        help=f"An access token. Default: {TOKEN_VARIABLE}, which holds the token itself.",
+    )(command)
+    return click.option(
+        "--secret-file",
+        type=click.Path(path_type=Path),
+        help=f"The cluster secret. Default: the first file of {SECRET_FILES_VARIABLE}.",
+    )(command)
+
+
+def first_secret_file() -> Path | None:
+    """Return the first file that the environment names, if any."""
+    first = os.environ.get(SECRET_FILES_VARIABLE, "").split(",")[0].strip()
+    return Path(first).expanduser() if first else None
+
+
+def http_url(typed: str) -> str:
+    """Complete what a user typed: a URL as it is, HOST:PORT, or HOST with the default port."""
+    if "://" in typed:
+        return typed.rstrip("/")
+    host = typed.rstrip("/")
+    if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
+        host = f"[{host}]"
+    has_port = ":" in host.rpartition("]")[2]
+    return f"http://{host}" if has_port else f"http://{host}:{DEFAULT_HTTP_PORT}"
+
+
+def fetch_json(
+    url: str,
+    path: str,
+    method: str = "GET",
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    *,
+    token: str = "",
+) -> object:
+    """Return the answer of the server at ``url``, asked directly and never through a proxy.
+
+    Raises:
+        InvalidStatus: The server is no TaskManager, or its answer is an error.
+        click.ClickException: No server answers, or it refuses the token.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
+            url + path, headers={DRAIN_HEADER: "1"} if method == "POST" else {}, method=method
+        )
+        if token:
+            # Unredirected: a redirect to another server must not take the token along.
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        with opener.open(request, timeout=timeout_seconds) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code in (401, 403):
+                raise click.ClickException(_refusal(url, error, proves=bool(token))) from None
+        raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
+    except json.JSONDecodeError:
+        raise InvalidStatus("it did not answer JSON") from None
+    except http.client.InvalidURL as error:
+        raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
+    except (http.client.HTTPException, UnicodeDecodeError):
+        raise InvalidStatus(
+            "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
+            "the TaskManager, 7338 by default"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise click.ClickException(
+            f"no TaskManager answers at {url}: {reason}. "
+            "Give the URL of its HTTP port, or start one with: sluice taskmanager"
+        ) from None
+
+
+def _refusal(url: str, error: urllib.error.HTTPError, *, proves: bool) -> str:
+    """Say why a request was refused, in one line."""
+    if error.code == 401 and not proves:
+        return (
+            f"{url} requires an access token: give --secret-file or --token-file, or set "
+            f"{TOKEN_VARIABLE} or {SECRET_FILES_VARIABLE}"
+        )
+    try:
+        document: Any = json.loads(error.read(_MOST_ERROR_BYTES))
+        reason = str(document["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        reason = f"{error.code} {error.reason}"
+    shown = "".join(character if character.isprintable() else "?" for character in reason)
+    return f"{url} refuses this: {shown[:_MOST_ERROR_CHARACTERS]}"
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            return file.read(_MOST_TOKEN_BYTES).strip()
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,172 @@
+"""The ``sluice`` command line.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration. An expected failure is one line on
+standard error, never a traceback. A daemon imports only its own command; every other command is
+imported when it is used.
+"""
+
+from __future__ import annotations
+
+# First, because the other imports take time.
+from ..shuffle.taskmanager.process import early_signals, late_collection  # noqa: F401
+
+# isort: split
+import importlib
+import importlib.metadata
+import io
+import logging
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from click import shell_completion
+
+from ..protocol.errors import SluiceError
+from ..shuffle.taskmanager.config.taskmanager_config import (
+    CONFIG_FILE_VARIABLE,
+    ConfigError,
+    TaskManagerConfig,
+    foreign_variables,
+    load,
+)
+from ..shuffle.taskmanager.process import host_limits, output
+from ..shuffle.taskmanager.status.status import data_path
+from .key_options import SectionedCommand, key_options
+
+_log = logging.getLogger(__name__)
+
+PROGRAM: Final = "sluice"
+DISTRIBUTION: Final = "sluice-shuffle"
+_MODULES: Final = {
+    "drain": ".status_commands",
+    "secret": ".secret_commands",
+    "spark-conf": "..spark_integration.cli",
+    "status": ".status_commands",
+    "submit": "..spark_integration.cli",
+    "token": ".secret_commands",
+    "undrain": ".status_commands",
+}
+"""Modules of the commands that are imported at their first use."""
+
+FAILURE: Final = 1
+BAD_CONFIGURATION: Final = 2
+
+
+class _LazyGroup(click.Group):
+    r"""A group that imports the commands of other modules when they are used.
+
+    Its output never fails: a character that the terminal's encoding lacks is written as its escape,
+    ``\u2192``. The variable NO_COLOR turns colors off, see https://no-color.org.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **extra)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Make the context of a call."""
+        if os.environ.get("NO_COLOR"):
+            extra["color"] = False
+        return super().make_context(info_name, args, parent, **extra)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(_MODULES[cmd_name], __package__)
+        found: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return found
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
+def main() -> None:
+    """A networked shuffle service for Spark."""
+
+
+@main.command()
+def version() -> None:
+    """Show the version of Sluice, its data path and its Python.
+
+    The data path is compiled in the wheel, and interpreted where no wheel is installed.
+    """
+    python = platform.python_version()
+    number = importlib.metadata.version(DISTRIBUTION)
+    click.echo(f"{PROGRAM} {number}, data path {data_path()}, Python {python}")
+
+
+@main.command(cls=SectionedCommand)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar=CONFIG_FILE_VARIABLE,
+    help=f"TOML file; also by {CONFIG_FILE_VARIABLE}.",
+)
+@key_options
+def taskmanager(config_file: Path | None, **flags: str | None) -> None:
+    """Run a TaskManager until SIGTERM or SIGINT.
+
+    Every key can be given in the file, as an environment variable (SLUICE_DATA_PORT) and as a
+    flag (--data-port); a flag wins over the environment, the environment over the file.
+    """
+    output.redirect()
+    try:
+        config = load(config_file, os.environ, flags, _problems_here)
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"sluice: configuration: {problem}", err=True)
+        sys.exit(BAD_CONFIGURATION)
+    output.start_logging(config.log_level)
+    foreign = foreign_variables(os.environ)
+    if foreign:
+        _log.info(
+            "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
+        )
+
+    config = host_limits.fit(config)
+
+    from ..shuffle.taskmanager.process import service
+
+    late_collection.begin()
+    try:
+        exit_code = service.run(config, lambda: load(config_file, os.environ, flags))
+    except SluiceError as error:
+        click.echo(f"sluice: {error}", err=True)
+        sys.exit(FAILURE)
+    sys.exit(exit_code)
+
+
+def _problems_here(config: TaskManagerConfig) -> list[host_limits.HostProblem]:
+    return host_limits.problems(config, host_limits.gather(config))
+
+
+@main.command(short_help="Print a completion script for a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets SHELL complete commands and options of sluice.
+
+    \b
+    bash: put into ~/.bashrc    eval "$(sluice completion bash)"
+    zsh:  put into ~/.zshrc     eval "$(sluice completion zsh)"
+    fish: run once              sluice completion fish > FILE
+    where FILE is ~/.config/fish/completions/sluice.fish
+    """  # noqa: D301 - click keeps the lines that follow a backspace
+    script = shell_completion.get_completion_class(shell)
+    if script is None:
+        raise click.ClickException(f"this version of click does not complete for {shell}")
+    click.echo(script(main, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())

@@ -1,0 +1,187 @@
+"""``sluice secret`` and ``sluice token``: make what TaskManagers and applications prove."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Final, TextIO
+
+import click
+
+from ..protocol.access_token import (
+    PREFIX,
+    SCOPES,
+    make_access_token,
+    parse_access_token,
+)
+from ..protocol.errors import SluiceError
+from ..protocol.identity import (
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    InvalidCredential,
+    SubmitToken,
+    parse_token,
+    secret_to_text,
+)
+from ..transport import private_file
+from ..transport.access import read_secret
+from .http_client import SECRET_FILES_VARIABLE, first_secret_file
+
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@click.group(short_help="Make the secret of a cluster.")
+def secret() -> None:
+    """Make the secret that the TaskManagers of a cluster share."""
+
+
+@secret.command("create")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+def create_secret(file: Path | None) -> None:
+    """Write a new secret to FILE, or print it.
+
+    FILE is made for its owner alone; one that exists is left as it is. Copy it to every TaskManager
+    of the cluster and set cluster_secret_files there.
+    """
+    text = secret_to_text(secrets.token_bytes(SECRET_BYTES))
+    if file is None:
+        click.echo(text)
+        return
+    try:
+        private_file.write_new(file, text + "\n")
+    except FileExistsError:
+        raise click.ClickException(
+            f"{file} exists and is left as it is: a cluster keeps its secret. Name another file"
+        ) from None
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
+    click.echo(f"A new cluster secret is in {file}. Each TaskManager needs a copy, and the setting")
+    click.echo(f'cluster_secret_files = ["{file}"]')
+
+
+@click.group(short_help="Make and show tokens.")
+def token() -> None:
+    """Make and show tokens: to run applications on a cluster, or to ask its HTTP ports."""
+
+
+@token.command("create")
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    help=f"The cluster secret. Default: the first file of {SECRET_FILES_VARIABLE}.",
+)
+@click.option("--subject", default="", metavar="NAME", help="Whoever gets the token; for logs.")
+@click.option(
+    "--expires",
+    default="7d",
+    show_default=True,
+    metavar="TIME",
+    help="Time until no application can begin with it: 30m, 12h, 7d, or never.",
+)
+@click.option(
+    "--access",
+    type=click.Choice(list(SCOPES)),
+    help="Make an access token for HTTP ports instead: status reads, admin drains too.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the token to FILE, readable by its owner only; replaces an existing file.",
+)
+def create_token(
+    secret_file: Path | None, subject: str, expires: str, access: str | None, out: Path | None
+) -> None:
+    """Print a new submit token, or with --access an access token.
+
+    An application that a TaskManager knows goes on after the token has expired; one that reaches a
+    TaskManager for the first time does not. Give it to Spark by spark.sluice.auth.tokenFile, to a
+    Python client by SLUICE_CREDENTIAL_FILE or SLUICE_CREDENTIAL.
+
+    An access token goes to whatever asks the HTTP port, as "Authorization: Bearer TOKEN". It runs
+    no applications.
+    """
+    if access is not None and subject:
+        raise click.UsageError("an access token has no subject: leave out --subject or --access")
+    if not subject.isprintable():  # also bytes of the command line that are no characters
+        raise click.BadParameter(
+            f'"{_printable(subject)}" has characters that cannot be printed', param_hint="--subject"
+        )
+    try:
+        secret, at = read_secret(_secret_file(secret_file)), _expires_at(expires)
+        text = (
+            SubmitToken.make(secret, subject, at, secrets.token_bytes(TOKEN_ID_BYTES)).to_text()
+            if access is None
+            else make_access_token(secret, access, at).to_text()
+        )
+    except SluiceError as error:
+        raise click.ClickException(str(error)) from None
+    if out is None:
+        click.echo(text)
+        return
+    try:
+        private_file.replace(out, text + "\n")
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror}") from None
+    click.echo(f"The token is in {out}")
+
+
+@token.command("show")
+@click.argument("file", type=click.File("r", errors="replace"), default="-")
+def show_token(file: TextIO) -> None:
+    """Show what the token in FILE is for, and its expiry; or of the one that is piped in."""
+    text = file.read(4096)
+    try:
+        if text.strip().startswith(PREFIX):
+            access = parse_access_token(text)
+            click.echo(f"access   {_printable(access.scope)}")
+            _show_expiry(access.expires_at_seconds)
+            return
+        shown = parse_token(text)
+    except InvalidCredential as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"subject  {_printable(shown.subject) or '-'}")
+    click.echo(f"secret   {shown.secret_id.hex()}")
+    _show_expiry(shown.expires_at_seconds)
+
+
+def _printable(text: str) -> str:
+    """Return a text that cannot steer the terminal: a token may come from anybody."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _show_expiry(at: int) -> None:
+    if at == 0:
+        click.echo("expires  never")
+        return
+    try:
+        text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    except (OverflowError, ValueError, OSError):  # beyond the years that this platform knows
+        text = f"{at} seconds after 1970"
+    click.echo(f"expires  {text}{' (it has expired)' if at < time.time() else ''}")
+
+
+def _secret_file(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    first = first_secret_file()
+    if first is None:
+        raise click.UsageError(
+            f"there is no cluster secret: give --secret-file FILE, or set {SECRET_FILES_VARIABLE}"
+        )
+    return first
+
+
+def _expires_at(text: str) -> int:
+    """Return the time of an expiry in seconds since 1970; 0 for ``never``."""
+    if text == "never":
+        return 0
+    match = _DURATION.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise click.BadParameter(
+            f'"{_printable(text)}" is no time: write 30m, 12h, 7d or never', param_hint="--expires"
+        )
+    return int(time.time()) + int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -1,0 +1,150 @@
+"""``sluice status``, ``drain`` and ``undrain``: requests to a TaskManager's HTTP port."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ..protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
+from ..shuffle.taskmanager.status.status import InvalidStatus, TaskManagerStatus
+from ..shuffle.taskmanager.status.table import ANONYMOUS, render, render_application
+from .http_client import (
+    DEFAULT_URL,
+    TIMEOUT_SECONDS,
+    Given,
+    fetch_json,
+    http_url,
+    proof_options,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command(short_help="Show the state of a TaskManager.")
+@click.argument("url", default=DEFAULT_URL)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.option("--application", metavar="NAME", help="Show what one application holds.")
+@proof_options
+def status(
+    url: str,
+    as_json: bool,
+    application: str | None,
+    secret_file: Path | None,
+    token_file: Path | None,
+) -> None:
+    """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
+
+    URL may be given without http://; without any it is the default port of this host. In a pipe
+    columns are at least two blanks apart, and no line is cut or wrapped.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_STATUS)
+    try:
+        document = fetch_json(url, "/api/v1/status", token=token)
+        snapshot = TaskManagerStatus.from_json(document)
+    except InvalidStatus as error:
+        raise click.ClickException(
+            f"{url} is not the HTTP port of a TaskManager: {error}"
+        ) from None
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if application is None:
+        parts = list(render(snapshot, width))
+    else:
+        parts = list(render_application(snapshot, application, width))
+    if not parts:
+        raise click.ClickException(
+            f"the TaskManager at {url} does not know the application {application}"
+        )
+    for title, lines in parts:
+        if title:
+            click.echo(f"\n{click.style(title, bold=True)}")
+        elif snapshot.serves == "anonymous":
+            lines = [_in_red(line) if line.startswith(ANONYMOUS[:9]) else line for line in lines]
+        click.echo("\n".join(lines))
+
+
+def _in_red(line: str) -> str:
+    return click.style(line, fg="red", bold=True)
+
+
+@click.command(short_help="Stop accepting map outputs.")
+@click.argument("url", default=DEFAULT_URL)
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until nothing is written or read.",
+)
+@click.option("--migrate", is_flag=True, help="Move all map outputs to other TaskManagers.")
+@proof_options
+def drain(
+    url: str, wait_seconds: float, migrate: bool, secret_file: Path | None, token_file: Path | None
+) -> None:
+    """Stop accepting map outputs at the TaskManager whose HTTP port is at URL.
+
+    New map outputs go to other TaskManagers. Map outputs that were begun are finished, and readers
+    are served until the TaskManager is stopped. Exit code 1 if transfers still run after the wait.
+
+    With --migrate all map outputs move to other TaskManagers, and drivers send readers there, so
+    that the host can be removed. Exit code 1 if some stay, with their number and the reason.
+
+    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
+    command makes one for itself. One without a secret is drained from its own host only.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
+    path = f"/api/v1/drain?wait_seconds={wait_seconds:g}{'&migrate=true' if migrate else ''}"
+    try:
+        answer = fetch_json(url, path, "POST", wait_seconds + TIMEOUT_SECONDS, token=token)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not drain: {error}") from None
+    if not isinstance(answer, dict) or answer.get("busy") is not False:
+        raise click.ClickException(
+            f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
+            f"look at it with: sluice status {url}"
+        )
+    if migrate and answer.get("staying"):
+        raise click.ClickException(
+            f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
+            f"other TaskManager takes them: {answer.get('reason')}"
+        )
+    if migrate:
+        click.echo(
+            f"drained: {answer.get('moved')} map outputs have moved, nothing is written or read"
+        )
+    else:
+        click.echo("drained: nothing is written or read")
+
+
+@click.command(short_help="Accept map outputs again after a drain.")
+@click.argument("url", default=DEFAULT_URL)
+@proof_options
+def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
+    """Accept map outputs again at the TaskManager whose HTTP port is at URL.
+
+    This reverts `sluice drain` and needs the same token. It does not cancel a stop: the exit code
+    is 1 then.
+    """
+    url = http_url(url)
+    token = Given(secret_file, token_file).token(SCOPE_ADMIN)
+    try:
+        answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
+    except InvalidStatus as error:
+        raise click.ClickException(f"{url} does not take new work: {error}") from None
+    state = answer.get("state") if isinstance(answer, dict) else None
+    if state != "ready":
+        raise click.ClickException(f"the TaskManager takes no new work: its state is {state}")
+    click.echo("the TaskManager takes new map outputs")

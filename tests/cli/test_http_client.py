@@ -1,0 +1,178 @@
+"""What ``sluice status`` and ``sluice drain`` prove, and what they say when that is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from sluice.cli import http_client
+from sluice.cli import main as cli
+from sluice.cli.http_client import TOKEN_SECONDS, Given
+from sluice.protocol.access_token import make_access_token, parse_access_token
+from sluice.protocol.identity import ClusterSecrets, secret_to_text
+from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig, keys
+from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER, HttpAccess
+from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
+from tests.support.fakes import no_drain
+from tests.support.http_servers import in_terminal, page_serving, serving
+from tools.docs.sample_status import STATUS
+
+NOW = 1_800_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    for name in ("SLUICE_ACCESS_TOKEN", *(key.variable for key in keys().values())):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def url():
+    async def start():
+        http = HttpConfig(http_host="127.0.0.1", http_port=0)
+        access = HttpAccess(ClusterSecrets([SECRET]))
+        server = HttpServer(http, lambda: STATUS, no_drain, access)
+        return await server.start(), server.close
+
+    with serving(start) as port:
+        url = f"http://127.0.0.1:{port}"
+        # The thread has opened its files before the first test looks at what is open.
+        http_client.fetch_json(url, "/healthz")
+        yield url
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    return written(tmp_path / "secret", secret_to_text(SECRET))
+
+
+def written(path, text):
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def run(*arguments, env=None):
+    return CliRunner(env=env).invoke(cli.main, [str(each) for each in arguments])
+
+
+@pytest.mark.parametrize("command", ["status", "drain"])
+def test_a_command_proves_itself_by_the_secret(url, secret_file, command):
+    given = run(command, url, "--secret-file", secret_file)
+    assert given.exit_code == 0, given.output
+    found = run(command, url, env={"SLUICE_CLUSTER_SECRET_FILES": f"{secret_file},/no/such"})
+    assert found.exit_code == 0, found.output
+
+
+@pytest.mark.parametrize("command", ["status", "drain"])
+def test_a_command_takes_a_token(url, tmp_path, command):
+    text = make_access_token(SECRET, "admin", 0).to_text()
+    given = run(command, url, "--token-file", written(tmp_path / "token", text))
+    assert given.exit_code == 0, given.output
+    found = run(command, url, env={"SLUICE_ACCESS_TOKEN": text})
+    assert found.exit_code == 0, found.output
+
+
+@pytest.mark.parametrize("command", ["status", "drain"])
+def test_without_a_token_one_line_has_the_remedy(url, command):
+    result = run(command, url)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: {url} requires an access token: give --secret-file or --token-file, or set "
+        "SLUICE_ACCESS_TOKEN or SLUICE_CLUSTER_SECRET_FILES\n"
+    )
+
+
+def test_a_token_that_allows_less_is_one_line_with_the_remedy(url):
+    token = make_access_token(SECRET, "status", 0).to_text()
+    result = run("drain", url, env={"SLUICE_ACCESS_TOKEN": token})
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: {url} refuses this: The access token does not allow this (value scope status, "
+        "limit scope admin). Make one with: sluice token create --access admin\n"
+    )
+
+
+def test_the_secret_of_another_cluster_is_refused_in_one_line(url, tmp_path):
+    other = written(tmp_path / "other", secret_to_text(OTHER_SECRET))
+    result = run("status", url, "--secret-file", other)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {url} refuses this: The access token is not accepted")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--secret-file", "--token-file"])
+def test_a_file_that_cannot_be_read_is_one_line(url, option):
+    result = run("status", url, option, "/no/such/file")
+    assert result.exit_code == 1
+    assert "/no/such/file" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("body", ["", "gone", "[]", '{"error": "a\\u001b[31m\\nb"}', "{}"])
+def test_what_another_server_says_cannot_steer_the_terminal(body):
+    with page_serving(body, 403) as port:
+        result = run("status", f"127.0.0.1:{port}")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: http://127.0.0.1:{port} refuses this: ")
+    assert result.stderr.count("\n") == 1
+    assert "\x1b" not in result.stderr
+
+
+@pytest.mark.parametrize("scope", ["status", "admin"])
+def test_a_made_token_is_of_use_for_a_minute(monkeypatch, secret_file, scope):
+    monkeypatch.setattr("sluice.cli.http_client.time.time", lambda: float(NOW))
+    token = Given(secret_file, None).token(scope)
+    assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
+
+
+def test_the_header_of_a_drain_is_the_one_that_is_asked_for():
+    assert http_client.DRAIN_HEADER == DRAIN_HEADER
+
+
+def test_anonymous_access_is_red_in_a_terminal_and_plain_in_a_pipe():
+    document = json.dumps(STATUS.to_json() | {"serves": "anonymous"})
+    with page_serving(document) as port:
+        shown = in_terminal(80, "status", f"127.0.0.1:{port}")
+        piped = run("status", f"127.0.0.1:{port}").stdout
+    line = "ANONYMOUS: whoever reaches a port reads and removes data"
+    assert re.search(rf"\x1b\[31m\x1b\[1m{line}\x1b\[0m", shown)
+    assert line in piped.splitlines()
+    assert "\x1b" not in piped
+
+
+class TestCreate:
+    @pytest.mark.parametrize("scope", ["status", "admin"])
+    def test_an_access_token_can_be_made_and_shown(self, secret_file, tmp_path, scope):
+        made = run(
+            *("token", "create", "--secret-file", secret_file),
+            *("--access", scope, "--expires", "never"),
+        )
+        assert made.exit_code == 0
+        assert made.stdout == make_access_token(SECRET, scope, 0).to_text() + "\n"
+        shown = run("token", "show", written(tmp_path / "token", made.stdout))
+        assert shown.stdout.splitlines() == [f"access   {scope}", "expires  never"]
+
+    def test_an_access_token_expires(self, monkeypatch, secret_file):
+        monkeypatch.setattr("sluice.cli.secret_commands.time.time", lambda: float(NOW))
+        made = run(
+            *("token", "create", "--secret-file", secret_file),
+            *("--access", "status", "--expires", "12h"),
+        )
+        assert parse_access_token(made.stdout).expires_at_seconds == NOW + 12 * 3600
+
+    def test_an_access_token_has_no_subject(self, secret_file):
+        result = run(
+            *("token", "create", "--secret-file", secret_file),
+            *("--access", "status", "--subject", "x"),
+        )
+        assert result.exit_code == 2
+        assert "has no subject" in result.stderr
+
+    def test_without_the_option_it_is_a_submit_token(self, secret_file):
+        made = run("token", "create", "--secret-file", secret_file)
+        assert made.stdout.startswith("sluice-token-1-")

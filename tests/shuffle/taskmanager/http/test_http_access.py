@@ -1,0 +1,168 @@
+"""Who gets names and who drains: with a cluster secret, without one, on the loopback by choice."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import aiohttp
+import pytest
+
+from sluice.protocol.access_token import make_access_token
+from sluice.protocol.identity import ClusterSecrets, SubmitToken
+from sluice.shuffle.counters import BoundedCounts
+from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.http import http_access
+from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER, HttpAccess
+from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
+from tests.support.fakes import no_drain
+from tools.docs.sample_status import STATUS
+
+SECRETS = ClusterSecrets([SECRET, OTHER_SECRET])
+STATUS_TOKEN = make_access_token(SECRET, "status", 0).to_text()
+ADMIN_TOKEN = make_access_token(SECRET, "admin", 0).to_text()
+
+
+@contextlib.asynccontextmanager
+async def serving(**access):
+    counts = BoundedCounts()
+    server = HttpServer(
+        HttpConfig(http_host="127.0.0.1", http_port=0),
+        lambda: STATUS,
+        no_drain,
+        HttpAccess(refused=counts, **access),
+    )
+    port = await server.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        yield session, counts
+    await server.close()
+
+
+@pytest.fixture
+def from_another_host(monkeypatch):
+    """Let every request come from elsewhere, which one host cannot show otherwise."""
+    monkeypatch.setattr(http_access, "_is_from_this_host", lambda request: False)
+    monkeypatch.setattr(http_access, "_is_on_loopback", lambda request: False)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+async def test_health_and_metrics_need_no_token(path):
+    async with serving(secrets=SECRETS) as (client, counts), client.get(path) as answer:
+        assert answer.status == 200
+        text = await answer.text()
+        assert not counts
+    names = {each.application_id for each in STATUS.applications}
+    assert names
+    assert not [name for name in names if name in text]
+
+
+@pytest.mark.parametrize("secret", [SECRET, OTHER_SECRET], ids=["first", "second"])
+@pytest.mark.parametrize("scope", ["status", "admin"])
+async def test_a_token_of_each_accepted_secret_reads_names(secret, scope):
+    token = make_access_token(secret, scope, int(time.time()) + 60).to_text()
+    async with serving(secrets=SECRETS) as (client, counts):
+        async with client.get("/api/v1/status", headers=bearer(token)) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["applications"][0]["application_id"] == "app-1"
+        assert not counts
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason", "challenge"),
+    [
+        ({}, "no token", 'scope="status"'),
+        ({"Authorization": "Basic YTpi"}, "no token", 'scope="status"'),
+        ({"Authorization": "Bearer"}, "no token", 'scope="status"'),
+        (bearer("x"), "wrong token", 'scope="status", error="invalid_token"'),
+        (
+            bearer(make_access_token(bytes(32), "admin", 0).to_text()),
+            "wrong token",
+            'scope="status", error="invalid_token"',
+        ),
+        (
+            bearer(SubmitToken.make(SECRET).to_text()),
+            "wrong token",
+            'scope="status", error="invalid_token"',
+        ),
+        (
+            bearer(make_access_token(SECRET, "status", 5).to_text()),
+            "expired",
+            'scope="status", error="invalid_token"',
+        ),
+    ],
+)
+async def test_without_a_good_token_there_are_no_names(headers, reason, challenge):
+    async with serving(secrets=SECRETS) as (client, counts):
+        async with client.get("/api/v1/status", headers=headers) as answer:
+            assert answer.status == 401
+            assert answer.headers["WWW-Authenticate"] == f'Bearer realm="sluice", {challenge}'
+            body = await answer.json()
+        assert body.keys() == {"error"}
+        assert "sluice token create --access status" in body["error"]
+        assert "app-1" not in body["error"]
+        assert counts == {reason: 1}
+
+
+async def test_draining_takes_an_admin_token_and_no_header(from_another_host):
+    async with serving(secrets=SECRETS) as (client, counts):
+        async with client.post("/api/v1/drain", headers=bearer(STATUS_TOKEN)) as refused:
+            assert refused.status == 403
+            assert refused.headers["WWW-Authenticate"] == (
+                'Bearer realm="sluice", scope="admin", error="insufficient_scope"'
+            )
+            assert "sluice token create --access admin" in (await refused.json())["error"]
+        async with client.post("/api/v1/drain", headers={DRAIN_HEADER: "1"}) as refused:
+            assert refused.status == 401
+        async with client.post("/api/v1/drain", headers=bearer(ADMIN_TOKEN)) as answer:
+            assert (answer.status, await answer.json()) == (200, {"state": "ready", "busy": False})
+        assert counts == {"wrong scope": 1, "no token": 1}
+
+
+async def test_with_a_secret_the_own_host_needs_a_token_too():
+    async with serving(secrets=SECRETS) as (client, counts):
+        for method, path in (("GET", "/api/v1/status"), ("POST", "/api/v1/drain")):
+            headers = {DRAIN_HEADER: "1"}
+            async with client.request(method, path, headers=headers) as answer:
+                assert answer.status == 401
+        assert counts == {"no token": 2}
+
+
+async def test_names_on_the_loopback_by_choice():
+    async with serving(secrets=SECRETS, names_on_loopback=True) as (client, counts):
+        async with client.get("/api/v1/status") as answer:
+            assert answer.status == 200
+        async with client.get("/api/v1/status", headers=bearer("x")) as answer:
+            assert answer.status == 401  # a token that is given is looked at
+        async with client.post("/api/v1/drain", headers={DRAIN_HEADER: "1"}) as answer:
+            assert answer.status == 401
+        assert counts == {"wrong token": 1, "no token": 1}
+
+
+async def test_names_on_the_loopback_are_not_for_other_hosts(from_another_host):
+    async with (
+        serving(secrets=SECRETS, names_on_loopback=True) as (client, _),
+        client.get("/api/v1/status") as answer,
+    ):
+        assert answer.status == 401
+
+
+async def test_without_a_secret_the_own_host_drains_and_no_other(monkeypatch):
+    async with serving() as (client, counts):
+        async with client.get("/api/v1/status") as answer:
+            assert answer.status == 200
+        async with client.post("/api/v1/drain") as answer:
+            assert answer.status == 400
+            assert DRAIN_HEADER in (await answer.json())["error"]
+        async with client.post("/api/v1/drain", headers={DRAIN_HEADER: "1"}) as answer:
+            assert answer.status == 200
+        monkeypatch.setattr(http_access, "_is_from_this_host", lambda request: False)
+        async with client.post("/api/v1/drain", headers={DRAIN_HEADER: "1"}) as answer:
+            assert answer.status == 403
+            assert "own host only" in (await answer.json())["error"]
+            assert "WWW-Authenticate" not in answer.headers
+        assert counts == {"no header": 1, "other host": 1}

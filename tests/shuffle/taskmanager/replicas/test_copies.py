@@ -1,0 +1,403 @@
+"""Copies between TaskManagers in one loop, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.wire_clients import Client, producer, write_map_output, write_region
+from sluice.protocol.copy_messages import KnownTaskManager, OutputsHeld, ReplicatePartition
+from sluice.protocol.driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import (
+    EVERY_SUBPARTITION,
+    ROLE_COPIER,
+    AbortPartition,
+    FinishPartition,
+    OpenPartition,
+    OutputsLost,
+    PartitionAborted,
+    PartitionOpened,
+    PartitionResumed,
+    RegionSecured,
+    ReleaseShuffle,
+    ResumePartition,
+    SecureRegion,
+    ShuffleReleased,
+)
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.names import TaskManagerPlace
+from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.mini_cluster import eventually, mini_cluster
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+
+RANDOM = random.Random(21)
+SMALL = [[b"a" * 10, b"", b"c" * 77]]
+LARGE = [[RANDOM.randbytes(300_001), RANDOM.randbytes(7)], [b"", RANDOM.randbytes(700_000)]]
+ON_DISK = {"memory_tier_bytes": 0}
+SHORT: dict[str, Any] = {"application_expiry_seconds": 0.2}
+
+
+@pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
+@pytest.mark.parametrize("regions", [SMALL, LARGE, [[b"", b""]]], ids=["small", "large", "empty"])
+async def test_a_synchronous_copy_is_there_when_the_commit_is_answered(tmp_path, regions, tier):
+    async with mini_cluster(tmp_path, hosts_apart=True, **tier) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, regions)
+        assert holders(cluster, 7) == [0, 1]
+        held = await links[1].expect(OutputsHeld)
+        assert held == OutputsHeld(1, [7])
+        copy = cluster[1].store.lookup(KEY, 7)
+        assert copy is not None
+        assert (copy.origin, copy.replicas) == (cluster[0].taskmanager_id, 2)
+        subpartitions = len(regions[0])
+        assert await read(cluster[1], 7, subpartitions) == await read(cluster[0], 7, subpartitions)
+        counters = cluster[0].counters
+        assert (counters.copies_made, counters.copy_bytes_out) == (
+            1,
+            sum(len(part) for parts in regions for part in parts),
+        )
+        end_application(links)
+
+
+async def test_an_asynchronous_copy_follows_the_commit(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE, synchronous=False)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        assert await read(cluster[1], 7, 2) == await read(cluster[0], 7, 2)
+        end_application(links)
+
+
+async def test_a_copy_is_released_with_its_shuffle(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        for link in links:
+            link.send(ReleaseShuffle(1))
+            released = await link.expect(ShuffleReleased)
+            assert released == ShuffleReleased(1, 87)
+        assert holders(cluster, 7) == []
+        # No connection between the two is left, and nobody is watched.
+        await eventually(lambda: len(cluster[0].copies.watches) == 0)
+        assert cluster[0].copies.maker.connections == 0
+
+
+async def test_a_driver_that_connects_is_told_of_the_copies(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        first = await driver(cluster, 0)
+        for attempt in range(3):
+            await write(cluster[0], attempt, SMALL)
+        late = await driver(cluster, 1)
+        held = await late.expect(OutputsHeld)
+        assert isinstance(held, OutputsHeld)
+        assert (held.shuffle_id, sorted(held.map_attempt_ids)) == (1, [0, 1, 2])
+        end_application([first, late])
+
+
+async def test_without_another_taskmanager_the_commit_is_answered_and_the_copy_follows(
+    tmp_path, caplog
+):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        await write(cluster[0], 7, SMALL)
+        assert cluster[0].counters.commits_without_copies == 1
+        assert "no other TaskManager is known" in caplog.text
+        assert holders(cluster, 7) == [0]
+        links = await drivers(cluster)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        end_application(links)
+
+
+async def test_a_taskmanager_on_the_same_host_gets_no_copy(tmp_path):
+    async with mini_cluster(tmp_path) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        assert holders(cluster, 7) == [0]
+        end_application(links)
+
+
+async def test_three_replicas_are_on_three_hosts(tmp_path):
+    async with mini_cluster(tmp_path, 4, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        for attempt in range(6):
+            await write(cluster[0], attempt, SMALL, replicas=3)
+            assert len(holders(cluster, attempt)) == 3
+        end_application(links)
+
+
+async def test_a_taskmanager_that_drains_or_is_full_is_passed_over(tmp_path):
+    async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        cluster[1].drain()
+        for attempt in range(6):
+            await write(cluster[0], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 2]
+        end_application(links)
+
+
+async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_path):
+    async with mini_cluster(tmp_path, 1, hosts_apart=True) as cluster:
+        names = (str(cluster[0].address),)
+        settings = {"hosts_apart": True, "taskmanagers": (*names, "127.0.0.9:1")}
+        cluster.environments.append(await cluster.start_one(1, settings))
+        writer = await producer(cluster[1].address)
+        replicate = ReplicatePartition(0, 2, True)
+        await write_map_output(writer, 1, 7, SMALL, replicate=replicate)
+        assert holders(cluster, 7) == [0, 1]
+        # While the writer's application lives at the origin, it lives at the holder.
+        assert cluster[0].applications.knows("app")
+        await writer.close()
+        end_application([await cluster.driver(0), await cluster.driver(1)])
+
+
+async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        from benchmarks.wire_clients import write_region
+        from sluice.protocol.messages import FinishPartition, OpenPartition, PartitionFinished
+
+        writer = await producer(cluster[0].address)
+        writer.send(OpenPartition(0, 1, 7, 3))
+        writer.send(ReplicatePartition(0, 2, True))
+        await write_region(writer, 0, 0, [b"x" * 999], first=EVERY_SUBPARTITION)
+        writer.send(FinishPartition(0, 999, 1))
+        await writer.expect(PartitionFinished)
+        await writer.close()
+        assert await read(cluster[1], 7, 3) == b"x" * 2997
+        end_application(links)
+
+
+async def test_copies_count_for_their_application(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE)
+        accounts = [each.accounts.of("app").held for each in cluster.environments]
+        assert accounts[0][0] == accounts[1][0] > 0 or accounts[0] == accounts[1]
+        end_application(links)
+
+
+async def test_a_cancelled_wait_for_copies_leaves_the_copies(tmp_path):
+    """The producer goes away while it waits; its map output is committed and copied."""
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        writer = await producer(cluster[0].address)
+        replicate = ReplicatePartition(0, 2, True)
+        task = asyncio.ensure_future(write_map_output(writer, 1, 7, LARGE, replicate=replicate))
+        await eventually(lambda: cluster[0].store.lookup(KEY, 7) is not None)
+        writer.vanish()
+        await asyncio.gather(task, return_exceptions=True)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        end_application(links)
+
+
+async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, LARGE)
+        content = await read(cluster[0], 7, 2)
+        await cluster.environments.pop(0).close()
+        assert await read(cluster[0], 7, 2) == content
+        end_application(links)
+
+
+class Held:
+    """Holds up all copies of a TaskManager until a test lets them go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, environment: NetworkEnvironment) -> None:
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        maker = environment.copies.maker
+        self._make = maker.make
+        monkeypatch.setattr(maker, "make", self._hold)
+
+    async def _hold(self, *args: Any, **keys: Any) -> Outcome:
+        self.begun.set()
+        await self.may_go_on.wait()
+        return await self._make(*args, **keys)
+
+
+async def unanswered(client: Client, number: int) -> None:
+    """Check that something else is answered, and nothing before it."""
+    client.send(OpenPartition(number, KEY.shuffle_id, 1000 + number, 1))
+    message, _ = await client.receive()
+    assert message == PartitionOpened(number)
+
+
+@pytest.mark.parametrize("end", ["copied", "deadline", "released"])
+async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypatch, end):
+    seconds = 0.5 if end == "deadline" else 600
+    async with mini_cluster(
+        tmp_path, 2, hosts_apart=True, synchronous_timeout_seconds=seconds
+    ) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        first = await cluster.producer(0)
+        first.send(OpenPartition(0, KEY.shuffle_id, 7, 1))
+        await write_region(first, 0, 0, [b"abc"])
+        first.send(SecureRegion(0, 0))
+        first.send(ReplicatePartition(0, 2, True))
+        await first.expect(RegionSecured)
+        first.send(FinishPartition(0, 3, 1))
+        await held.begun.wait()
+        first.vanish()
+        await first.until_lost()
+        second = await cluster.producer(0)
+        second.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        await unanswered(second, 1)
+        assert cluster[0].is_writing
+        if end == "copied":
+            held.may_go_on.set()
+        elif end == "released":
+            links[0].send(ReleaseShuffle(KEY.shuffle_id))
+        resumed = await second.expect(PartitionResumed)
+        if end == "released":
+            assert resumed == PartitionResumed(5, 0, 0, False)
+        else:
+            assert resumed == PartitionResumed(5, 1, 3, True)
+            assert (holders(cluster, 7) == [0, 1]) is (end == "copied")
+            # From now on there is nothing to wait for.
+            second.send(ResumePartition(6, KEY.shuffle_id, 7, 1))
+            await second.expect(PartitionResumed)
+        held.may_go_on.set()
+        await second.close()
+        end_application(links)
+
+
+async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatch):
+    async with mini_cluster(
+        tmp_path, 2, hosts_apart=True, max_partitions_per_connection=2
+    ) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
+        await held.begun.wait()
+        client = await cluster.producer(0)
+        client.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        client.send(AbortPartition(5))
+        assert (await client.receive())[0] == PartitionAborted(5)
+        for number in (5, 6):
+            client.send(ResumePartition(number, KEY.shuffle_id, 7, 1))
+        client.send(ResumePartition(7, KEY.shuffle_id, 7, 1))
+        with pytest.raises(RemoteError) as refused:
+            await client.expect(PartitionResumed)
+        assert refused.value.code is ErrorCode.LIMIT_EXCEEDED
+        held.may_go_on.set()
+        answers = [await client.expect(PartitionResumed) for _ in range(2)]
+        assert sorted(answers) == [PartitionResumed(number, 1, 87, True) for number in (5, 6)]
+        await writing
+        end_application(links)
+
+
+async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        held = Held(monkeypatch, cluster[0])
+        writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
+        await held.begun.wait()
+        client = await cluster.producer(0)
+        for _ in range(2):
+            client.send(ResumePartition(5, KEY.shuffle_id, 7, 1))
+        lost = await client.until_lost()
+        assert isinstance(lost, RemoteError)
+        assert lost.code is ErrorCode.CHANNEL_IN_USE
+        held.may_go_on.set()
+        await writing
+        end_application(links)
+
+
+async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True, lost_after_seconds=0.3) as cluster:
+        links = await drivers(cluster)
+        stranger = await driver(cluster, 0, "stranger")
+        wrong = KnownTaskManager(cluster[1].taskmanager_id, "127.0.0.9", 9)
+        stranger.send(wrong)
+        stranger.send(ReleaseShuffle(1))
+        await stranger.expect(ShuffleReleased)
+        for attempt in range(3):
+            await write(cluster[0], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 1]
+        watches = cluster[0].copies.watches
+        other = cluster[1].taskmanager_id
+        await eventually(lambda: watches.presence(other) is Presence.PRESENT)
+        end_application([*links, stranger])
+
+
+async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        links[1].send(ReleaseShuffle(1))
+        await links[1].expect(ShuffleReleased)
+        await write(cluster[0], 7, SMALL)
+        assert holders(cluster, 7) == [0]
+        assert "PARTITION_RELEASED" in cluster[0].copies.maker.last_refusal
+        end_application(links)
+
+
+async def test_a_late_release_keeps_outputs_written_again(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        for link in links:
+            link.send(ReleaseAttempts(1, 8))
+            assert await link.expect(ShuffleReleased) == ShuffleReleased(1, 87)
+        await write(cluster[0], 8, SMALL)
+        assert (holders(cluster, 7), holders(cluster, 8)) == ([], [0, 1])
+        late = await producer(cluster[0].address)
+        with pytest.raises(RemoteError, match="was released"):
+            await write_map_output(late, 1, 6, SMALL)
+        await late.close()
+        links[0].send(CheckOutputs(5, 1, [6, 7, 8]))
+        assert await links[0].expect(OutputsLost) == OutputsLost(1, [6, 7])
+        assert await links[0].expect(OutputsChecked) == OutputsChecked(5)
+        links[0].send(CheckOutputs(6, 1, [8]))
+        assert await links[0].expect(OutputsChecked) == OutputsChecked(6)
+        end_application(links)
+
+
+async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        links = await drivers(cluster)
+        for attempt in range(2):
+            await write(cluster[attempt], attempt, SMALL)
+            assert holders(cluster, attempt) == [0, 1]
+        # Each has a connection to the other one, on which it made its copy.
+        assert [each.copies.maker.connections for each in cluster.environments] == [1, 1]
+        for link in links:
+            link.vanish()
+        await eventually(lambda: not any(holders(cluster, attempt) for attempt in range(2)))
+        assert [each.applications.expired_total for each in cluster.environments] == [1, 1]
+
+
+async def test_a_copy_lives_as_long_as_the_writers_application_at_the_origin(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, SMALL)
+        links[1].vanish()
+        # The deadline of a holder without a client passes, and it holds the copy nonetheless.
+        await eventually(lambda: not cluster[1].applications.lives("app"))
+        assert holders(cluster, 7) == [0, 1]
+        links[0].vanish()
+        await eventually(lambda: not holders(cluster, 7))
+
+
+async def test_what_is_copied_for_an_application_without_clients_keeps_it_alive_nowhere(tmp_path):
+    async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
+        first = await cluster.driver(1)
+        keeper = await Client.connect(cluster[0].address, ROLE_COPIER, "app")
+        await write(cluster[0], 7, SMALL, synchronous=False)
+        assert holders(cluster, 7) == [0]
+        await eventually(lambda: not cluster[0].applications.lives("app"))
+        # Only now it learns of another one.
+        place = TaskManagerPlace(cluster[1].taskmanager_id, *cluster[1].address)
+        cluster[0].copies.known("app", place)
+        await eventually(lambda: holders(cluster, 7) == [0, 1])
+        await eventually(lambda: cluster[0].copies.maker.connections == 0)
+        first.vanish()
+        await keeper.close()
+        await eventually(lambda: not holders(cluster, 7))

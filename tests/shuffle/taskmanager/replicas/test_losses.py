@@ -1,0 +1,179 @@
+"""TaskManagers that are away for a short time, or for good, and what is copied again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice.shuffle.taskmanager.replicas.replication import Replication
+from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.mini_cluster import MiniCluster, eventually, mini_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from benchmarks.wire_clients import Client
+    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+
+SOON = 0.3
+LONG = 600
+REGIONS = [[b"a" * 5000, b"b" * 20_000], [b"", b"c" * 10]]
+WHOLE = b"a" * 5000 + b"b" * 20_000 + b"c" * 10
+ATTEMPTS = range(6)
+
+
+async def write_all(cluster: MiniCluster) -> None:
+    for attempt in ATTEMPTS:
+        await write(cluster[0], attempt, REGIONS)
+
+
+def has(cluster: MiniCluster, attempt: int, gone: int) -> list[int]:
+    """Return who has a map output, without a TaskManager that is gone."""
+    return [number for number in holders(cluster, attempt) if number != gone]
+
+
+async def stop(cluster: MiniCluster, index: int) -> dict[str, Any]:
+    """Stop a TaskManager; return the settings with which it has the same address again."""
+    port = cluster[index].address.port
+    await cluster[index].close()
+    return {"hosts_apart": True, "data_port": port}
+
+
+async def start_again(cluster: MiniCluster, index: int, settings: dict[str, Any]) -> Client:
+    """Start it again, with its data, and connect to it as the driver."""
+    cluster.environments[index] = await cluster.start_one(index, settings)
+    return await driver(cluster, index)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2], ids=["the origin", "a holder", "another holder"])
+async def test_the_copies_of_a_lost_taskmanager_are_made_again(tmp_path, gone):
+    async with mini_cluster(
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
+    ) as cluster:
+        links = await drivers(cluster)
+        await write_all(cluster)
+        for attempt in ATTEMPTS:
+            assert len(holders(cluster, attempt)) == 2
+        await stop(cluster, gone)
+        await eventually(lambda: all(len(has(cluster, each, gone)) == 2 for each in ATTEMPTS))
+        for attempt in ATTEMPTS:
+            for number in has(cluster, attempt, gone):
+                assert await read(cluster[number], attempt, 2) == WHOLE
+        end_application(links)
+
+
+async def test_nothing_is_copied_again_for_a_short_absence(tmp_path):
+    async with mini_cluster(
+        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=LONG
+    ) as cluster:
+        links = await drivers(cluster)
+        await write_all(cluster)
+        made = cluster[0].counters.copies_made
+        settings = await stop(cluster, 1)
+        links.append(await start_again(cluster, 1, settings))
+        # It is asked for each map output whether it has it.
+        await eventually(lambda: cluster[0].counters.copies_found == len(ATTEMPTS))
+        assert cluster[0].counters.copies_made == made
+        assert not cluster[0].copies.replication.holdings.short
+        end_application(links)
+
+
+async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
+    async with mini_cluster(
+        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=SOON
+    ) as cluster:
+        links = await drivers(cluster)
+        await write_all(cluster)
+        settings = await stop(cluster, 0) | {"lost_after_seconds": SOON}
+        links.append(await start_again(cluster, 0, settings))
+        assert len(cluster[0].copies.replication.holdings.short) == len(ATTEMPTS)
+        await eventually(lambda: not cluster[0].copies.replication.holdings.short)
+        assert cluster[0].counters.copies_made == 0
+        assert cluster[0].counters.copies_found == len(ATTEMPTS)
+        end_application(links)
+
+
+async def test_all_shuffles_that_are_found_at_the_start_have_one_deadline(tmp_path, monkeypatch):
+    adopted: list[list[MapOutput]] = []
+
+    def adopt(self: Replication, outputs: Iterable[MapOutput]) -> None:
+        adopted.append(list(outputs))
+
+    async with mini_cluster(tmp_path, 1, check=False) as cluster:
+        for shuffle_id in range(3):
+            await cluster.write(0, 1, REGIONS, shuffle_id=shuffle_id)
+        settings = await stop(cluster, 0)
+        monkeypatch.setattr(Replication, "adopt", adopt)
+        await start_again(cluster, 0, settings)
+        assert [len(outputs) for outputs in adopted] == [3]
+
+
+async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tmp_path):
+    async with mini_cluster(
+        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=LONG
+    ) as cluster:
+        links = await drivers(cluster)
+        await write_all(cluster)
+        for holder in (1, 0):
+            store = cluster[holder].store
+            (tier,) = [each for each in store._tiers.tiers() if each.kind == "memory"]
+            store._health.lose(tier, "it is gone")
+            assert cluster[holder].store.lookup(KEY, 3) is None
+            await eventually(lambda: all(len(holders(cluster, each)) == 2 for each in ATTEMPTS))
+            assert await read(cluster[holder], 3, 2) == WHOLE
+        end_application(links)
+
+
+async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
+    async with mini_cluster(
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
+    ) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, REGIONS)
+        (holder,) = set(holders(cluster, 7)) - {0}
+        other = 3 - holder
+        await stop(cluster, 0)
+        await eventually(lambda: has(cluster, 7, 0) == [1, 2])
+        # The one that stands in for the origin vouches for the new copy.
+        copy = cluster[other].store.lookup(KEY, 7)
+        assert copy is not None
+        assert copy.origin == cluster[holder].taskmanager_id
+        replication = cluster[other].copies.replication
+        await eventually(lambda: replication.held_of("app") == {KEY: [7]})
+        end_application(links)
+
+
+async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
+    taken: list[int] = []
+
+    async def take(self, length: int) -> None:
+        taken.append(length)
+
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.rate_limit.RateLimit.take", take)
+    async with mini_cluster(
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
+    ) as cluster:
+        links = await drivers(cluster)
+        await write_all(cluster)
+        assert taken == []
+        (gone,) = {number for each in ATTEMPTS for number in holders(cluster, each)} - {0, 2}
+        lost = [each for each in ATTEMPTS if gone in holders(cluster, each)]
+        await stop(cluster, gone)
+        await eventually(lambda: all(len(has(cluster, each, gone)) == 2 for each in ATTEMPTS))
+        assert taken == [len(WHOLE)] * len(lost)
+        end_application(links)
+
+
+async def test_a_new_map_output_waits_for_nobody_who_is_away(tmp_path):
+    async with mini_cluster(
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=LONG
+    ) as cluster:
+        links = await drivers(cluster)
+        await stop(cluster, 1)
+        for attempt in ATTEMPTS:
+            await write(cluster[0], attempt, REGIONS)
+            assert has(cluster, attempt, 1) == [0, 2]
+        # Only the first one that was to go there found out.
+        assert cluster[0].counters.copies_failed <= 1
+        end_application(links)

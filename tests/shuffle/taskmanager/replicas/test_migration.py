@@ -1,0 +1,331 @@
+"""A TaskManager that leaves moves its map outputs to others, and sends readers there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
+from sluice.protocol.copy_messages import MoveNoted, OutputsHeld, OutputsMoved
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.messages import FinishPartition, OpenPartition, PartitionFinished
+from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.names import TaskManagerPlace
+from tests.support.certificates import Authority
+from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.mini_cluster import eventually, mini_cluster
+
+if TYPE_CHECKING:
+    from benchmarks.wire_clients import Client
+    from tests.support.mini_cluster import MiniCluster
+
+DATA = [random.Random(n).randbytes(n * 9_000 + 7) for n in range(8)]
+ON_DISK = {"memory_tier_bytes": 0}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+async def write_all(cluster: MiniCluster, index: int = 0) -> None:
+    for attempt, data in enumerate(DATA):
+        await cluster.write(index, attempt, [[data, b"end"]])
+
+
+async def note_moves(link: Client, count: int = len(DATA)) -> dict[int, TaskManagerPlace]:
+    """Take note of moves as a driver does; return the new places."""
+    places: dict[int, TaskManagerPlace] = {}
+    while len(places) < count:
+        message = await link.expect(OutputsMoved)
+        assert isinstance(message, OutputsMoved)
+        place = TaskManagerPlace(message.taskmanager_id, message.host, message.port)
+        places |= dict.fromkeys(message.map_attempt_ids, place)
+        link.send(MoveNoted(message.move))
+    return places
+
+
+async def refusal(cluster: MiniCluster, index: int, attempt: int) -> RemoteError:
+    """Return the error of a reader at a TaskManager."""
+    reader = await consumer(cluster[index].address)
+    with pytest.raises(RemoteError) as refused:
+        await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
+    await reader.close()
+    return refused.value
+
+
+@pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
+async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, tier):
+    async with mini_cluster(tmp_path, 3, hosts_apart=True, **tier) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        places = await noting
+        others = {each.taskmanager_id: number for number, each in enumerate(cluster.environments)}
+        assert {others[place.taskmanager_id] for place in places.values()} == {1, 2}
+        for attempt, data in enumerate(DATA):
+            place = places[attempt]
+            assert await read(cluster[others[place.taskmanager_id]], attempt, 2) == data + b"end"
+            moved = await refusal(cluster, 0, attempt)
+            assert (moved.code, moved.retryable) == (ErrorCode.PARTITION_MOVED, True)
+            assert moved.value == str(place)
+            assert moved.map_attempt_id == attempt
+        progress = cluster[0].copies.migration.progress
+        assert (progress.moved, progress.left, progress.staying) == (8, 0, 0)
+        assert str(progress) == "8 map outputs moved, 0 left"
+        assert cluster[0].counters.map_outputs_moved == 8
+        await cluster[0].wait_idle()
+        end_application(links)
+
+
+async def test_what_is_released_does_not_stay(tmp_path):
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await write_all(cluster)
+        for shuffle_id in (2, 3):
+            await cluster.write(0, 1, [[b"a"]], shuffle_id=shuffle_id)
+        migration = cluster[0].copies.migration
+        cluster[0].drain()
+        assert (await migration.run()).staying == len(DATA) + 2
+        cluster[0].partitions.release_shuffle(KEY._replace(shuffle_id=2))
+        assert migration.progress.staying == len(DATA) + 1
+        cluster[0].applications.release("app")
+        assert migration.progress.staying == 0
+        assert migration.progress.reason == ""
+
+
+async def test_a_copy_that_is_there_is_enough(tmp_path):
+    async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        await write(cluster[0], 7, [[b"a" * 1000, b"b"]])
+        (holder,) = set(holders(cluster, 7)) - {0}
+        made = cluster[0].counters.copies_made
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0], 1))
+        await cluster[0].migrate()
+        assert (await noting)[7].taskmanager_id == cluster[holder].taskmanager_id
+        assert cluster[0].counters.copies_made == made
+        assert cluster[0].counters.copies_found == 1
+        end_application(links)
+
+
+async def test_a_reader_in_the_midst_of_a_map_output_goes_elsewhere(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        data = random.Random(7).randbytes(2_000_000)
+        await cluster.write(0, 7, [[data, b"end"]])
+        links = await drivers(cluster)
+        reader = await cluster.consumer(0)
+        gate = open_gate(reader, 1, [(reader.ack, [7])], 0, 2, credit=1)
+        while not await gate.read_one(give_credit=0):
+            pass
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0], 1))
+        await cluster[0].migrate()
+        await noting
+        with pytest.raises(RemoteError) as moved:
+            await gate.read_all()
+        assert moved.value.code is ErrorCode.PARTITION_MOVED
+        await asyncio.wait_for(cluster[0].wait_idle(), 20)
+        assert await read(cluster[1], 7, 2) == data + b"end"
+        end_application(links)
+
+
+async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        await write_all(cluster)
+        first = await driver(cluster, 0)
+        await eventually(lambda: len(cluster[0].copies.others) == 1)
+        keeps_alive = await cluster.driver(0)
+        first.vanish()
+        await first.until_lost()
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(keeps_alive))
+        await cluster[0].migrate()
+        await noting
+        late = await driver(cluster, 0)
+        places = await note_moves(late)
+        assert set(places) == set(range(8))
+        end_application([late, await cluster.driver(1)])
+
+
+async def test_a_driver_that_takes_no_note_is_not_waited_for_for_ever(tmp_path, caplog):
+    async with mini_cluster(
+        tmp_path, 2, hosts_apart=True, move_noted_timeout_seconds=0.01
+    ) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        await cluster[0].migrate()
+        assert "has taken no note of a move for 0.01 s" in caplog.text
+        assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
+        end_application(links)
+
+
+async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[1].drain()
+        cluster[0].drain()
+        await cluster[0].migrate()
+        progress = cluster[0].copies.migration.progress
+        assert (progress.moved, progress.staying) == (0, 8)
+        assert "SHUTTING_DOWN" in progress.reason
+        assert "8 stay: " in str(progress)
+        # It is not asked for each of many map outputs.
+        assert cluster[0].counters.copies_failed < 3 * len(DATA)
+        assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
+        # With room elsewhere the next attempt moves them.
+        cluster[1].undrain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        await noting
+        assert cluster[0].copies.migration.progress.left == 0
+        end_application(links)
+
+
+async def test_without_another_taskmanager_all_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await write_all(cluster)
+        cluster[0].drain()
+        await cluster[0].migrate()
+        assert cluster[0].copies.migration.progress.reason == "no other TaskManager is known"
+
+
+async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        writer = await producer(cluster[0].address)
+        writer.send(OpenPartition(0, 1, 9, 1))
+        await eventually(lambda: cluster[0].is_writing)
+        cluster[0].drain()
+        migrating = asyncio.ensure_future(cluster[0].migrate())
+        noting = asyncio.ensure_future(note_moves(links[0], 1))
+        writer.send(FinishPartition(0, 0, 0))
+        await writer.expect(PartitionFinished)
+        await migrating
+        await noting
+        assert holders(cluster, 9) == [0, 1]
+        await writer.close()
+        end_application(links)
+
+
+async def test_a_taskmanager_that_takes_work_again_serves_what_had_moved(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        await noting
+        cluster[0].undrain()
+        held = await links[0].expect(OutputsHeld)
+        assert isinstance(held, OutputsHeld)
+        assert sorted(held.map_attempt_ids) == list(range(8))
+        assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
+        end_application(links)
+
+
+async def test_moves_may_be_cancelled_at_any_time(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        for turns in (0, 1, 2, 5, 10, 20, 50):
+            migrating = asyncio.ensure_future(cluster[0].migrate())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            migrating.cancel()
+            await asyncio.gather(migrating, return_exceptions=True)
+        noting = asyncio.ensure_future(
+            note_moves(links[0], cluster[0].copies.migration.progress.left)
+        )
+        await cluster[0].migrate()
+        noting.cancel()
+        await asyncio.gather(noting, return_exceptions=True)
+        for attempt, data in enumerate(DATA):
+            assert holders(cluster, attempt) == [0, 1]
+            assert await read(cluster[1], attempt, 2) == data + b"end"
+        end_application(links)
+
+
+async def test_the_same_host_is_better_than_none(tmp_path):
+    async with mini_cluster(tmp_path, 2) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        await noting
+        assert holders(cluster, 3) == [0, 1]
+        end_application(links)
+
+
+async def test_a_shuffle_that_is_released_while_it_moves_is_forgotten(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        migrating = asyncio.ensure_future(cluster[0].migrate())
+        message = await links[0].expect(OutputsMoved)
+        cluster[0].partitions.release_shuffle(KEY)
+        assert isinstance(message, OutputsMoved)
+        links[0].send(MoveNoted(message.move))
+        await migrating
+        assert len(cluster[0].partitions.moved) == 0
+        end_application(links)
+
+
+async def test_map_outputs_of_other_applications_are_not_told(tmp_path):
+    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+        links = await drivers(cluster)
+        other = await cluster.driver(0, "other")
+        await write_map_output(await cluster.producer(0), 1, 7, [[b"a"]])
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0], 1))
+        await cluster[0].migrate()
+        await noting
+        with pytest.raises(TimeoutError):
+            await other.receive(timeout=0.01)
+        end_application(links)
+
+
+async def test_map_outputs_move_over_tls(tmp_path, authority):
+    async with mini_cluster(tmp_path, 2, **authority.settings()) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        await noting
+        for attempt in range(len(DATA)):
+            assert holders(cluster, attempt) == [0, 1]
+        end_application(links)
+
+
+@pytest.mark.usefixtures("object_store")
+async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path, monkeypatch):
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    async with mini_cluster(
+        tmp_path, 2, check=False, hosts_apart=True, remote=str(tmp_path / "objects")
+    ) as cluster:
+        await write_all(cluster)
+        links = await drivers(cluster)
+        cluster[1].drain()
+        cluster[0].drain()
+        noting = asyncio.ensure_future(note_moves(links[0]))
+        await cluster[0].migrate()
+        places = await noting
+        assert {place.taskmanager_id for place in places.values()} == {cluster[1].taskmanager_id}
+        assert cluster[0].copies.migration.progress.staying == 0
+        assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
+        await cluster[0].close()
+        for attempt, data in enumerate(DATA):
+            assert await read(cluster[1], attempt, 2) == data + b"end"
+        end_application(links)

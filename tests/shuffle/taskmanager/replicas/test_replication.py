@@ -1,0 +1,181 @@
+"""The queue of map outputs that are short of copies: nobody is forgotten, and nobody is held up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice.shuffle.counters import Counters
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
+from sluice.shuffle.taskmanager.cluster.watches import Watches
+from sluice.shuffle.taskmanager.config.sections import ReplicationConfig
+from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
+from sluice.shuffle.taskmanager.replicas.replication import Replication, ReplicationServices
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.transport.connector import Address
+from tests.support.mini_cluster import eventually
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+
+KEY = ShuffleKey("app", 1)
+OTHER = TaskManagerPlace("other", "127.0.0.2", 7337)
+
+
+class FakeMaker:
+    """Makes copies when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.outcome: asyncio.Future[Outcome] | None = None
+        self.last_refusal = ""
+
+    async def make(self, output: MapOutput, place: TaskManagerPlace, pace: Any = None) -> Outcome:
+        self.asked.append(output.map_attempt_id)
+        return Outcome.MADE if self.outcome is None else await self.outcome
+
+    def may_ask(self, taskmanager_id: str, application_id: str) -> bool:
+        return True
+
+    def ask_again(self, taskmanager_id: str) -> None:
+        """Nothing was refused."""
+
+    def applications(self) -> list[str]:
+        return []
+
+    def end_application(self, application_id: str) -> None:
+        """There are no connections."""
+
+    def close(self) -> None:
+        """There are no connections."""
+
+
+class FakeStore:
+    """Has all map outputs that were ever committed."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[MapAttemptKey, MapOutput] = {}
+
+    def lookup(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
+        return self.outputs.get(MapAttemptKey(key, map_attempt_id))
+
+
+class Rig:
+    """The queue of a TaskManager whose copies go to one other TaskManager."""
+
+    def __init__(self, configured: tuple[Address, ...] = (), **settings: Any) -> None:
+        self.maker = FakeMaker()
+        self.store = FakeStore()
+        self.known = KnownTaskManagers("own")
+        self.attempts = 0
+        self.connecting = asyncio.Event()
+        self.watches = Watches(self.known, self.connect, 600, self.changed)
+        self.counters = Counters()
+        services: dict[str, Any] = {
+            "store": self.store,
+            "known": self.known,
+            "maker": self.maker,
+            "watches": self.watches,
+            "configured": configured,
+            "own_host": lambda: "127.0.0.1",
+            "lives": lambda application_id: True,
+            "counters": self.counters,
+            "config": ReplicationConfig(**settings),
+        }
+        taken = {key: services[key] for key in ReplicationServices._fields}
+        self.replication = Replication(ReplicationServices(**taken), lambda key, attempts: None)
+
+    async def connect(self, address: Address) -> Any:
+        self.connecting.set()
+        await asyncio.Event().wait()
+
+    def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
+        self.replication.changed(taskmanager_id, now, before)
+
+    def commit(self, map_attempt_id: int, origin: str = "", replicas: int = 2) -> MapOutput:
+        output = MapOutput(KEY, map_attempt_id, 1, (), origin, replicas)
+        self.store.outputs[MapAttemptKey(KEY, map_attempt_id)] = output
+        self.replication.committed(output)
+        return output
+
+    def release(self) -> None:
+        self.store.outputs.clear()
+        self.replication.released(lambda key: key == KEY)
+
+
+@pytest.fixture
+async def rig():
+    rig = Rig(copy_streams=1)
+    rig.known.tell("app", OTHER)
+    yield rig
+    await rig.replication.close()
+
+
+async def test_what_comes_in_the_moment_in_which_a_worker_ends_is_copied(rig):
+    rig.maker.outcome = asyncio.get_running_loop().create_future()
+    rig.commit(1)
+    await eventually(lambda: rig.maker.asked == [1])
+    (worker,) = rig.replication._workers
+    late = asyncio.Event()
+
+    def commit_behind_its_last_look() -> None:
+        if worker.done():
+            # Its callbacks are due in this turn of the loop, and have not run.
+            assert worker in rig.replication._workers
+            rig.commit(2)
+            late.set()
+        else:
+            asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
+
+    rig.maker.outcome.set_result(Outcome.MADE)
+    asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
+    await late.wait()
+    await eventually(lambda: rig.maker.asked == [1, 2])
+
+
+async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop():
+    rig = Rig(copy_streams=1)
+    for attempt in range(100):
+        rig.commit(attempt)
+    turns = 0
+    while rig.replication.waiting:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 100
+    assert len(rig.replication._stalled) == 100
+    await rig.replication.close()
+
+
+async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up():
+    rig = Rig((Address("127.0.0.9", 1),), copy_streams=1)
+    rig.commit(1)
+    await rig.connecting.wait()  # the worker waits whether it is there
+    rig.release()
+    await eventually(lambda: not rig.replication._workers)
+    rig.known.tell("app", OTHER)
+    rig.connecting.clear()
+    rig.commit(2)
+    await rig.connecting.wait()
+    rig.watches.forget_configured()
+    await eventually(lambda: rig.maker.asked == [2])
+    await rig.replication.close()
+
+
+async def test_one_that_is_away_for_what_is_released_by_then_is_not_waited_for(rig):
+    rig.maker.outcome = asyncio.get_running_loop().create_future()
+    rig.commit(1)
+    await eventually(lambda: rig.maker.asked == [1])
+    rig.release()
+    rig.maker.outcome.set_result(Outcome.ABSENT)
+    await eventually(lambda: not rig.replication.waiting)
+    assert len(rig.watches) == 0
+    assert not rig.replication._awaited
+
+
+async def test_nobody_is_watched_after_the_end(rig):
+    await rig.replication.close()
+    rig.commit(1, origin="other")
+    assert len(rig.watches) == 0

@@ -1,0 +1,541 @@
+"""A new daemon after kill -9, damage, lost files, foreign locks and broken directories."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
+from sluice.shuffle.taskmanager.store.files.journal_places import generation_of, run_of
+from sluice.shuffle.taskmanager.store.journal.journal import (
+    Entry,
+    Journal,
+    open_journal,
+)
+from sluice.shuffle.taskmanager.store.journal.rows import pack_commit, pack_release_shuffle
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from tests.support.store import (
+    KEY,
+    config,
+    content,
+    fetch,
+    open_descriptors,
+    put,
+    settle,
+    used,
+    write_region,
+)
+
+OTHER = ShuffleKey("app-1", 1)
+
+
+async def filled(directory, attempts=4, length=400_000, **changes):
+    """A store with some outputs, closed; returns the path of the last directory's journal.
+
+    With a memory tier the first two outputs lie there, and the others on disk.
+    """
+    store = ShuffleStore.open(config(directory, **changes))
+    for attempt in range(attempts):
+        await put(store, attempt, length)
+    await store.close()
+    return list(store._journal.files.journals.values())[-1].path
+
+
+def damage(path, position):
+    """Flip a bit."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def journal_in(directory):
+    (path,) = directory.glob("journal-*")
+    return path
+
+
+def append(path, *rows):
+    """Append rows as the run of the journal would have."""
+    found = open_journal(path.parent, bytes(8))
+    assert found is not None
+    run = found.journal.run
+    last = max((entry.number for entry in found.entries), default=0)
+    found.journal.append([Entry(run, last + n, row) for n, row in enumerate(rows, 1)], [])
+    found.journal.close()
+
+
+async def kept_attempts(directory, **changes):
+    """Attempts that a new store finds, after checking their bytes."""
+    store = ShuffleStore.open(config(directory, **changes))
+    outputs = store.map_outputs(KEY)
+    for attempt, output in outputs.items():
+        assert await fetch(store, output) == content(attempt, output.total_bytes)
+    attempts = sorted(outputs)
+    await store.close()
+    return attempts
+
+
+def expected_bytes(kind, attempt, length):
+    if kind == "one":
+        return content(attempt, length)
+    return content(attempt, 1 + attempt % 7000) + content(attempt, 10_000)
+
+
+def run_and_kill(directory, seed, *, after_lines):
+    """Run the daemon, kill it after it has said so much, return all whole lines."""
+    lines = []
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.support.killed_daemon",
+            str(directory),
+            str(seed),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as daemon:
+        assert daemon.stdout is not None
+        for line in daemon.stdout:
+            lines.append(line)
+            if len(lines) == after_lines:
+                os.kill(daemon.pid, signal.SIGKILL)
+        assert daemon.wait(20) == -signal.SIGKILL
+    return [line for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_after_kill_9_every_acknowledged_output_is_there_byte_equal(tmp_path, seed):
+    acknowledged: dict[tuple[ShuffleKey, int], bytes] = {}
+    releasing: set[ShuffleKey] = set()
+    lines = run_and_kill(tmp_path, seed, after_lines=300 + 50 * seed)
+    for line in lines:
+        kind, application, shuffle, *rest = line.split()
+        key = ShuffleKey(application, int(shuffle))
+        if kind == "releasing":
+            # Until the daemon's next acknowledgement for it we cannot know how far it came.
+            acknowledged = {k: v for k, v in acknowledged.items() if k[0] != key}
+            releasing.add(key)
+        else:
+            attempt, length = int(rest[0]), int(rest[-1])
+            acknowledged[key, attempt] = expected_bytes(kind, attempt, length)
+            releasing.discard(key)
+    assert len(acknowledged) > 20
+
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=400_000))
+    found = {
+        (entry.key, attempt): output
+        for entry in store.shuffles()
+        for attempt, output in store.map_outputs(entry.key).items()
+    }
+    for name, data in acknowledged.items():
+        assert await fetch(store, found[name]) == data, name
+        for region in found[name].regions:
+            await store.verify(region)
+    # beyond those: at most one commit per worker whose acknowledgement we did not get to read
+    extra = [name for name in found.keys() - acknowledged.keys() if name[0] not in releasing]
+    assert len(extra) <= 4
+    occupied = {
+        (region.extent.tier, region.extent.offset)
+        for output in found.values()
+        for region in output.regions
+        if region.extent is not None
+    }
+    assert sum(tier.extents for tier in store.tiers()) == len(occupied)
+    # the space that was in no commit can be used, and all of it comes back
+    await put(store, 10**6, 100_000)
+    for application in store.applications():
+        store.release_application(application)
+    await settle(store)
+    assert used(store) == [0, 0]
+    await store.close()
+
+
+async def test_a_clean_restart_keeps_id_outputs_and_journals(tmp_path):
+    journal = await filled(tmp_path)
+    inode = journal.stat().st_ino
+    store = ShuffleStore.open(config(tmp_path))
+    identity = store.taskmanager_id
+    assert store.statistics().adopted_map_outputs == 4
+    assert journal_in(tmp_path / "data").stat().st_ino == inode
+    assert run_of(journal_in(tmp_path / "data")) == run_of(journal) + 1
+    before = used(store)
+    await put(store, 50, 100_000)
+    await store.close()
+    again = ShuffleStore.open(config(tmp_path))
+    assert again.taskmanager_id == identity
+    assert sorted(again.map_outputs(KEY)) == [0, 1, 2, 3, 50]
+    assert sum(used(again)) == sum(before) + 102_400
+    await again.close()
+
+
+async def test_what_is_in_memory_outlives_the_only_disk(tmp_path):
+    """The id does too: Spark's map statuses name the outputs by it."""
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=1024 * 1024))
+    identity = store.taskmanager_id
+    await put(store, 1, 100_000)
+    assert used(store)[1] == 0
+    await store.close()
+    shutil.rmtree(tmp_path / "data")
+    again = ShuffleStore.open(config(tmp_path, memory_tier_bytes=1024 * 1024))
+    assert again.taskmanager_id == identity
+    found = again.lookup(KEY, 1)
+    assert found is not None
+    assert await fetch(again, found) == content(1, 100_000)
+    await again.close()
+
+
+async def test_a_torn_journal_costs_the_unacknowledged_commit_only(tmp_path):
+    journal = await filled(tmp_path)
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-5])
+    assert await kept_attempts(tmp_path) == [0, 1, 2]
+    assert await kept_attempts(tmp_path) == [0, 1, 2]
+
+
+async def test_damage_of_a_journal_costs_the_damaged_rows(tmp_path, caplog):
+    journal = await filled(tmp_path, 6, memory_tier_bytes=0)
+    broken = damage(journal, -200)  # in the fourth or fifth of six records
+    kept = await kept_attempts(tmp_path, memory_tier_bytes=0)
+    assert len(kept) == 5
+    assert {0, 1, 2, 5} < set(kept)
+    assert "is damaged" in caplog.text
+    assert (journal.parent / "journal.damaged").read_bytes() == broken
+    caplog.clear()
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == kept
+    # The event loop names slow coroutines in records of its own, this test's among them.
+    own = [record for record in caplog.records if record.name.startswith("sluice")]
+    assert not [record for record in own if "damaged" in record.getMessage()]
+
+
+async def test_damage_of_one_journal_leaves_the_others_alone(tmp_path):
+    """The memory tier has two of the outputs, and its own journal."""
+    journal = await filled(tmp_path)
+    journal.write_bytes(b"no journal")
+    assert await kept_attempts(tmp_path) == [0, 1]
+
+
+async def test_after_damage_regions_are_verified(tmp_path, caplog):
+    journal = await filled(tmp_path, memory_tier_bytes=0)
+    (arena,) = (tmp_path / "data").glob("arena-*")
+    damage(arena, 500_000)  # in the second output
+    assert len((await opened_and_closed(tmp_path, memory_tier_bytes=0)).map_outputs(KEY)) == 4
+    journal = journal_in(tmp_path / "data")
+    damage(journal, -1)  # the row of the fourth
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == [0, 2]
+    assert "do not have their checksum" in caplog.text
+
+
+async def opened_and_closed(directory, **changes):
+    store = ShuffleStore.open(config(directory, **changes))
+    await store.close()
+    return store
+
+
+@pytest.mark.parametrize("broken", ["journal", "releases", "both"])
+async def test_no_damage_brings_a_released_shuffle_back(tmp_path, broken):
+    changes = {"memory_tier_bytes": 0}
+    keys = [ShuffleKey("app-1", shuffle) for shuffle in range(3)]
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    for key in keys:
+        await put(store, 1, 1000, key=key)
+    store.release_shuffle(keys[1])
+    await put(store, 2, 1000, key=keys[2])
+    await store.close()
+    journal = journal_in(tmp_path / "data")
+    (second,) = (tmp_path / "data").glob("releases-*")
+    row = pack_release_shuffle(keys[1])
+    for path, names in ((journal, ("journal", "both")), (second, ("releases", "both"))):
+        if broken in names:
+            damage(path, path.read_bytes().index(row) + 1)
+    again = ShuffleStore.open(config(tmp_path, **changes))
+    found = {each.key for each in again.shuffles()}
+    assert keys[1] not in found
+    assert found == ({keys[2]} if broken == "both" else {keys[0], keys[2]})
+    await again.close()
+    again = ShuffleStore.open(config(tmp_path, **changes))
+    assert {each.key for each in again.shuffles()} == found
+    await again.close()
+
+
+async def test_a_cut_journal_does_not_bring_a_released_shuffle_back(tmp_path):
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+    await put(store, 1, 1000)
+    size = journal_in(tmp_path / "data").stat().st_size
+    store.release_shuffle(KEY)
+    await store.close()
+    os.truncate(journal_in(tmp_path / "data"), size)
+    assert await kept_attempts(tmp_path, memory_tier_bytes=0) == []
+
+
+@pytest.mark.parametrize("first", ["journal", "releases"])
+async def test_damage_that_looks_torn_leaves_no_release_in_one_file_only(tmp_path, first):
+    """A start after it makes the release safe again, before the next damage comes."""
+    store = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+    await put(store, 1, 1000)
+    await put(store, 2, 1000, key=OTHER)
+    before = {
+        path.name.partition("-")[0]: path.stat().st_size
+        for path in (tmp_path / "data").glob("*-0*")
+    }
+    store.release_shuffle(KEY)
+    await store.close()
+    for name in (first, *({"journal", "releases"} - {first})):
+        (path,) = (tmp_path / "data").glob(f"{name}-*")
+        if path.stat().st_size > before[name]:
+            os.truncate(path, before[name])
+        again = ShuffleStore.open(config(tmp_path, memory_tier_bytes=0))
+        assert [each.key for each in again.shuffles()] == [OTHER]
+        await again.close()
+
+
+async def test_a_journal_that_is_no_file_leaves_its_directory_out(tmp_path, caplog):
+    journal = await filled(tmp_path)
+    journal.unlink()
+    journal.mkdir()
+    with pytest.raises(StorageUnavailable, match="Is a directory"):
+        ShuffleStore.open(config(tmp_path))
+    changes = {"data_directories": (tmp_path / "data", tmp_path / "good")}
+    assert await kept_attempts(tmp_path, **changes) == [0, 1]
+    assert "Is a directory" in caplog.text
+
+
+async def test_a_row_of_another_version_is_reported_and_skipped(tmp_path, caplog):
+    journal = await filled(tmp_path)
+    append(journal, b"\x92\x09\x01")
+    assert await kept_attempts(tmp_path) == [0, 1, 2, 3]
+    assert "not understood" in caplog.text
+
+
+async def test_after_a_reboot_the_memory_tier_is_empty_and_the_disk_is_not(tmp_path):
+    await filled(tmp_path)
+    shutil.rmtree(tmp_path / "memory")
+    store = ShuffleStore.open(config(tmp_path))
+    assert sorted(store.map_outputs(KEY)) == [2, 3]
+    await put(store, 10, 400_000)
+    await store.close()
+    assert await kept_attempts(tmp_path) == [2, 3, 10]
+
+
+async def test_without_their_arena_outputs_are_forgotten(tmp_path):
+    await filled(tmp_path)
+    (arena,) = (tmp_path / "memory").glob("arena-*")
+    arena.unlink()
+    store = ShuffleStore.open(config(tmp_path))
+    assert store.statistics().forgotten_map_outputs == 2
+    await put(store, 10, 400_000)
+    await store.close()
+    assert await kept_attempts(tmp_path) == [2, 3, 10]
+
+
+async def test_an_output_with_one_lost_region_is_forgotten_whole(tmp_path):
+    store = ShuffleStore.open(config(tmp_path))
+    regions = [await write_region(store, content(1, n), [n]) for n in (1000, 2_000_000)]
+    await store.commit(MapOutput(KEY, 1, 1, tuple(regions)))
+    await store.close()
+    (arena,) = (tmp_path / "data").glob("arena-*")
+    os.truncate(arena, 4096)
+    again = ShuffleStore.open(config(tmp_path))
+    assert again.lookup(KEY, 1) is None
+    assert used(again) == [0, 0]
+    await again.close()
+
+
+async def test_of_rows_that_overlap_the_newer_one_counts(tmp_path, caplog):
+    store = ShuffleStore.open(config(tmp_path))
+    output = await put(store, 1, 1000)
+    other = await put(store, 3, 1000)
+    await store.close()
+    twin = MapOutput(KEY, 2, 4, output.regions)
+    append(journal_in(tmp_path / "memory"), pack_commit(twin))
+    again = ShuffleStore.open(config(tmp_path))
+    assert sorted(again.map_outputs(KEY)) == [2, 3]
+    assert await fetch(again, again.map_outputs(KEY)[3]) == content(3, 1000)
+    assert other.total_bytes == 1000
+    await again.close()
+    assert "overlaps" in caplog.text
+
+
+async def test_what_was_forgotten_does_not_come_back_when_its_space_is_free_again(tmp_path):
+    store = ShuffleStore.open(config(tmp_path))
+    output = await put(store, 1, 1000)
+    await store.close()
+    append(journal_in(tmp_path / "memory"), pack_commit(MapOutput(OTHER, 2, 4, output.regions)))
+    again = ShuffleStore.open(config(tmp_path))
+    again.release_shuffle(OTHER)
+    await again.close()
+    assert await kept_attempts(tmp_path) == []
+
+
+async def test_a_second_daemon_on_any_of_the_directories_is_refused(tmp_path):
+    store = ShuffleStore.open(config(tmp_path))
+    descriptors = open_descriptors()
+    free = tmp_path / "free"
+    for changes in (
+        {"memory_directory": free / "memory"},
+        {"data_directories": (free / "data",)},
+        {"data_directories": (free / "data", tmp_path / "data"), "memory_directory": None},
+    ):
+        with pytest.raises(StorageInUse, match=str(os.getpid())):
+            ShuffleStore.open(config(tmp_path, **changes))
+    assert open_descriptors() == descriptors
+    await store.close()
+    await ShuffleStore.open(config(tmp_path)).close()
+
+
+async def test_a_bad_directory_is_left_out_and_the_others_go_on(tmp_path, caplog):
+    bad = tmp_path / "bad"
+    bad.touch()
+    directories = (bad, tmp_path / "good")
+    await filled(tmp_path, data_directories=directories, memory_directory=bad)
+    assert "left out" in caplog.text
+    store = ShuffleStore.open(
+        config(tmp_path, data_directories=directories, memory_directory=bad / "below")
+    )
+    good, *left_out = store.tiers()
+    assert good.healthy
+    assert [(tier.kind, tier.healthy, tier.directory) for tier in left_out] == [
+        ("disk", False, bad),
+        ("memory", False, bad / "below"),
+    ]
+    assert all(tier.reason for tier in left_out)
+    assert len(store.map_outputs(KEY)) == 4
+    await store.close()
+
+
+async def test_the_arena_file_that_cannot_be_opened_leaves_its_directory_out(tmp_path):
+    bad = tmp_path / "bad"
+    (bad / f"arena-2-{'0' * 16}.dat").mkdir(parents=True)
+    store = ShuffleStore.open(config(tmp_path, data_directories=(bad, tmp_path / "good")))
+    assert [tier.healthy for tier in store.tiers()] == [True, True, False]
+    await store.close()
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_lost_directory_costs_its_own_outputs_only(tmp_path, lost):
+    directories = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": directories, "memory_tier_bytes": 0}
+    await filled(tmp_path, **changes)
+    shutil.rmtree(directories[lost])
+    assert await kept_attempts(tmp_path, **changes) == [1 - lost, 3 - lost]
+    assert await kept_attempts(tmp_path, **changes) == [1 - lost, 3 - lost]
+    assert await kept_attempts(tmp_path, **changes | {"data_directories": directories[::-1]}) == [
+        1 - lost,
+        3 - lost,
+    ]
+
+
+async def test_a_directory_that_was_away_is_emptied(tmp_path, caplog):
+    """Its outputs counted as lost, and what was released meanwhile must not come back."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    await filled(tmp_path, attempts=6, **changes)
+    a.rename(tmp_path / "away")
+    a.touch()  # the disk is gone
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    assert sorted(store.map_outputs(KEY)) == [1, 3, 5]
+    store.release_shuffle(KEY)
+    for attempt in (10, 11, 12):
+        await put(store, attempt, 400_000)
+    await store.close()
+    a.unlink()
+    (tmp_path / "away").rename(a)
+    assert await kept_attempts(tmp_path, **changes) == [10, 11, 12]
+    assert "was away in run 2" in caplog.text
+    assert await kept_attempts(tmp_path, **changes) == [10, 11, 12]
+
+
+async def test_a_start_that_was_cut_short_takes_no_directory_for_one_that_was_away(tmp_path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    await filled(tmp_path, **changes)
+    path = journal_in(a)
+    path.rename(path.with_name(f"journal-{generation_of(path):08d}-{run_of(path) + 1:08d}"))
+    assert await kept_attempts(tmp_path, **changes) == [0, 1, 2, 3]
+
+
+async def test_the_clock_decides_nothing(tmp_path, monkeypatch):
+    a, b = tmp_path / "a", tmp_path / "b"
+    changes = {"data_directories": (a, b), "memory_tier_bytes": 0}
+    now = time.time()
+    for days in (0, 400, -400):
+        monkeypatch.setattr(time, "time", partial(float, now + days * 86400))
+        store = ShuffleStore.open(config(tmp_path, **changes))
+        await put(store, days, 1000)
+        await store.close()
+    assert await kept_attempts(tmp_path, **changes) == [-400, 0, 400]
+
+
+async def test_many_rows_are_rewritten_in_pieces(tmp_path):
+    journal = await filled(tmp_path, attempts=0)
+    rows = [b"\x92\x09\xc5\x80\x00" + bytes(32768)] * 70  # 2.3 MB that no one understands
+    append(journal, *rows)
+    copy = Journal.create(
+        tmp_path, tier_id(journal), 1, [Entry(1, n, row) for n, row in enumerate(rows, 1)]
+    )
+    copy.close()
+    assert copy.path.read_bytes() == journal.read_bytes()
+    assert await kept_attempts(tmp_path) == []
+    assert sum(p.stat().st_size for p in journal.parent.glob("journal-*")) < 100
+
+
+def tier_id(journal):
+    (arena,) = journal.parent.glob("arena-*")
+    return bytes.fromhex(arena.stem.removeprefix("arena-2-"))
+
+
+async def test_no_usable_data_directory_is_an_error_that_names_them(tmp_path):
+    bad = tmp_path / "bad"
+    bad.touch()
+    descriptors = open_descriptors()
+    with pytest.raises(StorageUnavailable, match="bad") as caught:
+        ShuffleStore.open(config(tmp_path, data_directories=(bad, bad / "below")))
+    assert "data_directories" in caught.value.remedy
+    assert open_descriptors() == descriptors
+
+
+async def test_a_directory_without_a_place_for_a_journal_takes_nothing_new(tmp_path):
+    (tmp_path / "a" / "journal.new").mkdir(parents=True)
+    changes = {"data_directories": (tmp_path / "a", tmp_path / "b"), "memory_tier_bytes": 0}
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    bad, good = store.tiers()
+    assert (bad.healthy, good.healthy) == (False, True)
+    assert "takes no journal" in bad.reason
+    for attempt in range(3):
+        await put(store, attempt, 100)
+    await store.close()
+
+
+async def test_without_a_memory_tier_all_goes_to_disk(tmp_path):
+    for changes in ({"memory_directory": None}, {"memory_tier_bytes": 0}):
+        store = ShuffleStore.open(config(tmp_path, **changes))
+        assert [tier.kind for tier in store.tiers()] == ["disk"]
+        await store.close()
+
+
+@pytest.mark.parametrize("memory_tier_bytes", [0, 1024 * 1024], ids=["disk", "memory"])
+async def test_a_broadcast_region_is_adopted_as_one(tmp_path, memory_tier_bytes):
+    changes = {"memory_tier_bytes": memory_tier_bytes}
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    data = content(3, 20_000)
+    region = await write_region(store, data, [len(data)], first=EVERY_SUBPARTITION)
+    await store.commit(MapOutput(KEY, 1, 50, (region,)))
+    before = used(store)
+    assert sum(before) < 2 * len(data)
+    await store.close()
+    store = ShuffleStore.open(config(tmp_path, **changes))
+    assert used(store) == before
+    output = store.map_outputs(KEY)[1]
+    assert output.regions[0].is_broadcast
+    assert (output.num_subpartitions, output.total_bytes) == (50, len(data))
+    assert output.regions[0].slice(49, 50) == (0, len(data))
+    assert await fetch(store, output) == data
+    await store.close()

@@ -1,0 +1,76 @@
+import msgpack
+import pytest
+
+from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.store.journal.rows import (
+    LOSE_ROW,
+    CommitRow,
+    LoseRow,
+    ReleaseApplicationRow,
+    ReleaseAttemptsRow,
+    ReleaseShuffleRow,
+    pack_commit,
+    pack_lose,
+    pack_release_application,
+    pack_release_attempts,
+    pack_release_shuffle,
+    unpack,
+)
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
+
+KEY = ShuffleKey("app-1", 4)
+
+
+def test_a_commit_survives_packing_with_narrow_wide_and_empty_regions():
+    regions = tuple(
+        Region(None, first, cumulative_offsets(lengths), 2**32 - 1)
+        for first, lengths in ((0, [1, 2]), (2, [2**33]), (3, []))
+    )
+    row = unpack(pack_commit(MapOutput(KEY, 9, 5, regions)))
+    assert isinstance(row, CommitRow)
+    assert (row.key, row.map_attempt_id, row.num_subpartitions) == (KEY, 9, 5)
+    assert [list(r.offsets) for r in row.regions] == [[0, 1, 3], [0, 2**33], [0]]
+    assert [r.first_subpartition for r in row.regions] == [0, 2, 3]
+    assert {r.crc32c for r in row.regions} == {2**32 - 1}
+    assert {r.tier_id for r in row.regions} == {b""}
+
+
+def test_a_broadcast_region_survives_packing():
+    region = Region(None, EVERY_SUBPARTITION, cumulative_offsets([70_000]), 5)
+    row = unpack(pack_commit(MapOutput(KEY, 9, 5, (region,))))
+    assert isinstance(row, CommitRow)
+    assert [r.first_subpartition for r in row.regions] == [EVERY_SUBPARTITION]
+    assert [list(r.offsets) for r in row.regions] == [[0, 70_000]]
+
+
+def test_releases_survive_packing():
+    assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
+    assert unpack(pack_release_attempts(KEY, 1 << 40)) == ReleaseAttemptsRow(KEY, 1 << 40)
+    assert unpack(pack_release_application("x")) == ReleaseApplicationRow("x")
+    assert unpack(pack_lose(b"8 bytes.")) == LoseRow(b"8 bytes.")
+    assert pack_lose(b"8 bytes.").startswith(LOSE_ROW)
+    assert not pack_release_application("x").startswith(LOSE_ROW)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb({"a": 1}),
+        msgpack.packb([9, "app"]),
+        msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 3, b"abc", 0]]]),
+        msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"abc", 0]]]),
+        msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"", 0]]]),
+        msgpack.packb([0, "app", 1, 2, 3, [7]]),
+    ],
+)
+def test_foreign_rows_are_refused(data):
+    with pytest.raises(ValueError, match=r"."):
+        unpack(data)
+
+
+def test_the_index_of_a_wide_map_output_takes_four_bytes_per_subpartition():
+    output = MapOutput(KEY, 1, 2000, (Region(None, 0, cumulative_offsets([7] * 2000), 1),))
+    assert len(pack_commit(output)) < 2001 * 4 + 64
