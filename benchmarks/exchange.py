@@ -39,11 +39,9 @@ from sluice.protocol.messages import DATA
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.config.sections import (
-    ApplicationConfig,
-    NetworkMemoryConfig,
-    StorageConfig,
-)
+from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig
+from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig, StorageConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     GateLimits,
@@ -96,22 +94,23 @@ async def environment(
         transport: Settings of the transport.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as memory:
-        running = NetworkEnvironment(
-            TransportConfig(bind_host=host, data_port=0, **transport),
-            NetworkMemoryConfig(
-                segment_size_bytes=SEGMENT_SIZE_BYTES,
-                network_segments=NETWORK_SEGMENTS,
-                **(buffers or {}),
-            ),
-            StorageConfig(
-                data_directories=(directory / host,),
-                memory_directory=Path(memory),
-                memory_tier_bytes=4 * MAP_OUTPUTS * MAP_OUTPUT_BYTES,
-                min_free_bytes=0,
-            ),
-            ApplicationConfig(),
+        running = await NetworkEnvironment.build(
+            TaskManagerConfig(
+                transport=TransportConfig(bind_host=host, data_port=0, **transport),
+                memory=NetworkMemoryConfig(
+                    segment_size_bytes=SEGMENT_SIZE_BYTES,
+                    network_segments=NETWORK_SEGMENTS,
+                    **(buffers or {}),
+                ),
+                storage=StorageConfig(
+                    data_directories=(directory / host,),
+                    memory_directory=Path(memory),
+                    memory_tier_bytes=4 * MAP_OUTPUTS * MAP_OUTPUT_BYTES,
+                    min_free_bytes=0,
+                ),
+                quotas=QuotaConfig(quota_network_segments=None),
+            )
         )
-        await running.start()
         try:
             yield running
         finally:

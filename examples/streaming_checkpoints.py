@@ -50,11 +50,7 @@ from sluice.shuffle.dataflow.stream_elements import (
 )
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.gate.capture import OvertakenCapture
-from sluice.shuffle.records.record_reader import (
-    ChannelRecord,
-    RecordReader,
-    captured_records,
-)
+from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader, captured_records
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 ORDERS, PAYMENTS, SUMS, SIDE = 1, 2, 3, 4

@@ -16,19 +16,8 @@ import hmac
 import struct
 from typing import Final, NamedTuple
 
-from .errors import (
-    AuthenticationFailed,
-    AuthenticationRequired,
-    CredentialExpired,
-    NotPermitted,
-)
-from .identity import (
-    SECRET_BYTES,
-    ClusterSecrets,
-    InvalidCredential,
-    decode_text,
-    encode_text,
-)
+from .errors import AuthenticationFailed, AuthenticationRequired, CredentialExpired, NotPermitted
+from .identity import SECRET_BYTES, ClusterSecrets, InvalidCredential, decode_text, encode_text
 from .limits import MAX_U64
 
 SCOPE_STATUS: Final = "status"

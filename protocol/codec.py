@@ -80,13 +80,7 @@ from .messages import (
     ShuffleReleased,
     TaskEvent,
 )
-from .unpacking import (
-    FLAT_BYTES,
-    MOST_FIELDS,
-    WrongField,
-    unpack_by_fields,
-    unpack_flat,
-)
+from .unpacking import FLAT_BYTES, MOST_FIELDS, WrongField, unpack_by_fields, unpack_flat
 
 Check: TypeAlias = Callable[[Any], bool]
 

@@ -36,14 +36,7 @@ from .limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from .messages import (
-    DATA,
-    BufferResponse,
-    ChecksummedBuffer,
-    Message,
-    PipelinedData,
-    TaskEvent,
-)
+from .messages import DATA, BufferResponse, ChecksummedBuffer, Message, PipelinedData, TaskEvent
 
 _unpack_prefix = Struct(">II").unpack_from
 

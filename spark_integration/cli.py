@@ -17,13 +17,7 @@ from . import spark_home
 from .conf import spark_conf as make_spark_conf
 from .conf import submit_conf
 from .driver import connect_server
-from .endpoint_check import (
-    DEFAULT_ENDPOINTS,
-    ENDPOINTS,
-    TOKEN,
-    TOKEN_FILE,
-    require_reachable,
-)
+from .endpoint_check import DEFAULT_ENDPOINTS, ENDPOINTS, TOKEN, TOKEN_FILE, require_reachable
 from .errors import SparkIntegrationError
 from .local_taskmanager import LocalTaskManager
 from .submit_command import SubmitCommand

@@ -15,12 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..protocol.identity import (
-    SECRET_BYTES,
-    TOKEN_ID_BYTES,
-    SubmitToken,
-    secret_to_text,
-)
+from ..protocol.identity import SECRET_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from ..transport import private_file
 from .errors import SparkIntegrationError
 

@@ -23,6 +23,7 @@ def sources() -> list[Path]:
     return [
         *(path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))),
         *sorted((ROOT / "spark_integration").glob("*.py")),
+        *sorted((ROOT / "sluice" / "cli").glob("*.py")),
     ]
 
 

@@ -12,7 +12,7 @@ from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import keys, sections
 
 REPOSITORY = Path(__file__).parents[1]
-LAYERS = ("protocol", "transport", "shuffle")
+LAYERS = ("protocol", "transport", "shuffle", "sluice/cli")
 
 HOLDER = re.compile(
     r"config|settings|services|memory|transport|auth|http|storage|applications|cluster"

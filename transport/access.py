@@ -9,19 +9,14 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Callable  # noqa: TC003 - the attribute's type is public
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
 from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
-from ..protocol.identity import (
-    ClusterSecrets,
-    Credential,
-    InvalidCredential,
-    parse_secret,
-)
+from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.messages import Hello, HelloAck
 from .config import AuthConfig
@@ -45,25 +40,39 @@ class Access:
     Args:
         secrets: The cluster secrets; None: claims cannot be checked.
         allow_anonymous: Whether to let in who claims nothing, from anywhere.
+        knows_application: Tells whether an application has data or connections.
     """
 
     def __init__(
-        self, secrets: ClusterSecrets | None = None, *, allow_anonymous: bool = False
+        self,
+        secrets: ClusterSecrets | None = None,
+        *,
+        allow_anonymous: bool = False,
+        knows_application: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.secrets = secrets
         self.allows_anonymous = allow_anonymous
-        self.knows_application: Callable[[str], bool] = _knows_none
-        """Tells whether an application has data or connections; its owner sets it."""
+        self._knows_application = knows_application
 
     @classmethod
-    def open(cls, config: AuthConfig) -> "Access":
+    def open(
+        cls, config: AuthConfig, knows_application: Callable[[str], bool] = lambda _: False
+    ) -> "Access":
         """Read the secrets of a configuration.
+
+        Args:
+            config: Where they are.
+            knows_application: As of the class.
 
         Raises:
             SecretUnusable: A file cannot be read, holds no secret, or is open to other users.
         """
         found = [read_secret(path) for path in config.cluster_secret_files]
-        return cls(ClusterSecrets(found) if found else None, allow_anonymous=config.allow_anonymous)
+        return cls(
+            ClusterSecrets(found) if found else None,
+            allow_anonymous=config.allow_anonymous,
+            knows_application=knows_application,
+        )
 
     def peer_credential(self, host: str, port: int) -> Credential | None:
         """Return what to prove to the TaskManager at an address; None without a secret."""
@@ -77,10 +86,10 @@ class Access:
                 and no credential could help it.
         """
         if self.secrets is not None or self.allows_anonymous:
-            return Admission(self.secrets, self.allows_anonymous, self.knows_application)
+            return Admission(self.secrets, self.allows_anonymous, self._knows_application)
         if sock is not None and sock.family == socket.AF_UNIX:
             _require_own_user(sock)
-        return Admission(None, True, self.knows_application)
+        return Admission(None, True, self._knows_application)
 
 
 class Accepting(NamedTuple):
@@ -113,10 +122,6 @@ def connecting_handshake(hello: Hello, credential: Credential | None) -> Connect
 
 def _nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
-
-
-def _knows_none(application_id: str) -> bool:
-    return False
 
 
 def _require_own_user(sock: socket.socket) -> None:

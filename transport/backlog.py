@@ -12,11 +12,7 @@ writable any more, and a peer that leaves too much unread is dropped:
 from collections.abc import Callable
 from typing import Final
 
-from ..protocol.control_memory import (
-    ControlAccount,
-    ControlMemory,
-    ControlMemoryExhausted,
-)
+from ..protocol.control_memory import ControlAccount, ControlMemory, ControlMemoryExhausted
 from ..protocol.errors import SluiceError
 from .errors import ConnectionLost
 from .write_side import WriteSide

@@ -10,13 +10,7 @@ from ..protocol.codec import encode
 from ..protocol.control_memory import ControlMemory
 from ..protocol.messages import Hello, HelloAck
 from ..protocol.remote_error import error_response
-from .acceptor import (
-    Acceptor,
-    InNeed,
-    bind,
-    bind_remedy,
-    listen,
-)
+from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
 from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory

@@ -3,12 +3,7 @@
 from collections import Counter
 from typing import Final, TypeGuard
 
-from ..protocol.errors import (
-    AuthenticationFailed,
-    ErrorCode,
-    ProtocolViolation,
-    SluiceError,
-)
+from ..protocol.errors import AuthenticationFailed, ErrorCode, ProtocolViolation, SluiceError
 from ..protocol.remote_error import RemoteError
 from .connection import Connection
 from .tls import TlsRefused

@@ -30,12 +30,7 @@ from .connection import Connection
 from .connection_log import log_end
 from .errors import DeadlineExceeded
 from .greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT
-from .tls import (
-    Tls,
-    TlsRefused,
-    pin_refusal,
-    refusal,
-)
+from .tls import Tls, TlsRefused, pin_refusal, refusal
 from .write_lines import lines_writer
 
 _log = logging.getLogger(__name__)

@@ -7,13 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ...protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from ..gate.channel_opener import (
-    ChannelOpener,
-    ChannelSource,
-    GateMemory,
-    OpenableChannel,
-    Opening,
-)
+from ..gate.channel_opener import ChannelOpener, ChannelSource, GateMemory, OpenableChannel, Opening
 from ..gate.local_input_channel import LocalInputChannel
 from ..gate.remote_input_channel import RemoteInputChannel
 from ..names import SubpartitionRange

@@ -13,13 +13,7 @@ from ...protocol.limits import (
     MAGIC,
     VERSION,
 )
-from ...protocol.messages import (
-    FLOW_CREDIT,
-    ROLE_CONSUMER,
-    ROLE_PRODUCER,
-    Hello,
-    HelloAck,
-)
+from ...protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello, HelloAck
 from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import Address, connect

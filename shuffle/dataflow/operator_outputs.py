@@ -13,13 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..records.record_writer import RecordWriter
-from .stream_elements import (
-    LatencyMarker,
-    StreamElement,
-    StreamRecord,
-    StreamStatus,
-    Watermark,
-)
+from .stream_elements import LatencyMarker, StreamElement, StreamRecord, StreamStatus, Watermark
 
 T = TypeVar("T")
 

@@ -8,12 +8,7 @@ when they are not needed. Each buffer that becomes available here is one credit 
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..memory import (
-    ListenerHandle,
-    LocalBufferPool,
-    MemorySegment,
-    NetworkBufferPool,
-)
+from ..memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
 from ..memory.buffer import BufferGroup, group_neighbours, single_groups
 
 

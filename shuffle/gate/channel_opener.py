@@ -15,12 +15,7 @@ from mypy_extensions import mypyc_attr
 from ...transport.connector import Address
 from ...transport.loop import start_task
 from ..errors import InvalidRequest, failure_of
-from ..memory import (
-    LocalBufferPool,
-    MemorySegment,
-    NetworkBufferPool,
-    SegmentOwner,
-)
+from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentOwner
 from ..names import SubpartitionRange
 from ..partition.view import DataListener
 from .buffer_manager import BufferManager

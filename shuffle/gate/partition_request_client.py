@@ -24,12 +24,7 @@ from typing import Final
 from crc32c import crc32c
 
 from ...protocol.credit import Uncounted
-from ...protocol.errors import (
-    CreditExceeded,
-    MalformedMessage,
-    SluiceError,
-    UnexpectedMessage,
-)
+from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
 from ...protocol.limits import (
     FEATURE_BUFFER_CHECKSUMS,

@@ -22,12 +22,7 @@ from ..errors import PoolDestroyed
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
 from .distribution import LocalBufferPoolStatistics, PoolBounds
-from .segment_queue import (
-    ListenerHandle,
-    SegmentListener,
-    SegmentQueue,
-    SegmentRequest,
-)
+from .segment_queue import ListenerHandle, SegmentListener, SegmentQueue, SegmentRequest
 
 if TYPE_CHECKING:
     from .network_buffer_pool import NetworkBufferPool

@@ -14,12 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from ..errors import (
-    InsufficientNetworkBuffers,
-    InvalidPoolSize,
-    PoolDestroyed,
-    SegmentNotLent,
-)
+from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
 from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
 from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool

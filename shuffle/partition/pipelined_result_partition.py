@@ -16,11 +16,7 @@ from ..memory import LocalBufferPool, LocalBufferPoolStatistics
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
-from .partition_type import (
-    ConsumptionConstraint,
-    ResultPartitionType,
-    checked_partition_type,
-)
+from .partition_type import ConsumptionConstraint, ResultPartitionType, checked_partition_type
 from .pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
 from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferConsumer

@@ -22,13 +22,7 @@ from ..memory import LocalBufferPool
 from .blocks import BlockCodec, BlockEncoder
 from .partition_states import UNFINISHED, PartitionState
 from .partition_type import ResultPartitionType
-from .region_builder import (
-    Gathered,
-    GatheredBuffer,
-    GatheredEvent,
-    RegionSink,
-    build_region,
-)
+from .region_builder import Gathered, GatheredBuffer, GatheredEvent, RegionSink, build_region
 from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferBuilder, BufferConsumer
 

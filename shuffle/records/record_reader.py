@@ -17,10 +17,7 @@ from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..gate.readable_gate import ReadableGate
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, DeserializationResult
 from .serializers import ValueSerializer, deserializing_many
-from .spanning_deserializer import (
-    DEFAULT_SPILL_THRESHOLD_BYTES,
-    SpanningRecordDeserializer,
-)
+from .spanning_deserializer import DEFAULT_SPILL_THRESHOLD_BYTES, SpanningRecordDeserializer
 
 if TYPE_CHECKING:
     from ..gate.readable_gate import BufferOrEvent

@@ -24,20 +24,10 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from ...protocol.errors import SluiceError
 from ...protocol.events import CheckpointBarrier, Event, encode_event
 from ...protocol.messages import EVENT, PRIORITY_EVENT
-from ..errors import (
-    RecordTooLarge,
-    WriterBusy,
-    WriterUnusable,
-    no_such_subpartition,
-)
+from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
 from ..gate.capture import marker_of
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
-from .framing import (
-    DEFAULT_MAXIMUM_RECORD_BYTES,
-    BatchPart,
-    BytesLike,
-    batch_parts,
-)
+from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, BatchPart, BytesLike, batch_parts
 from .open_buffers import OpenBuffers
 from .selectors import ChannelSelector, RoundRobinSelector
 from .serializers import ValueSerializer, serializing_many

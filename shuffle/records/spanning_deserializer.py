@@ -15,12 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from ..errors import (
-    BufferUnread,
-    IncompleteRecord,
-    RecordTooLarge,
-    SpillFailed,
-)
+from ..errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
 from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,

@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import os
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from ...protocol.errors import ErrorCode, SluiceError
@@ -17,7 +17,6 @@ from .config.taskmanager_config import TaskManagerConfig
 from .http.http_access import HttpAccess
 from .http.http_server import HttpServer
 from .process import output
-from .replicas.copies import CopiesConfig
 from .status.event_loop_lag import EventLoopLag
 from .status.room import StorageRoom
 from .status.snapshot import Vitals, take_snapshot
@@ -48,6 +47,12 @@ class StartFailed(SluiceError):
         )
 
 
+class NotStarted(SluiceError):
+    """A TaskManager is used before its start."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+
 class TaskManager:
     """One TaskManager.
 
@@ -61,15 +66,8 @@ class TaskManager:
         self, config: TaskManagerConfig, on_unlocked: "Callable[[], None] | None" = None
     ) -> None:
         self.config = config = config.with_addresses()
-        self.environment = NetworkEnvironment(
-            config.transport,
-            config.memory,
-            config.storage,
-            config.applications,
-            config.auth,
-            config.quotas,
-            CopiesConfig(config.replication, config.cluster),
-        )
+        self._environment: NetworkEnvironment | None = None
+        self._stack = AsyncExitStack()  # ends everything that runs, newest first
         self._on_unlocked = on_unlocked
         self.state: TaskManagerState = "starting"
         self._stops = False
@@ -80,6 +78,17 @@ class TaskManager:
         self._started_at = time.monotonic()
         self.event_loop_lag = EventLoopLag()
         self._room = StorageRoom()
+
+    @property
+    def environment(self) -> NetworkEnvironment:
+        """Its network environment, from its start on.
+
+        Raises:
+            NotStarted: It has not started, or failed to.
+        """
+        if self._environment is None:
+            raise NotStarted("The TaskManager is not started", remedy="Await start() before")
+        return self._environment
 
     @classmethod
     @asynccontextmanager
@@ -166,22 +175,26 @@ class TaskManager:
             raise StartFailed(f"{type(error).__name__}: {error}") from error
 
     async def _start(self) -> None:
-        await self.environment.start(self._unlocked)
-        try:
-            self._http = HttpServer(
+        async with AsyncExitStack() as stack:
+            environment = await NetworkEnvironment.build(self.config, self._unlocked)
+            self._environment = environment
+            http = HttpServer(
                 self.config.http,
                 self.status,
                 lambda migrate: self.drain(migrate=migrate),
                 self._http_access(),
-                self.environment.counters.http_dropped,
+                environment.counters.http_dropped,
                 self.undrain,
             )
-            self.http_port = await self._http.start()
-        except BaseException:
-            await self.environment.close()
-            raise
-        self.state = "ready"
-        self.event_loop_lag.start()
+            stack.push_async_callback(http.close)  # it shows the state until the end
+            stack.callback(self._stopped)
+            stack.push_async_callback(environment.close)
+            stack.push_async_callback(self._end_migration)
+            stack.callback(self.event_loop_lag.stop)
+            self._http, self.http_port = http, await http.start()
+            self.event_loop_lag.start()
+            self.state = "ready"
+            self._stack = stack.pop_all()
         _log.info(
             "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
             "%d map outputs adopted, data path %s",
@@ -300,18 +313,23 @@ class TaskManager:
         return take_snapshot(self.environment, vitals)
 
     async def stop(self) -> None:
-        """Refuse new map outputs, flush and close connections, close files. Idempotent."""
+        """Refuse new map outputs, flush and close connections, close files.
+
+        Idempotent, also before a start and after one that failed. What follows a step that fails
+        is closed nevertheless; the last error is raised.
+        """
         if self.state == "stopped":
+            return
+        if self._environment is None:
+            self.state = "stopped"
             return
         self._stops = True
         self.state = "draining"
-        self.environment.drain()
+        self._environment.drain()
         if self._http is not None:
             self._http.forget()
-        self.event_loop_lag.stop()
-        await self._end_migration()
-        await self.environment.close()
+        await self._stack.aclose()
+        _log.info("TaskManager %s has stopped", self._environment.taskmanager_id)
+
+    def _stopped(self) -> None:
         self.state = "stopped"
-        if self._http is not None:
-            await self._http.close()
-        _log.info("TaskManager %s has stopped", self.environment.taskmanager_id)

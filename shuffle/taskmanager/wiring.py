@@ -1,14 +1,14 @@
 """The network environment of a TaskManager: one object that owns every network resource.
 
-It is created at the start, wires pools, storage, partitions, connections and legs together, and
-closes them all, in an order in which nothing is used after it is closed.
+It wires pools, storage, partitions, connections and legs together, and closes them all, in an order
+in which nothing is used after it is closed.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.identity import Credential
 from ...protocol.limits import VERSION
@@ -24,9 +24,8 @@ from ...protocol.messages import (
 )
 from ...transport.access import Access
 from ...transport.advertised_host import with_advertised_host
-from ...transport.config import AuthConfig, TransportConfig
+from ...transport.config import TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
-from ...transport.connection_pool import ConnectionPool
 from ...transport.connector import Address
 from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
@@ -38,8 +37,8 @@ from .bounds.connection_rules import refuse_writers, require_whole_segments
 from .bounds.idle_connections import IdleConnections
 from .bounds.quotas import QuotaConfig, Quotas
 from .bounds.segment_pressure import SegmentPressure
-from .cluster.peer_connector import PeerConnector, abort_readers_of
-from .config.sections import ApplicationConfig, NetworkMemoryConfig, StorageConfig
+from .cluster.peer_connector import PeerConnector
+from .config.taskmanager_config import TaskManagerConfig
 from .drivers.applications import Applications
 from .drivers.driver_handler import DriverHandler
 from .drivers.drivers import Drivers
@@ -52,59 +51,171 @@ from .serve.consumer_handler import ConsumerHandler
 from .serve.peer_handler import PeerHandler
 from .serve.read_pool import ReadPool
 from .serve.result_partition_manager import ResultPartitionManager
+from .serve.serving_handler import ServingEvents
 from .serve.taskmanager_channel_opener import GateServices
 from .store.output_index import Lost
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
 
 if TYPE_CHECKING:
-    from ..gate.partition_request_client import PartitionRequestClient
     from .embedded.client import EmbeddedClient
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
 
+class _Opened(NamedTuple):
+    """What needs threads, files or the resolver, opened before the environment is wired."""
+
+    transport: TransportConfig
+    network_pool: NetworkBufferPool
+    accounts: Accounts
+    store: ShuffleStore
+    region_areas: RegionAreas
+
+
 class NetworkEnvironment:
-    """Every network resource of one TaskManager.
+    """Every network resource of one TaskManager; :meth:`build` makes it.
+
+    Everything is wired here, on top of the opened storage, and is closed in reverse order. Parts
+    that know each other get a callback that looks the other one up when it is called.
 
     Args:
-        transport: Addresses, deadlines, watermarks.
-        memory: The network buffer pool.
-        storage: Where map outputs live.
-        applications: How long they live.
-        auth: Who may connect; by default, whoever reaches an address.
-        quotas: The most that an application may hold; by default there are no quotas.
-        copies: Copies of map outputs on other TaskManagers.
+        config: All settings.
+        opened: The storage and the network buffer pool.
+        stack: Closes everything, newest first.
     """
 
-    def __init__(
-        self,
-        transport: TransportConfig,
-        memory: NetworkMemoryConfig,
-        storage: StorageConfig,
-        applications: ApplicationConfig,
-        auth: AuthConfig | None = None,
-        quotas: QuotaConfig | None = None,
-        copies: CopiesConfig | None = None,
-    ) -> None:
-        self.counters = Counters()
-        self.accounts = Accounts()
-        """The accounts of the applications."""
-        self._transport = transport
-        self._memory = memory
-        self._storage_config = storage
-        self._application_config = applications
-        self._auth = AuthConfig() if auth is None else auth
-        self._quotas = quotas
-        self._copies_config = CopiesConfig() if copies is None else copies
-        self._peer_networks = PeerNetworks(self._auth.peer_networks)
+    def __init__(self, config: TaskManagerConfig, opened: _Opened, stack: AsyncExitStack) -> None:
+        memory = config.memory
+        self.config = config
+        self._transport = transport = opened.transport
+        self._stack = stack
+        self._closing = asyncio.Lock()
         self._idle = asyncio.Event()  # set when a connection may have become idle
+        self.counters = Counters()
+        self.accounts = opened.accounts
+        """The accounts of the applications."""
+        self.network_pool = opened.network_pool
+        self.store = opened.store
+        self.region_areas = opened.region_areas
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
         self.embedded: set[EmbeddedClient] = set()
         """Clients of tasks in this process."""
-        self._opened = AsyncExitStack()  # closes everything that is open, newest first
-        self._closing = asyncio.Lock()
+        self.task_events = TaskEventDispatcher()
+        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
+        stack.callback(self.resumable.close)
+        self.partitions = ResultPartitionManager(
+            self.store,
+            memory.segment_size_bytes,
+            memory.partition_request_timeout_seconds,
+            on_replicated=lambda output: self.copies.replication.committed(output),
+            on_shuffle_released=lambda key, end: self.copies.shuffle_released(key, end),
+        )
+        self.applications = Applications(
+            config.applications.application_expiry_seconds,
+            self._release_application,
+            lambda application_id: self.copies.let_go(application_id),
+        )
+        stack.callback(self.applications.close)
+        for application_id in self.store.applications():
+            self.applications.adopt(application_id)
+        self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
+        self.access = Access.open(config.auth, self.applications.knows)
+        self._connector = PeerConnector(
+            transport,
+            self.access,
+            PeerNetworks(config.auth.peer_networks),
+            memory.segment_size_bytes,
+            self.counters,
+            self.store.taskmanager_id,
+            lambda connection: connection.count_in(self.listener.control_memory),
+        )
+        self.peers = self._connector.readers
+        stack.callback(self.peers.close)
+        self.listener = Listener(
+            transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
+        )
+        stack.push_async_callback(self.listener.close)
+        self.drivers = Drivers(self.handlers.values)
+        self.copies = Copies(
+            self.partitions,
+            self.store,
+            self._connector,
+            self.drivers,
+            self.applications.lives,
+            self.counters,
+            CopiesConfig(config.replication, config.cluster),
+        )
+        stack.push_async_callback(self.copies.close)
+        self.gate_services = GateServices(
+            self.store.taskmanager_id,
+            memory,
+            self.network_pool,
+            self.partitions,
+            self.peers,
+            self.task_events,
+            self.accounts,
+            transport,
+        )
+        self.producer_services = ProducerServices(
+            store=self.store,
+            partitions=self.partitions,
+            network_pool=self.network_pool,
+            task_events=self.task_events,
+            resumable=self.resumable,
+            region_areas=self.region_areas,
+            on_idle=self._idle.set,
+            counters=self.counters,
+            config=memory,
+            verify_checksums=config.storage.verify_checksums,
+            copies_of=self.copies.replication.wait,
+        )
+        self.segment_pressure = SegmentPressure(
+            self.network_pool,
+            self._segment_holders,
+            self.counters,
+            memory.gate_progress_timeout_seconds,
+        )
+        stack.callback(self.segment_pressure.close)
+        self.idle_connections = IdleConnections(
+            self.handlers,
+            self.accounts,
+            self.counters,
+            transport.idle_connection_timeout_seconds,
+        )
+        stack.callback(self.idle_connections.close)
+        stack.push_async_callback(self._close_embedded)
+        self.set_quotas(config.quotas)
+
+    @classmethod
+    async def build(
+        cls, config: TaskManagerConfig, on_unlocked: Callable[[str], None] | None = None
+    ) -> "NetworkEnvironment":
+        """Open the storage, adopt what is there, and listen.
+
+        Args:
+            config: All settings.
+            on_unlocked: Called with the finding when the lock of a directory is gone.
+
+        Raises:
+            SluiceError: The storage or an address cannot be used.
+            OSError: The operating system refuses memory, a thread or a descriptor.
+
+        If it fails, nothing is left open or locked. Cancellation: safe; it waits until the storage,
+        which a thread opens, is closed again.
+        """
+        stack = AsyncExitStack()
+        try:
+            environment = cls(config, await _open(config, stack), stack)
+            # Before the first driver connects, because it is told what is here.
+            environment.copies.start()
+            await environment.listener.start()
+            environment.store.watch(environment._outputs_lost, on_unlocked)
+        except BaseException:
+            await stack.aclose()
+            raise
+        return environment
 
     @property
     def taskmanager_id(self) -> str:
@@ -122,45 +233,6 @@ class NetworkEnvironment:
         transport = self._transport
         return Address(transport.reachable_host(), transport.advertised_port or self.listener.port)
 
-    async def start(self, on_unlocked: Callable[[str], None] | None = None) -> None:
-        """Open the storage, adopt what is there, and listen.
-
-        Args:
-            on_unlocked: Called with the finding when the lock of a directory is gone.
-
-        Raises:
-            SluiceError: The storage or an address cannot be used.
-            OSError: The operating system refuses memory, a thread or a descriptor.
-
-        If it fails, nothing is left open or locked. Cancellation: safe; it waits until the storage,
-        which a thread opens, is closed again.
-        """
-        async with AsyncExitStack() as opened:
-            self.access = Access.open(self._auth)
-            self._transport = await with_advertised_host(self._transport)
-            await self._open_storage(opened)
-            self._wire(opened)
-            if self._quotas is not None:
-                self.set_quotas(self._quotas)
-            # Before the first driver connects, which is told what is here.
-            self.copies.start()
-            await self.listener.start()
-            self.store.watch(self._outputs_lost, on_unlocked)
-            self._opened = opened.pop_all()
-
-    async def _open_storage(self, opened: AsyncExitStack) -> None:
-        memory, storage = self._memory, self._storage_config
-        self.network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
-        opened.callback(self.network_pool.destroy)
-        self.store = await run_uncancellable(
-            lambda: ShuffleStore.open(storage, self.accounts),
-            lambda store: opened.push_async_callback(store.close),
-        )
-        self.region_areas = await run_uncancellable(
-            lambda: RegionAreas.open(storage, self.accounts),
-            lambda areas: opened.callback(areas.close),
-        )
-
     def set_quotas(self, config: QuotaConfig) -> None:
         """Set the most that an application may hold, from now on."""
         wholes = self._wholes | self.store.wholes()
@@ -170,8 +242,8 @@ class NetworkEnvironment:
     @property
     def _wholes(self) -> dict[Resource, int]:
         return {
-            Resource.NETWORK_SEGMENTS: self._memory.network_segments,
-            Resource.REGION_AREAS_BYTES: self._storage_config.region_areas_bytes,
+            Resource.NETWORK_SEGMENTS: self.config.memory.network_segments,
+            Resource.REGION_AREAS_BYTES: self.config.storage.region_areas_bytes,
         }
 
     def drain(self) -> None:
@@ -252,104 +324,16 @@ class NetworkEnvironment:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Close everything; committed data stays for the next start. Idempotent."""
+        """Close everything, also after an error; committed data stays for the next start.
+
+        Idempotent. Raises the last error.
+        """
+        async with self._closing:
+            await self._stack.aclose()
+
+    async def _close_embedded(self) -> None:
         for client in list(self.embedded):
             await client.close()
-        async with self._closing:
-            await self._opened.aclose()
-
-    def _wire(self, opened: AsyncExitStack) -> None:
-        """Make everything on top of the storage; it is closed in reverse order."""
-        memory = self._memory
-        self.resumable = ResumableOutputs(self.store, memory.map_output_resume_timeout_seconds)
-        opened.callback(self.resumable.close)
-        self.partitions = ResultPartitionManager(
-            self.store, memory.segment_size_bytes, memory.partition_request_timeout_seconds
-        )
-        self.task_events = TaskEventDispatcher()
-        self.applications = Applications(
-            self._application_config.application_expiry_seconds,
-            self._release_application,
-            lambda application_id: self.copies.let_go(application_id),
-        )
-        opened.callback(self.applications.close)
-        self.access.knows_application = self.applications.knows
-        for application_id in self.store.applications():
-            self.applications.adopt(application_id)
-        self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
-        self._connector = PeerConnector(
-            self._transport,
-            self.access,
-            self._peer_networks,
-            memory.segment_size_bytes,
-            self.counters,
-            self._transport.features,
-            self.store.taskmanager_id,
-        )
-        self._connector.count_in = lambda connection: connection.count_in(
-            self.listener.control_memory
-        )
-        self.peers: ConnectionPool[PartitionRequestClient] = ConnectionPool(
-            self._connector.reader,
-            self._transport.connections_per_peer,
-            self._transport.peer_idle_timeout_seconds,
-        )
-        opened.callback(self.peers.close)
-        self.listener = Listener(
-            self._transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
-        )
-        opened.push_async_callback(self.listener.close)
-        self.drivers = Drivers(self.handlers.values)
-        self.copies = Copies(
-            self.partitions,
-            self.store,
-            self._connector,
-            self.drivers,
-            self.applications.lives,
-            self.counters,
-            self._copies_config,
-        )
-        opened.push_async_callback(self.copies.close)
-        self.partitions.on_replicated = self.copies.replication.committed
-        self.partitions.on_shuffle_released = self.copies.shuffle_released
-        self.copies.on_lost = lambda lost: abort_readers_of(lost, self.peers.clients())
-        self.gate_services = GateServices(
-            self.store.taskmanager_id,
-            memory,
-            self.network_pool,
-            self.partitions,
-            self.peers,
-            self.task_events,
-            self.accounts,
-            self._transport,
-        )
-        self.producer_services = ProducerServices(
-            store=self.store,
-            partitions=self.partitions,
-            network_pool=self.network_pool,
-            task_events=self.task_events,
-            resumable=self.resumable,
-            region_areas=self.region_areas,
-            on_idle=self._idle.set,
-            counters=self.counters,
-            config=memory,
-            verify_checksums=self._storage_config.verify_checksums,
-            copies_of=self.copies.replication.wait,
-        )
-        self.segment_pressure = SegmentPressure(
-            self.network_pool,
-            self._segment_holders,
-            self.counters,
-            memory.gate_progress_timeout_seconds,
-        )
-        opened.callback(self.segment_pressure.close)
-        self.idle_connections = IdleConnections(
-            self.handlers,
-            self.accounts,
-            self.counters,
-            self._transport.idle_connection_timeout_seconds,
-        )
-        opened.callback(self.idle_connections.close)
 
     def _segment_holders(self) -> list[ConsumerHandler | PeerHandler | ProducerHandler]:
         return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
@@ -373,7 +357,7 @@ class NetworkEnvironment:
         return HelloAck(
             VERSION,
             self.store.taskmanager_id,
-            self._memory.segment_size_bytes,
+            self.config.memory.segment_size_bytes,
             FLOW_CREDIT,
             self._transport.features(),
             *self.address,
@@ -388,7 +372,7 @@ class NetworkEnvironment:
             QuotaExceeded: Its application has as many connections as it may.
             ShuttingDown: The TaskManager drains, and this connection is for new work.
         """
-        require_whole_segments(connection, self._memory.segment_size_bytes)
+        require_whole_segments(connection, self.config.memory.segment_size_bytes)
         if self.is_draining:
             refuse_writers(connection, parked=self.resumable.parked > 0)
         application_id = connection.application_id
@@ -414,7 +398,11 @@ class NetworkEnvironment:
             handler = ProducerHandler(connection, self.producer_services, lost)
         elif connection.role == ROLE_CONSUMER:
             handler = ConsumerHandler(
-                connection, self.gate_services, self._read_pool(connection), self.counters, lost
+                connection,
+                self.gate_services,
+                self._read_pool(connection),
+                self.counters,
+                ServingEvents(self._idle.set, lost),
             )
         elif connection.role == ROLE_PEER:
             handler = PeerHandler(
@@ -423,15 +411,13 @@ class NetworkEnvironment:
                 self.task_events,
                 self._read_pool(connection),
                 self.counters,
-                lost,
-                self._memory.max_channels_per_connection,
+                ServingEvents(self._idle.set, lost),
+                self.config.memory.max_channels_per_connection,
             )
         else:
             handler = DriverHandler(
                 connection, self.partitions, self.applications, self.copies, lost
             )
-        if isinstance(handler, ConsumerHandler | PeerHandler):
-            handler.on_idle = self._idle.set
         self.handlers[connection] = handler
         self.idle_connections.accepted()
         return handler
@@ -441,6 +427,23 @@ class NetworkEnvironment:
         return ReadPool(
             self.network_pool,
             f"reads for {connection.remote}",
-            self._memory.read_segments_per_connection,
+            self.config.memory.read_segments_per_connection,
             self.accounts.of(application_id) if application_id else None,
         )
+
+
+async def _open(config: TaskManagerConfig, stack: AsyncExitStack) -> _Opened:
+    memory, storage = config.memory, config.storage
+    accounts = Accounts()
+    transport = await with_advertised_host(config.transport)
+    network_pool = NetworkBufferPool(memory.network_segments, memory.segment_size_bytes)
+    stack.callback(network_pool.destroy)
+    store = await run_uncancellable(
+        lambda: ShuffleStore.open(storage, accounts),
+        lambda store: stack.push_async_callback(store.close),
+    )
+    region_areas = await run_uncancellable(
+        lambda: RegionAreas.open(storage, accounts),
+        lambda areas: stack.callback(areas.close),
+    )
+    return _Opened(transport, network_pool, accounts, store, region_areas)

@@ -10,12 +10,7 @@ from typing import Final, TextIO
 
 import click
 
-from ..protocol.access_token import (
-    PREFIX,
-    SCOPES,
-    make_access_token,
-    parse_access_token,
-)
+from ..protocol.access_token import PREFIX, SCOPES, make_access_token, parse_access_token
 from ..protocol.errors import SluiceError
 from ..protocol.identity import (
     SECRET_BYTES,

@@ -12,14 +12,7 @@ import click
 from ..protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ..shuffle.taskmanager.status.status import InvalidStatus, TaskManagerStatus
 from ..shuffle.taskmanager.status.table import ANONYMOUS, render, render_application
-from .http_client import (
-    DEFAULT_URL,
-    TIMEOUT_SECONDS,
-    Given,
-    fetch_json,
-    http_url,
-    proof_options,
-)
+from .http_client import DEFAULT_URL, TIMEOUT_SECONDS, Given, fetch_json, http_url, proof_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Self
 from sluice.protocol.codec import encode
 from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.limits import NONCE_BYTES
-from sluice.protocol.messages import (
-    Challenge,
-    ErrorResponse,
-    Hello,
-    HelloAck,
-    Message,
-    Proof,
-)
+from sluice.protocol.messages import Challenge, ErrorResponse, Hello, HelloAck, Message, Proof
 from sluice.transport.connector import Address
 from tests.support.raw_client import DEADLINE_SECONDS, RawClient
 

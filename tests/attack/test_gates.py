@@ -7,22 +7,9 @@ import pytest
 from sluice.protocol.codec import decode_control
 from sluice.protocol.identity import KIND_PEER, Claim
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
-from sluice.protocol.messages import (
-    ROLE_PEER,
-    Challenge,
-    ErrorResponse,
-    Hello,
-    Proof,
-)
+from sluice.protocol.messages import ROLE_PEER, Challenge, ErrorResponse, Hello, Proof
 from tests.attack.hostile import NONCE, Hostile, Impostor, an_ack
-from tests.attack.rig import (
-    SECRET,
-    SECRETS,
-    commit,
-    fail_to_read,
-    read,
-    texts_of,
-)
+from tests.attack.rig import SECRET, SECRETS, commit, fail_to_read, read, texts_of
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

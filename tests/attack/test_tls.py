@@ -18,15 +18,7 @@ from sluice.protocol.messages import (
 )
 from sluice.transport.config import TransportConfig
 from tests.attack.hostile import Hostile, Relay
-from tests.attack.rig import (
-    BOB,
-    SHUFFLE,
-    Application,
-    AttackedDaemon,
-    application,
-    enter,
-    hello_of,
-)
+from tests.attack.rig import BOB, SHUFFLE, Application, AttackedDaemon, application, enter, hello_of
 from tests.support.certificates import Authority
 
 if TYPE_CHECKING:

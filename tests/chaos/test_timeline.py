@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.chaos.timeline import (
-    NO_REPAIRS,
-    Entry,
-    Timeline,
-    merged,
-    repairs,
-    told,
-)
+from tests.chaos.timeline import NO_REPAIRS, Entry, Timeline, merged, repairs, told
 
 
 def task(index: int, attempt: int, reason: dict[str, Any], kind: str = "ShuffleMapTask"):

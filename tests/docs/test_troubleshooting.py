@@ -11,7 +11,7 @@ from tests.docs.examples import ROOT
 
 PAGE = ROOT / "docs" / "operate" / "troubleshooting.md"
 MESSAGES = re.findall(r"^#### `(.+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-SOURCES = ("protocol", "transport", "shuffle", "spark_integration")
+SOURCES = ("protocol", "transport", "shuffle", "spark_integration", "sluice/cli")
 PLACEHOLDER = re.compile(
     r"\[?'?\b[A-Z][A-Z_]+\b'?\]?"  # capitals stand for what changes
     r"|\b107\b"  # a constant

@@ -27,12 +27,7 @@ from sluice.protocol.handshake import (
     answer_hello,
     check_ack,
 )
-from sluice.protocol.identity import (
-    ClusterSecrets,
-    Credential,
-    SubmitToken,
-    is_scoped,
-)
+from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken, is_scoped
 from sluice.protocol.limits import FEATURE_INSTANCES, MAX_U32, PREFIX_BYTES
 from sluice.protocol.states import State
 from tests.protocol import identity_vectors as vectors

@@ -8,9 +8,7 @@ from sluice.protocol import copy_messages as c
 from sluice.protocol import driver_messages as d
 from sluice.protocol import messages as m
 from sluice.protocol.codec import TYPE_IDS
-from sluice.protocol.errors import (
-    UnexpectedMessage,
-)
+from sluice.protocol.errors import UnexpectedMessage
 from sluice.protocol.limits import (
     FEATURE_BOUNDED_RELEASES,
     FEATURE_BUFFER_CHECKSUMS,

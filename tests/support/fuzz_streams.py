@@ -17,12 +17,7 @@ from hypothesis import strategies as st
 from sluice.protocol import messages as m
 from sluice.protocol.codec import encode
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import (
-    FEATURES,
-    MAGIC,
-    MAX_EVENT_BYTES,
-    VERSION,
-)
+from sluice.protocol.limits import FEATURES, MAGIC, MAX_EVENT_BYTES, VERSION
 from tests.support.strategies import frames
 
 SEGMENT_SIZE_BYTES = 4096

@@ -11,17 +11,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.wire_clients import Client, consumer, driver, producer, write_map_output
-from sluice.shuffle.taskmanager.config.sections import (
-    ApplicationConfig,
-    ClusterConfig,
-    NetworkMemoryConfig,
-    ReplicationConfig,
-    StorageConfig,
-)
-from sluice.shuffle.taskmanager.replicas.copies import CopiesConfig
+from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
-from sluice.transport.config import TransportConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
 
     from sluice.protocol.messages import HelloAck
     from sluice.shuffle.gate.input_gate import InputGate
-    from sluice.transport.settings import Settings
+    from sluice.transport.config import TransportConfig
 
 DEADLINE_SECONDS = 20.0
 LOOK_AGAIN_SECONDS = 0.002
@@ -57,15 +50,9 @@ class MiniCluster:
         given = dict(settings)
         if given.pop("hosts_apart", False):
             given["bind_host"] = f"127.0.0.{index + 1}"
-        copies = CopiesConfig(
-            ReplicationConfig(**_taken(given, ReplicationConfig)),
-            ClusterConfig(**_taken(given, ClusterConfig)),
+        return await NetworkEnvironment.build(
+            taskmanager_config(self.directory / f"tm{index}", **given)
         )
-        environment = NetworkEnvironment(
-            *configs(self.directory / f"tm{index}", **given), copies=copies
-        )
-        await environment.start()
-        return environment
 
     async def producer(self, index: int, application_id: str = "app") -> Client:
         return self._keep(await producer(self[index].address, application_id, self.client_config))
@@ -124,7 +111,7 @@ async def mini_cluster(
     """
     cluster = MiniCluster(directory)
     if settings.get("tls_enabled"):
-        cluster.client_config = configs(directory, **settings)[0]
+        cluster.client_config = taskmanager_config(directory, **settings).transport
     try:
         for index in range(count):
             cluster.environments.append(await cluster.start_one(index, settings))
@@ -143,16 +130,15 @@ async def mini_cluster(
                 await until_clean(environment, segments_out)
 
 
-def _taken(settings: dict[str, Any], table: type[Settings]) -> dict[str, Any]:
-    """Take the keys of a table out of settings."""
-    return {key: settings.pop(key) for key in list(settings) if key in table.model_fields}
+def taskmanager_config(directory: Path, **settings: Any) -> TaskManagerConfig:
+    """Return the configuration of a small TaskManager in a directory, without quotas.
 
-
-def configs(
-    directory: Path, **settings: Any
-) -> tuple[TransportConfig, NetworkMemoryConfig, StorageConfig, ApplicationConfig]:
-    """Return the configuration of a small TaskManager in a directory."""
+    Args:
+        directory: For everything it stores.
+        settings: Keys of any table.
+    """
     given: dict[str, Any] = {
+        **dict.fromkeys(QuotaConfig.model_fields.keys() - {"quota_overrides"}, "none"),
         "bind_host": "127.0.0.1",
         "data_port": 0,
         "connect_timeout_seconds": 5,
@@ -166,15 +152,16 @@ def configs(
         "memory_tier_bytes": MEMORY_TIER,
         "min_free_bytes": 0,
         "io_threads": 2,
+        "http_host": "127.0.0.1",
+        "http_port": 0,
         **settings,
     }
-    tables = (TransportConfig, NetworkMemoryConfig, StorageConfig, ApplicationConfig)
-    unknown = [key for key in given if not any(key in table.model_fields for table in tables)]
-    assert not unknown, unknown
-    return tuple(  # type: ignore[return-value]
-        table(**{key: value for key, value in given.items() if key in table.model_fields})
-        for table in tables
-    )
+    tables: dict[str, dict[str, Any]] = {}
+    for name, field in TaskManagerConfig.model_fields.items():
+        keys = getattr(field.annotation, "model_fields", {})
+        tables[name] = {key: given.pop(key) for key in list(given) if key in keys}
+    assert not given, given
+    return TaskManagerConfig.model_validate({name: each for name, each in tables.items() if each})
 
 
 async def eventually(condition: Callable[[], object], what: str = "") -> None:

@@ -15,14 +15,7 @@ from tools.mutate.__main__ import main, sample, try_all
 from tools.mutate.operators import mutations_of
 from tools.mutate.recording import Recording
 from tools.mutate.results import Results
-from tools.mutate.survivors import (
-    PAGE,
-    Survivor,
-    entry_of,
-    known_survivors,
-    page_with,
-    unexplained,
-)
+from tools.mutate.survivors import PAGE, Survivor, entry_of, known_survivors, page_with, unexplained
 from tools.mutate.working_copy import WorkingCopy
 
 ROOT = Path(__file__).parents[2]

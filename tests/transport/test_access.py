@@ -263,9 +263,12 @@ def test_the_kernel_tells_the_user_and_the_groups(unix_socket: socket.socket) ->
 
 
 def test_the_rules_ask_the_owner_for_the_applications_that_it_knows() -> None:
-    for access in (Access(), Access(ClusterSecrets([SECRET])), Access(allow_anonymous=True)):
-        assert not access.admission(None).knows_application("etl")
-        access.knows_application = {"etl"}.__contains__
+    knows = {"etl"}.__contains__
+    for access in (
+        Access(knows_application=knows),
+        Access(ClusterSecrets([SECRET]), knows_application=knows),
+        Access(allow_anonymous=True, knows_application=knows),
+    ):
         assert access.admission(None).knows_application("etl")
         assert not access.admission(None).knows_application("other")
 

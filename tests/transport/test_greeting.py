@@ -15,24 +15,12 @@ from sluice.protocol.errors import (
     SluiceError,
 )
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
-from sluice.protocol.messages import (
-    ROLE_CONSUMER,
-    ROLE_DRIVER,
-    ROLE_PEER,
-    Challenge,
-    Hello,
-    Proof,
-)
+from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import Accepting, Access
 from sluice.transport.certificate_roles import CertificateRefused
 from sluice.transport.errors import DeadlineExceeded, TooManyConnections
-from sluice.transport.greeting import (
-    CHANNEL_BINDING,
-    PEER_CERTIFICATE,
-    SSL_OBJECT,
-    Greeting,
-)
+from sluice.transport.greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT, Greeting
 from sluice.transport.socket_options import SocketUser
 from tests.protocol.identity_vectors import SALT, SECRET
 from tests.support.certificates import Authority

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.transport.write_side import (
-    JOINED_BYTES,
-    MOST_SMALL_WRITES,
-    SMALL_BYTES,
-    WriteSide,
-)
+from sluice.transport.write_side import JOINED_BYTES, MOST_SMALL_WRITES, SMALL_BYTES, WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

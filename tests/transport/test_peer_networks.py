@@ -11,13 +11,7 @@ from sluice.protocol.errors import ErrorCode, NotPermitted
 from sluice.transport.config import AuthConfig
 from sluice.transport.connector import Address, connect
 from sluice.transport.peer_networks import PeerNetworks
-from tests.support.peers import (
-    SEGMENT,
-    RecordingHandler,
-    a_config,
-    a_hello,
-    a_service,
-)
+from tests.support.peers import SEGMENT, RecordingHandler, a_config, a_hello, a_service
 
 if TYPE_CHECKING:
     from sluice.transport.name_lookup import SocketAddress

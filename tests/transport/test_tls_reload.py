@@ -14,14 +14,7 @@ from sluice.transport.connector import Address
 from sluice.transport.greeting import CHANNEL_BINDING, PEER_CERTIFICATE
 from sluice.transport.tls import TlsConfigurationError, TlsRefused, load_tls, reloading_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
-from tests.support.peers import (
-    RecordingHandler,
-    a_config,
-    a_service,
-    end,
-    open_client,
-    pattern,
-)
+from tests.support.peers import RecordingHandler, a_config, a_service, end, open_client, pattern
 from tests.support.tls_files import TlsFiles, der, replace
 
 if TYPE_CHECKING:

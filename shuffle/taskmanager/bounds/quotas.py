@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from ....protocol.identity import plain_name
-from ....transport.settings import (
-    NONE_ALLOWED,
-    Count,
-    Settings,
-    parse_size,
-    split_rules,
-)
+from ....transport.settings import NONE_ALLOWED, Count, Settings, parse_size, split_rules
 from .accounts import Resource
 
 if TYPE_CHECKING:

@@ -2,12 +2,7 @@
 
 import logging
 
-from ....protocol.errors import (
-    AuthenticationFailed,
-    Fault,
-    SluiceError,
-    UnsupportedVersion,
-)
+from ....protocol.errors import AuthenticationFailed, Fault, SluiceError, UnsupportedVersion
 from ....protocol.messages import ErrorResponse
 from ....protocol.remote_error import RemoteError
 from ....transport.connection_log import counted

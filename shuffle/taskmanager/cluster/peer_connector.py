@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ....protocol.errors import ErrorCode, ProtocolViolation, SluiceError
@@ -27,6 +27,7 @@ from ....protocol.remote_error import RemoteError
 from ....transport.access import Access
 from ....transport.config import TransportConfig
 from ....transport.connection import Connection, ConnectionHandler
+from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Address, connect
 from ....transport.errors import ConnectionLost
 from ....transport.peer_networks import PeerNetworks
@@ -61,8 +62,11 @@ class PeerConnector:
         networks: The networks in which others may be.
         segment_size_bytes: Size of its segments.
         counters: Its counters.
-        features: Returns the feature bits that it has.
         taskmanager_id: Its id.
+        count_in: Counts the messages of a connection in the memory of all.
+
+    Attributes:
+        readers: The connections by which it reads, one pool for all its gates.
     """
 
     def __init__(
@@ -72,8 +76,8 @@ class PeerConnector:
         networks: PeerNetworks,
         segment_size_bytes: int,
         counters: Counters,
-        features: Callable[[], int],
         taskmanager_id: str,
+        count_in: Callable[[Connection], None],
     ) -> None:
         self._transport = transport
         # Another TaskManager may have the data, or take the copy. Those who wait try again.
@@ -82,10 +86,12 @@ class PeerConnector:
         self._networks = networks
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
-        self._features = features
+        self._features = transport.features
+        self._count_in = count_in
         self.instances: Final = Instances(taskmanager_id)
-        self.count_in: Callable[[Connection], None] = lambda connection: None
-        """Counts the messages of a connection in the memory of all."""
+        self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
+            self.reader, transport.connections_per_peer, transport.peer_idle_timeout_seconds
+        )
 
     def own_host(self) -> str:
         """Return the host at which others reach this TaskManager."""
@@ -122,6 +128,18 @@ class PeerConnector:
             return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
             raise without_foreign_bytes(address, error) from error  # a client is told
+
+    def abort_readers_of(self, taskmanager_id: str) -> None:
+        """End the connections to a lost TaskManager: a host that vanishes closes none itself."""
+        for client in self.readers.clients():
+            if client.taskmanager_id == taskmanager_id:
+                client.connection.abort(
+                    ConnectionLost(
+                        f"TaskManager {taskmanager_id} counts as lost: it does not answer",
+                        value=client.connection.remote,
+                        limit="lost_after_seconds",
+                    )
+                )
 
     async def copier(self, address: Address, application_id: str) -> ProducerLeg:
         """Connect in order to write copies of an application's map outputs.
@@ -180,7 +198,7 @@ class PeerConnector:
             self.instances.admit(connection, greeting)
             connection.on_closed = self.instances.lost
             legs.append(make(connection, greeting))
-            self.count_in(connection)
+            self._count_in(connection)
             return legs[0]
 
         await connect(
@@ -193,19 +211,6 @@ class PeerConnector:
             self._networks,
         )
         return legs[0]
-
-
-def abort_readers_of(taskmanager_id: str, clients: Iterable[PartitionRequestClient]) -> None:
-    """Let readers of a lost TaskManager go elsewhere: a host that vanishes closes no connection."""
-    for client in clients:
-        if client.taskmanager_id == taskmanager_id:
-            client.connection.abort(
-                ConnectionLost(
-                    f"TaskManager {taskmanager_id} counts as lost: it does not answer",
-                    value=client.connection.remote,
-                    limit="lost_after_seconds",
-                )
-            )
 
 
 def _name() -> str:

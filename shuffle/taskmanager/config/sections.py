@@ -11,14 +11,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from ....transport.host_port import split_host_port
-from ....transport.settings import (
-    NONE_ALLOWED,
-    Bytes,
-    Count,
-    FilePath,
-    Seconds,
-    Settings,
-)
+from ....transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 from ...partition.partition_type import ceiling_segments
 
 _PAGE_BYTES: Final = 4096

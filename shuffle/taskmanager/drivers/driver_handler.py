@@ -9,20 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ....protocol.copy_messages import (
-    KnownTaskManager,
-    MoveNoted,
-    OutputsHeld,
-    OutputsMoved,
-)
+from ....protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsHeld, OutputsMoved
 from ....protocol.driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.limits import (
-    FEATURE_COPIES,
-    FEATURE_LOST_OUTPUTS,
-    MAX_LOST_ATTEMPTS,
-    MAX_U32,
-)
+from ....protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS, MAX_U32
 from ....protocol.messages import (
     ApplicationReleased,
     CloseRequest,

@@ -7,19 +7,8 @@ from typing import Final
 from ....protocol.codec import decode_control, encode
 from ....protocol.handshake import AcceptingHandshake, ConnectingHandshake
 from ....protocol.identity import Credential
-from ....protocol.limits import (
-    MAGIC,
-    NONCE_BYTES,
-    PREFIX_BYTES,
-    VERSION,
-)
-from ....protocol.messages import (
-    FLOW_CREDIT,
-    ROLE_PRODUCER,
-    Hello,
-    HelloAck,
-    Message,
-)
+from ....protocol.limits import MAGIC, NONCE_BYTES, PREFIX_BYTES, VERSION
+from ....protocol.messages import FLOW_CREDIT, ROLE_PRODUCER, Hello, HelloAck, Message
 from ....transport.access import Access
 
 _NO_BINDING: Final = b""

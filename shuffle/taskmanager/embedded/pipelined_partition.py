@@ -13,10 +13,7 @@ from ...memory import LocalBufferPool
 from ...names import ShuffleKey
 from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
-from ...partition.pipelined_result_partition import (
-    PartitionListeners,
-    PipelinedResultPartition,
-)
+from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ..ingest.incoming_output import ProducerServices
 
 

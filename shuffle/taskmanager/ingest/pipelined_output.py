@@ -33,10 +33,7 @@ from ...errors import (
 from ...gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
 from ...memory import MemorySegment
 from ...partition.partition_type import checked_partition_type, pool_bounds
-from ...partition.pipelined_result_partition import (
-    PartitionListeners,
-    PipelinedResultPartition,
-)
+from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
 from ..bounds.progress import Mark
 from .incoming_output import IncomingOutput, OpenOutputs

@@ -29,12 +29,7 @@ from ..bounds.progress import OURS, Mark
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.stored_outputs import MapOutput, release_regions
 from .incoming_output import IncomingOutput, OpenOutputs
-from .incoming_region import (
-    IncomingRegion,
-    ReceivedRegion,
-    ReceiveSettings,
-    release_unsecured,
-)
+from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
 from .output_states import (
     STORED,
     DataMessage,
@@ -44,12 +39,7 @@ from .output_states import (
     after_stored,
     not_allowed,
 )
-from .region_opener import (
-    RegionAnnouncement,
-    RegionOpener,
-    check_secured,
-    check_totals,
-)
+from .region_opener import RegionAnnouncement, RegionOpener, check_secured, check_totals
 from .wait_times import Waiter
 
 _MESSAGES: Final = frozenset(STORED)

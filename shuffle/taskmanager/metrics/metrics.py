@@ -15,13 +15,7 @@ from prometheus_client.registry import Collector
 
 from .access_metrics import access_metrics
 from .copies_metrics import copies_metrics
-from .exchange_metrics import (
-    exchange_metrics,
-    gauge,
-    gauges,
-    total,
-    totals,
-)
+from .exchange_metrics import exchange_metrics, gauge, gauges, total, totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

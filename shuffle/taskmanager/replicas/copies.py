@@ -55,6 +55,9 @@ class Connector(Protocol):
     async def watch(self, address: Address) -> WatchLeg:
         """Connect in order to know whether the other TaskManager lives."""
 
+    def abort_readers_of(self, taskmanager_id: str) -> None:
+        """End the connections that read from a TaskManager that counts as lost."""
+
 
 class Drivers(Protocol):
     """The drivers that are connected."""
@@ -110,8 +113,7 @@ class Copies:
             counters=counters,
             config=config.replication,
         )
-        self.on_lost: Callable[[str], None] = lambda _: None
-        """Called with the id of a TaskManager that counts as lost."""
+        self._connector = connector
         self.others = known
         self.watches = watches
         self.maker = maker
@@ -172,7 +174,7 @@ class Copies:
     def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
         self.replication.changed(taskmanager_id, now, before)
         if now is Presence.LOST:
-            self.on_lost(taskmanager_id)
+            self._connector.abort_readers_of(taskmanager_id)
 
 
 def _address(text: str) -> Address:

@@ -5,19 +5,12 @@ TaskManager is sent from the very segment it arrived in, and becomes credit for 
 connection has sent it. So a reduce task that stops reading stops its own channels and nothing else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 from ....protocol.errors import ChannelInUse, SluiceError
 from ....protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_COPIES
-from ....protocol.messages import (
-    CloseGate,
-    CloseRequest,
-    GateClosed,
-    GateOpened,
-    Message,
-    OpenGate,
-)
+from ....protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ....transport.connector import Address
@@ -29,20 +22,11 @@ from ...gate.local_input_channel import LocalInputChannel
 from ...gate.unknown_input_channel import UnknownInputChannel
 from ...names import ShuffleKey, SubpartitionRange
 from ..bounds.segment_pressure import Unmoved
-from .channel_times import (
-    SENDING,
-    WAITING_FOR_CREDIT,
-    WAITING_FOR_DATA,
-    ChannelTimes,
-)
+from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader
 from .read_pool import ReadPool
-from .serving_handler import ServingHandler, holds_segments
-from .taskmanager_channel_opener import (
-    GateLimits,
-    GateServices,
-    TaskManagerChannelOpener,
-)
+from .serving_handler import ServingEvents, ServingHandler, holds_segments
+from .taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
 
 
 class ConsumerHandler(ServingHandler):
@@ -53,7 +37,7 @@ class ConsumerHandler(ServingHandler):
         services: The parts of the TaskManager that gates use.
         read_pool: Memory for local reads of the disk tier.
         counters: The TaskManager's counters.
-        on_lost: Called when the connection is gone.
+        events: What the TaskManager is told.
     """
 
     def __init__(
@@ -62,7 +46,7 @@ class ConsumerHandler(ServingHandler):
         services: GateServices,
         read_pool: ReadPool,
         counters: Counters,
-        on_lost: Callable[[], None],
+        events: ServingEvents,
     ) -> None:
         # A consumer with buffer groups has segments, and a credit is one segment. A consumer
         # without them has none: a message costs one credit, however long it is.
@@ -72,7 +56,7 @@ class ConsumerHandler(ServingHandler):
             connection,
             read_pool,
             counters,
-            on_lost,
+            events,
             credit_bytes,
             services.config.max_channels_per_connection,
         )

@@ -33,12 +33,7 @@ from ...counters import ServingSeconds
 from ...errors import detached
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.view import OutgoingBuffer, SubpartitionView
-from .channel_times import (
-    SENDING,
-    WAITING_FOR_CREDIT,
-    WAITING_FOR_DATA,
-    ChannelTimes,
-)
+from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .stored_partition_view import StoredPartitionView
 
 if TYPE_CHECKING:

@@ -1,26 +1,16 @@
 """The serving side of a peer leg: partition requests of another TaskManager."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
-from ....protocol.messages import (
-    FLOW_WATERMARK,
-    CloseRequest,
-    Message,
-    PartitionRequest,
-)
+from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
-from ...errors import (
-    InvalidRequest,
-    LimitExceeded,
-    NoProgress,
-    failure_of,
-)
+from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
 from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import is_pipelined
@@ -30,7 +20,7 @@ from .channel_times import SENDING, WAITING_FOR_CREDIT, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader, UncreditedViewReader
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
-from .serving_handler import ServingHandler, holds_segments
+from .serving_handler import ServingEvents, ServingHandler, holds_segments
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,7 +45,7 @@ class PeerHandler(ServingHandler):
         task_events: Finds producers.
         read_pool: Memory for reads of the disk tier.
         counters: The TaskManager's counters.
-        on_lost: Called when the connection is gone.
+        events: What the TaskManager is told.
         max_channels: Most channels open at a time.
     """
 
@@ -66,11 +56,11 @@ class PeerHandler(ServingHandler):
         task_events: TaskEventDispatcher,
         read_pool: ReadPool,
         counters: Counters,
-        on_lost: Callable[[], None],
+        events: ServingEvents,
         max_channels: int,
     ) -> None:
         super().__init__(
-            connection, read_pool, counters, on_lost, connection.max_payload_bytes, max_channels
+            connection, read_pool, counters, events, connection.max_payload_bytes, max_channels
         )
         self._times = ChannelTimes(counters.peer_serving)
         if connection.flow_control == FLOW_WATERMARK:

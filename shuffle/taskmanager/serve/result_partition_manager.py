@@ -15,12 +15,7 @@ from collections.abc import Callable, Sequence
 from mypy_extensions import mypyc_attr
 
 from ....protocol.errors import SluiceError
-from ...errors import (
-    InvalidRequest,
-    PartitionLost,
-    PartitionNotFound,
-    PartitionReleased,
-)
+from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
@@ -43,10 +38,19 @@ class ResultPartitionManager:
         store: Holds committed map outputs.
         segment_size_bytes: Largest buffer of the views made here.
         request_timeout_seconds: How long a request waits for a map output to be committed.
+        on_replicated: Called with a map output that is committed here, and that is a copy or shall
+            have some; also when its producer is gone by then.
+        on_shuffle_released: Called when a shuffle, or its map attempts below a number, is released
+            without its application.
     """
 
     def __init__(
-        self, store: ShuffleStore, segment_size_bytes: int, request_timeout_seconds: float
+        self,
+        store: ShuffleStore,
+        segment_size_bytes: int,
+        request_timeout_seconds: float,
+        on_replicated: Callable[[MapOutput], None] | None = None,
+        on_shuffle_released: Callable[[ShuffleKey, int | None], None] | None = None,
     ) -> None:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
@@ -55,12 +59,8 @@ class ResultPartitionManager:
         """Waiting requests, each with the map attempt that it waits for."""
         self._pipelined = PipelinedRegistry()
         self._releases = Releases()
-        self.on_replicated: Callable[[MapOutput], None] | None = None
-        """Called with a map output that is committed here, and that is a copy or shall have some;
-        also when its producer is gone by then."""
-        self.on_shuffle_released: Callable[[ShuffleKey, int | None], None] | None = None
-        """Called when a shuffle, or its map attempts below a number, is released without its
-        application."""
+        self._on_replicated = on_replicated
+        self._on_shuffle_released = on_shuffle_released
         self.moved = MovedOutputs(self.wake)
         """Map outputs that are read elsewhere."""
 
@@ -132,8 +132,8 @@ class ResultPartitionManager:
         if done.exception() is not None:
             release_regions(output.regions)
             return
-        if (output.origin or output.replicas > 1) and self.on_replicated is not None:
-            self.on_replicated(output)
+        if (output.origin or output.replicas > 1) and self._on_replicated is not None:
+            self._on_replicated(output)
         self.wake(output.key)
 
     def register_pipelined(
@@ -204,8 +204,8 @@ class ResultPartitionManager:
         else:
             self.moved.forget_below(key, end)
         self._release_unstored(key, end)
-        if self.on_shuffle_released is not None:
-            self.on_shuffle_released(key, end)
+        if self._on_shuffle_released is not None:
+            self._on_shuffle_released(key, end)
         return freed
 
     def missing(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> list[int]:

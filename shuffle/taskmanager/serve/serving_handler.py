@@ -3,6 +3,7 @@
 import abc
 import logging
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from ....protocol.messages import (
@@ -36,6 +37,15 @@ from .stored_partition_view import StoredPartitionView
 _log = logging.getLogger(__name__)
 
 
+class ServingEvents(NamedTuple):
+    """What a TaskManager is told of a serving connection."""
+
+    idle: Callable[[], None]
+    """Called when its last channel is closed."""
+    lost: Callable[[], None]
+    """Called when it is gone, after all its memory is released."""
+
+
 class ServingHandler:
     """Serves channels on one connection.
 
@@ -43,7 +53,7 @@ class ServingHandler:
         connection: The connection.
         read_pool: Memory for reads of the disk tier.
         counters: The TaskManager's counters.
-        on_lost: Called when the connection is gone, after all memory is given back.
+        events: What the TaskManager is told.
         credit_bytes: Bytes that one credit of a channel pays for.
         max_channels: Most channels and gates that are open at a time.
     """
@@ -53,7 +63,7 @@ class ServingHandler:
         connection: Connection,
         read_pool: ReadPool,
         counters: Counters,
-        on_lost: Callable[[], None],
+        events: ServingEvents,
         credit_bytes: int,
         max_channels: int,
     ) -> None:
@@ -66,10 +76,8 @@ class ServingHandler:
         self.readers: dict[int, CreditBasedViewReader] = {}
         self.read_pool = read_pool
         self.counters = counters
-        self.on_idle: Callable[[], None] | None = None
-        """Called when the last channel is closed."""
         self.queue = PartitionRequestQueue(connection, self.sent, self.ended)
-        self._on_lost = on_lost
+        self._events = events
 
     def new_reader(
         self, channel: int, initial_credit: int, times: ChannelTimes, account: Account
@@ -244,8 +252,7 @@ class ServingHandler:
         if not self.readers:
             # An idle connection may be kept for long: other connections can use its segments.
             self.read_pool.destroy()
-            if self.on_idle is not None:
-                self.on_idle()
+            self._events.idle()
 
     @property
     @abc.abstractmethod
@@ -293,7 +300,7 @@ class ServingHandler:
             _uncount(reader)
         self.queue.close()
         self.read_pool.destroy()
-        self._on_lost()
+        self._events.lost()
 
 
 def holds_segments(view: SubpartitionView | None) -> bool:

@@ -20,12 +20,7 @@ from ..store.tiers.tier import TierStatistics
 from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
 from .room import StorageRoom
-from .snapshot_exchange import (
-    gate_statuses,
-    pipelined_statuses,
-    producer_statuses,
-    served_channels,
-)
+from .snapshot_exchange import gate_statuses, pipelined_statuses, producer_statuses, served_channels
 from .status import (
     ApplicationStatus,
     ConnectionStatus,

@@ -12,12 +12,7 @@ from typing import Final
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Account, Accounts, Resource
 from .journal.rows import pack_secure
-from .stored_outputs import (
-    MapOutput,
-    OpenOutput,
-    Region,
-    arenas_of,
-)
+from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
 """Map attempts that were lost with a storage directory, by shuffle."""

@@ -29,28 +29,14 @@ from .files.fair_queue import OWN_FLOW, Flow
 from .files.io_threads import IoThreads
 from .journal.journal_writer import JournalWriter
 from .journal.recovery import OpenedStorage, open_storage
-from .journal.rows import (
-    pack_release_application,
-    pack_release_attempts,
-    pack_release_shuffle,
-)
-from .output_index import (
-    Lost,
-    ShuffleStatistics,
-    StoreStatistics,
-    regions_of,
-)
+from .journal.rows import pack_release_application, pack_release_attempts, pack_release_shuffle
+from .output_index import Lost, ShuffleStatistics, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .remote.remote_outputs import RemoteOutputs
 from .remote.remote_sweep import RemoteSweep
 from .remote.remote_watch import RemoteWatch
 from .store_health import StoreHealth
-from .stored_outputs import (
-    MapOutput,
-    OpenOutput,
-    Region,
-    cumulative_offsets,
-)
+from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
 from .tiers.tier import Extent, ExtentRead, TierStatistics
 from .tiers.tiers import Tiers
 

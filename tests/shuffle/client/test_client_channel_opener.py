@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import (
-    CloseGate,
-    GateChannel,
-    GateOpened,
-    OpenGate,
-)
+from sluice.protocol.messages import CloseGate, GateChannel, GateOpened, OpenGate
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.channel_opener import GateMemory
@@ -18,14 +13,7 @@ from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
 from sluice.shuffle.names import SubpartitionRange
-from tests.shuffle.client.rig import (
-    SEGMENTS,
-    SHUFFLE,
-    SOURCES,
-    ConsumerRig,
-    consumer_leg,
-    turns,
-)
+from tests.shuffle.client.rig import SEGMENTS, SHUFFLE, SOURCES, ConsumerRig, consumer_leg, turns
 
 
 async def test_channels_of_one_turn_are_one_gate_and_are_read_to_their_end():

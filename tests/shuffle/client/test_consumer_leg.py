@@ -7,18 +7,10 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import (
-    CloseGate,
-    GateClosed,
-    GateOpened,
-)
+from sluice.protocol.messages import CloseGate, GateClosed, GateOpened
 from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
-from tests.shuffle.client.rig import (
-    SOURCES,
-    ConsumerRig,
-    turns,
-)
+from tests.shuffle.client.rig import SOURCES, ConsumerRig, turns
 
 BROKEN = SluiceError("broken on purpose")
 

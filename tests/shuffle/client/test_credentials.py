@@ -30,9 +30,13 @@ from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
-from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import OTHER_SECRET, SALT, SECRET, TOKEN_ID
-from tests.support.mini_cluster import configs, network_leftovers, segments_out, until_clean
+from tests.support.mini_cluster import (
+    network_leftovers,
+    segments_out,
+    taskmanager_config,
+    until_clean,
+)
 
 DEADLINE_SECONDS = 30
 NOT_FOUND_SECONDS = 0.2
@@ -213,15 +217,15 @@ async def a_taskmanager(directory, secret=SECRET):
 
     Without a secret it serves whoever reaches it.
     """
-    auth = AuthConfig(allow_anonymous=True)
+    auth: dict[str, object] = {"allow_anonymous": True}
     if secret is not None:
         file = directory / "secret"
         file.write_text(secret_to_text(secret))
         file.chmod(0o600)
-        auth = AuthConfig(cluster_secret_files=(file,))
-    settings = configs(directory, partition_request_timeout_seconds=NOT_FOUND_SECONDS)
-    environment = NetworkEnvironment(*settings, auth)
-    await environment.start()
+        auth = {"cluster_secret_files": (file,)}
+    environment = await NetworkEnvironment.build(
+        taskmanager_config(directory, partition_request_timeout_seconds=NOT_FOUND_SECONDS, **auth)
+    )
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             yield environment

@@ -27,14 +27,7 @@ from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
-from tests.shuffle.client.rig import (
-    SEGMENT_SIZE_BYTES,
-    SEGMENTS,
-    ProducerRig,
-    fill,
-    turns,
-    write,
-)
+from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, ProducerRig, fill, turns, write
 
 FULL = bytes(SEGMENT_SIZE_BYTES)
 BROKEN = SluiceError("broken on purpose")

@@ -25,7 +25,7 @@ from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import RoundRobinSelector
 from sluice.shuffle.records.serializers import BytesSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
-from tests.shuffle.records.rig import FakePartition
+from tests.support.fake_partition import FakePartition
 
 LATE = OutputTag("late")
 MARKER = LatencyMarker(1, bytes(16), 2)

@@ -18,11 +18,7 @@ from sluice.shuffle.client.loop_thread import LoopThread
 from sluice.shuffle.dataflow.sync import BATCH_RECORDS, SyncShuffleClient
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.shuffle.records.record_reader import (
-    ChannelEvent,
-    ChannelRecords,
-    captured_records,
-)
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecords, captured_records
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer, ViewSerializer
 from sluice.spark_integration.local_taskmanager import LocalTaskManager

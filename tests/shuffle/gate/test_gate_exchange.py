@@ -12,9 +12,7 @@ from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.pipelined_result_partition import (
-    PipelinedResultPartition,
-)
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from tests.support.gates import shown

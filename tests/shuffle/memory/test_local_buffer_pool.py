@@ -5,11 +5,7 @@ import traceback
 
 import pytest
 
-from sluice.shuffle.memory import (
-    NetworkBufferPool,
-    PoolDestroyed,
-    SegmentNotLent,
-)
+from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed, SegmentNotLent
 from tests.shuffle.memory.rig import Waiter, conserved, declining, drained, take
 
 

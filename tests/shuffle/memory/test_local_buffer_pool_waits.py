@@ -4,11 +4,7 @@ import asyncio
 
 import pytest
 
-from sluice.shuffle.memory import (
-    NetworkBufferPool,
-    NetworkBufferTimeout,
-    PoolDestroyed,
-)
+from sluice.shuffle.memory import NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
 from tests.shuffle.memory.rig import Waiter, conserved, declining, drained
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first

@@ -13,10 +13,7 @@ from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, Part
 from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
-from sluice.shuffle.partition.result_partition_writer import (
-    ALL_SUBPARTITIONS,
-    PartitionMemory,
-)
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, PartitionMemory
 from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from tests.shuffle.partition.rig import MemorySink
 

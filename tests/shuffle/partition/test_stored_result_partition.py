@@ -32,7 +32,7 @@ from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPart
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 from tests.shuffle.partition.rig import MemorySink
-from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, taskmanager_config
 
 if TYPE_CHECKING:
     from sluice.shuffle.partition.region_builder import OutgoingRegion
@@ -512,7 +512,7 @@ async def read_back(manager, subpartition: int, pool) -> list[tuple[bytes, int]]
 @pytest.mark.network_case(30)
 @pytest.mark.parametrize("tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
 async def test_ten_readers_at_once_get_identical_data(tmp_path, tier_bytes):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=tier_bytes)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=tier_bytes).storage)
     manager = ResultPartitionManager(store, 1024, 0.05)
     reads = NetworkBufferPool(16, 1024)
     pool = reads.create_local_pool("reads", 1, 16)

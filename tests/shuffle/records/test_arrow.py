@@ -8,7 +8,7 @@ from sluice.shuffle.errors import MalformedElement
 from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import ArrowSerializer
-from tests.shuffle.records.rig import FakeGate, FakePartition
+from tests.support.fake_partition import FakeGate, FakePartition
 
 BATCH = pa.RecordBatch.from_pydict(
     {"key": [1, 2, None], "text": ["a", "bb", None], "list": [[1], [], None]},

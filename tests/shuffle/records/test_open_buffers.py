@@ -8,7 +8,7 @@ from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.framing import LENGTH_BYTES
 from sluice.shuffle.records.open_buffers import OpenBuffers
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
-from tests.shuffle.records.rig import FakePartition
+from tests.support.fake_partition import FakePartition
 
 SEGMENT_BYTES = 16
 

@@ -25,7 +25,7 @@ from sluice.shuffle.records.record_reader import (
     RecordReader,
 )
 from sluice.shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
-from tests.shuffle.records.rig import FakeGate
+from tests.support.fake_partition import FakeGate
 
 TIMEOUT_SECONDS = 10
 END = EndOfPartition(0, 0)

@@ -25,7 +25,7 @@ from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.selectors import BroadcastSelector, FunctionSelector, HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
-from tests.shuffle.records.rig import FakeEvent, FakePartition
+from tests.support.fake_partition import FakeEvent, FakePartition
 
 
 def frame(record: bytes) -> bytes:

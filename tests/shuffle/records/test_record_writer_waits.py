@@ -12,7 +12,7 @@ from sluice.shuffle.errors import PartitionReleased, WriterBusy, WriterUnusable
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
-from tests.shuffle.records.rig import FakePartition
+from tests.support.fake_partition import FakePartition
 
 TIMEOUT_SECONDS = 10
 

@@ -13,7 +13,7 @@ from sluice.protocol.events import EndOfPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
-from tests.shuffle.records.rig import FakeEvent, FakeGate, FakePartition
+from tests.support.fake_partition import FakeEvent, FakeGate, FakePartition
 
 pytestmark = [pytest.mark.network_case(28), pytest.mark.slow]
 

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
 from sluice.shuffle.records.framing import DeserializationResult
-from sluice.shuffle.records.spanning_deserializer import (
-    SpanningRecordDeserializer,
-)
+from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 
 PARTIAL = DeserializationResult.PARTIAL_RECORD
 INTERMEDIATE = DeserializationResult.INTERMEDIATE_RECORD_FROM_BUFFER

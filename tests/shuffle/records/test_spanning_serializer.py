@@ -11,7 +11,7 @@ from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
 from sluice.shuffle.records.framing import SerializationResult
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
-from tests.shuffle.records.rig import FakePartition
+from tests.support.fake_partition import FakePartition
 
 PARTIAL = SerializationResult.PARTIAL_RECORD_MEMORY_SEGMENT_FULL
 FULL_BOTH = SerializationResult.FULL_RECORD_MEMORY_SEGMENT_FULL

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
-from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
-from tests.support.mini_cluster import configs, mini_cluster
+from tests.support.mini_cluster import mini_cluster, taskmanager_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,20 +30,11 @@ def fetch(url: str) -> tuple[int, bytes]:
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_every_page_shows_such_names_as_escapes(tmp_path: Path) -> None:
-    transport, memory, storage, applications = configs(
+    config = taskmanager_config(
         tmp_path,
         data_directories=(tmp_path / NAME,),
         memory_directory=tmp_path / f"memory-{NAME}",
         socket_path=tmp_path / f"{NAME}.sock",
-    )
-    config = TaskManagerConfig.model_validate(
-        {
-            "transport": transport,
-            "memory": memory,
-            "storage": storage,
-            "applications": applications,
-            "http": {"http_host": "127.0.0.1", "http_port": 0},
-        }
     )
     async with TaskManager.embedded(config) as taskmanager:
         url = f"http://127.0.0.1:{taskmanager.http_port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,11 +22,10 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import FEATURE_REGION_AREAS, FEATURE_RESUMABLE_OUTPUTS
 from sluice.protocol.messages import ROLE_CONSUMER, ResumePartition
 from sluice.shuffle.taskmanager import wiring as environments
-from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.http.http_server import HttpAddressUnavailable
 from sluice.shuffle.taskmanager.store import shuffle_store
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.shuffle.taskmanager.taskmanager import StartFailed, TaskManager
+from sluice.shuffle.taskmanager.taskmanager import NotStarted, StartFailed, TaskManager
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import Address
@@ -34,11 +34,14 @@ from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
     SEGMENT_SIZE_BYTES,
-    configs,
     eventually,
     mini_cluster,
     network_leftovers,
+    taskmanager_config,
 )
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 
 IMPATIENT = TransportConfig(connect_timeout_seconds=0.1)
 
@@ -48,31 +51,20 @@ both_tiers = pytest.mark.parametrize(
 
 
 def config(directory, **settings) -> TaskManagerConfig:
-    transport, memory, storage, applications = configs(directory, **settings)
-    return TaskManagerConfig.model_validate(
-        {
-            "transport": transport,
-            "memory": memory,
-            "storage": storage,
-            "applications": applications,
-            "http": {"http_host": "127.0.0.1", "http_port": 0},
-        }
-    )
+    return taskmanager_config(directory, **settings)
 
 
 @both_tiers
 async def test_a_restart_adopts_what_was_committed(tmp_path, memory_tier_bytes):
     """The id and the bytes stay the same; uncommitted data is gone."""
     settings = {"memory_tier_bytes": memory_tier_bytes}
-    first = NetworkEnvironment(*configs(tmp_path, **settings))
-    await first.start()
+    first = await NetworkEnvironment.build(taskmanager_config(tmp_path, **settings))
     client = await producer(first.address)
     await write_map_output(client, 1, 1, [[b"kept" * 5000, b"too"]])
     await first.close()
     await client.until_lost()
 
-    second = NetworkEnvironment(*configs(tmp_path, **settings))
-    await second.start()
+    second = await NetworkEnvironment.build(taskmanager_config(tmp_path, **settings))
     assert second.taskmanager_id == client.ack.taskmanager_id
     assert second.counters.map_outputs_adopted == 1
     ((name, connections, expires_in),) = second.applications.snapshot()
@@ -90,11 +82,9 @@ async def test_a_port_in_use_leaves_nothing_open(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        environment = NetworkEnvironment(*configs(tmp_path, data_port=port))
         with pytest.raises(AddressUnavailable, match=f"127.0.0.1:{port}"):
-            await environment.start()
-    again = NetworkEnvironment(*configs(tmp_path))
-    await again.start()
+            await NetworkEnvironment.build(taskmanager_config(tmp_path, data_port=port))
+    again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
     await again.close()
     await again.close()
 
@@ -237,9 +227,8 @@ async def test_a_start_that_fails_anywhere_leaves_nothing_locked(
         taskmanager = TaskManager(config(tmp_path))
         with pytest.raises(StartFailed, match=f"{error.__name__}: in the test"):
             await taskmanager.start()
-        await taskmanager.environment.close()
-    again = NetworkEnvironment(*configs(tmp_path))
-    await again.start()
+        await taskmanager.stop()
+    again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
     await again.close()
 
 
@@ -250,11 +239,9 @@ async def test_a_store_that_fails_behind_its_locks_gives_them_up(tmp_path, monke
             raise RuntimeError("can't start new thread")
 
         broken.setattr(shuffle_store, "JournalWriter", fail)
-        environment = NetworkEnvironment(*configs(tmp_path))
         with pytest.raises(RuntimeError, match="new thread"):
-            await environment.start()
-    again = NetworkEnvironment(*configs(tmp_path))
-    await again.start()
+            await NetworkEnvironment.build(taskmanager_config(tmp_path))
+    again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
     await again.close()
 
 
@@ -269,13 +256,33 @@ async def test_a_start_cancelled_while_the_storage_opens_closes_it(tmp_path, mon
         return open_store(*args)
 
     monkeypatch.setattr(ShuffleStore, "open", open_late)
-    starting = asyncio.create_task(NetworkEnvironment(*configs(tmp_path)).start())
+    starting = asyncio.create_task(NetworkEnvironment.build(taskmanager_config(tmp_path)))
     await opening.wait()
     starting.cancel()
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
     monkeypatch.undo()
-    again = NetworkEnvironment(*configs(tmp_path))
-    await again.start()
+    again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
+    await again.close()
+
+
+async def test_a_taskmanager_that_never_started_can_be_stopped(tmp_path):
+    taskmanager = TaskManager(taskmanager_config(tmp_path))
+    with pytest.raises(NotStarted, match="Await start"):
+        _ = taskmanager.environment
+    await taskmanager.stop()
+    assert taskmanager.state == "stopped"
+
+
+async def test_what_follows_an_error_is_closed_too(tmp_path):
+    environment = await NetworkEnvironment.build(taskmanager_config(tmp_path))
+
+    async def fail():
+        raise RuntimeError("in the test")
+
+    environment._stack.push_async_callback(fail)
+    with pytest.raises(RuntimeError, match="in the test"):
+        await environment.close()
+    again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
     await again.close()

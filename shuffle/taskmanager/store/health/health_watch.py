@@ -14,13 +14,7 @@ from .....transport.loop import start_task
 from ...config.sections import StorageConfig
 from ..files.io_threads import IoThreads
 from ..tiers.tier import ArenaTier
-from .directory_health import (
-    Change,
-    Condition,
-    DirectoryHealth,
-    Finding,
-    HealthState,
-)
+from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
 from .directory_probe import ProbedDirectory, probe, slow_reason
 
 logger = logging.getLogger(__name__)

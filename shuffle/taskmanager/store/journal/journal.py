@@ -35,12 +35,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptJournal, StorageUnavailable
 from ..files.file_format import HEADER, is_file_of_releases
-from ..files.journal_places import (
-    generation_of,
-    is_on_a_disk,
-    releases_path,
-    run_of,
-)
+from ..files.journal_places import generation_of, is_on_a_disk, releases_path, run_of
 from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
 from .rows import is_undoing
 

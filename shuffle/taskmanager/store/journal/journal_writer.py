@@ -35,13 +35,7 @@ from ..tiers.tiers import Tiers
 from .journal import Entry
 from .journal_files import JournalFiles, JournalWrite
 from .pending_rows import PendingRelease, PendingRow
-from .rows import (
-    LOSE_ROW,
-    pack_commit,
-    pack_drop,
-    pack_lose,
-    pack_secure,
-)
+from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 
 if TYPE_CHECKING:
     from .recovery import OpenedStorage

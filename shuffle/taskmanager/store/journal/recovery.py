@@ -15,33 +15,17 @@ from ...config.sections import StorageConfig
 from ..errors import StorageInUse, StorageUnavailable
 from ..files.file_format import arenas_in, report_other_formats
 from ..files.journal_places import keep_damaged, place_on, remove_unused
-from ..health.directories import (
-    DirectoryLock,
-    has_same_id,
-    keep_id,
-    taskmanager_id,
-)
+from ..health.directories import DirectoryLock, has_same_id, keep_id, taskmanager_id
 from ..health.directory_probe import PROBE_NAME
 from ..output_index import OutputIndex
 from ..tiers.arena_files import remove_arenas
 from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
 from ..tiers.remote_tier import RemoteTier
-from ..tiers.tier import (
-    FULL,
-    ArenaTier,
-    Tier,
-    TierStatistics,
-)
+from ..tiers.tier import FULL, ArenaTier, Tier, TierStatistics
 from ..tiers.trimmed_tier import TrimmedTier, report_excess
 from .adoption import Adoption
-from .journal import (
-    COMPACTION_FLOOR_BYTES,
-    Entry,
-    FoundJournal,
-    Journal,
-    open_journal,
-)
+from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
 from .replay import lost_arenas, replay
 
 logger = logging.getLogger(__name__)

@@ -9,12 +9,7 @@ import logging
 from typing import Final
 
 from .....transport.loop import start_task
-from ..health.directory_health import (
-    Change,
-    Condition,
-    DirectoryHealth,
-    Finding,
-)
+from ..health.directory_health import Change, Condition, DirectoryHealth, Finding
 from ..objects.remote_objects import RemoteFailure
 from ..tiers.remote_tier import RemoteTier
 from .remote_sweep import RemoteSweep

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import StorageReadFailed, StorageWriteFailed
-from ..files.file_calls import (
-    UNSUPPORTED,
-    read_into,
-    read_without_waiting,
-    write_from,
-)
+from ..files.file_calls import UNSUPPORTED, read_into, read_without_waiting, write_from
 from .arena_files import open_arena
 from .slot_allocator import occupied_bytes
 from .tier import FULL, Extent

@@ -13,25 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .....transport.loop import run_together, start_task
-from ..errors import (
-    RemoteFailed,
-    RemoteFull,
-    RemoteObjectMissing,
-    StorageError,
-    StorageReadFailed,
-)
+from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
 from ..files.fair_queue import OWN_FLOW, Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
 from ..objects.remote_upload import MOST_PARTS, Upload, UploadBudget
 from .slot_allocator import occupied_bytes
-from .tier import (
-    Extent,
-    ExtentRead,
-    Tier,
-    TierStatistics,
-)
+from .tier import Extent, ExtentRead, Tier, TierStatistics
 
 if TYPE_CHECKING:
     from ...config.sections import StorageConfig

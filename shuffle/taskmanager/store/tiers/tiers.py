@@ -15,12 +15,7 @@ from .disk_tier import DiskTier
 from .memory_tier import MemoryTier
 from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
-from .tier import (
-    FULL,
-    Extent,
-    Tier,
-    TierStatistics,
-)
+from .tier import FULL, Extent, Tier, TierStatistics
 from .tier_shares import fair_share_bytes, may_take
 from .trimmed_tier import TrimmedTier
 

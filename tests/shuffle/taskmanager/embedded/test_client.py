@@ -75,7 +75,7 @@ async def test_a_remote_reader_gets_it_in_a_segment_of_its_own_taskmanager(tmp_p
             assert taken.buffer.payload == FULL
             # The sender's segment is free when the transport has let go of it.
             await eventually(lambda: cluster[0].network_pool.statistics().out_segments == 0)
-            exclusive = cluster[1]._memory.exclusive_buffers_per_channel
+            exclusive = cluster[1].config.memory.exclusive_buffers_per_channel
             assert cluster[1].network_pool.statistics().out_segments >= exclusive
             give_back(taken.buffer)
             await partition.finish()

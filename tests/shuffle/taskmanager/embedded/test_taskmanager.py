@@ -18,23 +18,13 @@ from sluice.protocol.errors import AuthenticationFailed, AuthenticationRequired,
 from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.api_clients import emitted
-from tests.support.mini_cluster import configs
+from tests.support.mini_cluster import taskmanager_config
 
 SECRET = bytes(range(32))
 
 
 def settings(directory, **keys) -> TaskManagerConfig:
-    transport, memory, storage, applications = configs(directory, **keys)
-    return TaskManagerConfig.model_validate(
-        {
-            "transport": transport,
-            "memory": memory,
-            "storage": storage,
-            "applications": applications,
-            "http": {"http_host": "127.0.0.1", "http_port": 0},
-            "drain_timeout_seconds": 0.05,
-        }
-    )
+    return taskmanager_config(directory, **keys)
 
 
 def test_the_default_settings_leave_nothing_behind():

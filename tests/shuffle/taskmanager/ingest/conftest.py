@@ -6,7 +6,7 @@ import pytest
 
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.ingest.rig import SEGMENT, StoredRig
-from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, taskmanager_config
 
 
 async def close(rig: StoredRig, segments: int) -> None:
@@ -22,7 +22,11 @@ async def close(rig: StoredRig, segments: int) -> None:
 @pytest.fixture(params=[MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
 async def rig(request, tmp_path):
     """Two segments at a time, so that the disk tier has to wait for its threads."""
-    rig = StoredRig(ShuffleStore.open(configs(tmp_path, memory_tier_bytes=request.param)[2]), 2, 8)
+    rig = StoredRig(
+        ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=request.param).storage),
+        2,
+        8,
+    )
     rig.on_disk = request.param == DISK_ONLY  # type: ignore[attr-defined]
     yield rig
     await close(rig, 8)
@@ -31,7 +35,7 @@ async def rig(request, tmp_path):
 @pytest.fixture
 async def grouped(tmp_path):
     """Eight segments for a map output on disk, of which a payload may take four."""
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
     rig = StoredRig(store, 8, 16, large_payload_bytes=16 * SEGMENT)
     yield rig
     await close(rig, 16)
@@ -40,7 +44,7 @@ async def grouped(tmp_path):
 @pytest.fixture
 async def failing(tmp_path):
     """A map output whose disk takes nothing."""
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
 
     def fail(offset, buffers):
         raise OSError(28, "No space left on device")

@@ -11,7 +11,7 @@ from sluice.protocol.messages import RegionData
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
-from tests.support.mini_cluster import DISK_ONLY, configs
+from tests.support.mini_cluster import DISK_ONLY, taskmanager_config
 
 
 @pytest.mark.parametrize("length", [1, SEGMENT + 1, 3 * SEGMENT, 21 * SEGMENT + 5])
@@ -89,7 +89,7 @@ async def test_a_failure_waits_for_the_payload_that_is_arriving(failing):
 
 
 async def test_data_without_credit_on_the_disk_tier(tmp_path):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
     rig = StoredRig(store, 2, 2)
     rig.begin([len(DATA)], DATA)
     assert rig.granted == [2]

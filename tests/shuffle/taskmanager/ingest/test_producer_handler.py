@@ -27,7 +27,7 @@ from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.transport.errors import ConnectionLost
 from tests.shuffle.taskmanager.ingest.rig import SEGMENT, ProducerConnection, producer_services
-from tests.support.mini_cluster import MEMORY_TIER, configs, mini_cluster
+from tests.support.mini_cluster import MEMORY_TIER, mini_cluster, taskmanager_config
 
 SEGMENTS = 64
 STORED, PIPELINED = 0, 1
@@ -56,7 +56,9 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path):
-    rig = Rig(ShuffleStore.open(configs(tmp_path, memory_tier_bytes=MEMORY_TIER)[2]))
+    rig = Rig(
+        ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=MEMORY_TIER).storage)
+    )
     yield rig
     if not rig.lost:
         rig.handler.connection_lost(ConnectionLost("gone"))

@@ -10,7 +10,7 @@ from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
-from tests.support.mini_cluster import DISK_ONLY, configs
+from tests.support.mini_cluster import DISK_ONLY, taskmanager_config
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ async def test_regions_that_do_not_add_up(rig, region, first, lengths):
 
 
 async def test_memory_for_the_disk_tier_that_is_not_there_costs_no_extent(tmp_path):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
     rig = StoredRig(store, 2, 1)
     other = rig.network_pool.create_local_pool("another map output", 1, 1)
     with pytest.raises(InsufficientNetworkBuffers):
@@ -42,7 +42,7 @@ async def test_memory_for_the_disk_tier_that_is_not_there_costs_no_extent(tmp_pa
 
 @pytest.mark.interpreted
 async def test_a_region_that_cannot_be_made_keeps_no_extent_and_no_segment(tmp_path, monkeypatch):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
     rig = StoredRig(store, 8, 8, 4 * SEGMENT)
     real = LocalBufferPool.request_segment_nowait
     calls = []

@@ -87,7 +87,7 @@ async def stuck_gate(cluster: MiniCluster, ack: HelloAck) -> tuple[Client, Gate]
     gate = open_gate(client, 1, [(ack, [1])], 0, 1, credit=1)
     while not await gate.read_one(give_credit=0):
         pass
-    memory = cluster[1]._memory
+    memory = cluster[1].config.memory
     most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
     await eventually(lambda: cluster[1].network_pool.statistics().out_segments >= most - 1)
     peer = consuming(cluster[1])

@@ -16,7 +16,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import SECRET
-from tests.support.mini_cluster import configs, mini_cluster
+from tests.support.mini_cluster import mini_cluster, taskmanager_config
 
 PRIVATE = b"private-banner\n\x1b[31mforged line"
 REFUSAL = ErrorResponse(
@@ -99,8 +99,8 @@ async def test_the_words_of_a_refusal_do_not_reach_the_client(tmp_path, caplog):
 @contextlib.asynccontextmanager
 async def reader_with(directory, auth):
     """A TaskManager that reads, and a client of it."""
-    environment = NetworkEnvironment(*configs(directory, connect_timeout_seconds=1), auth)
-    await environment.start()
+    config = taskmanager_config(directory, connect_timeout_seconds=1)
+    environment = await NetworkEnvironment.build(config.model_copy(update={"auth": auth}))
     try:
         client = await consumer(environment.address)
         yield client

@@ -65,7 +65,9 @@ async def test_a_consumer_that_never_reads_costs_its_own_buffers_only(tmp_path):
             deaf.send_message(gate_to(ack, 1000 + number, number))
             deaf.send_message(AddCredit(number, 1000))
         await eventually(lambda: not connection.writable)
-        _, high = cluster[0]._transport.write_watermarks(cluster[0]._memory.segment_size_bytes)
+        _, high = cluster[0]._transport.write_watermarks(
+            cluster[0].config.memory.segment_size_bytes
+        )
         assert connection.write_buffer_bytes <= high + connection.large_payload_bytes + 10_000
         good = await cluster.consumer(0)
         assert await read_gate(good, 1, [(ack, [1])], 0, 1) == [DATA]

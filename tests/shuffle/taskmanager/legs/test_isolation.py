@@ -10,12 +10,7 @@ import pytest
 from benchmarks.wire_clients import open_gate, read_gate
 from sluice.protocol.messages import GateOpened
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
-from tests.support.mini_cluster import (
-    DISK_ONLY,
-    SEGMENT_SIZE_BYTES,
-    eventually,
-    mini_cluster,
-)
+from tests.support.mini_cluster import DISK_ONLY, SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 LARGE = 14 * 1024 * 1024
 """More than the kernel's socket buffers take on their way."""
@@ -57,7 +52,7 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
         assert handler.connection.write_buffer_bytes < 3 * SEGMENT_SIZE_BYTES
         for environment in cluster.environments:
             pool = environment.network_pool.statistics()
-            memory = environment._memory
+            memory = environment.config.memory
             most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
             assert pool.out_segments <= most + memory.read_segments_per_connection
 
@@ -116,7 +111,7 @@ async def test_back_pressure_reaches_the_sending_side(tmp_path):
         ack = await cluster.write(0, 1, [[data]])
         client = await cluster.consumer(1)
         gate = open_gate(client, 1, [(ack, [1])], 0, 1, credit=1)
-        memory = cluster[1]._memory
+        memory = cluster[1].config.memory
         most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
         while not await gate.read_one(give_credit=0):
             pass

@@ -29,12 +29,7 @@ from sluice.protocol.messages import (
     RegionOpened,
 )
 from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
-from tests.support.mini_cluster import (
-    DISK_ONLY,
-    MEMORY_TIER,
-    SEGMENT_SIZE_BYTES,
-    mini_cluster,
-)
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
 
 DATA = random.Random(9).randbytes(3 * MAX_LARGE_PAYLOAD_BYTES + 12_345)

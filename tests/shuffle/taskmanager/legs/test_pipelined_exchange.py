@@ -107,7 +107,7 @@ async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path, reader_at,
         sent: list[int] = []
         writing = asyncio.create_task(pump(writer, content, sent))
         await reader.read_until(1)
-        memory = cluster[0]._memory
+        memory = cluster[0].config.memory
         channel = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
         # One went through; then all buffers of the partition are full, and those of the channel.
         (pool,) = pipelined_pools(cluster)

@@ -14,7 +14,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.transport.connector import Address
 from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
-from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, mini_cluster
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster, taskmanager_config
 from tests.support.tls_files import TlsFiles, der, replace
 
 pytestmark = pytest.mark.network_case(20)
@@ -89,7 +89,7 @@ async def test_a_client_with_an_untrusted_certificate_is_refused(tmp_path, autho
     both.write_text(authority.ca_file.read_text() + stranger.ca_file.read_text())
     async with mini_cluster(tmp_path, 1, **authority.settings()) as cluster:
         settings = stranger.settings(tls_ca_file=both)
-        cluster.client_config = configs(tmp_path / "client", **settings)[0]
+        cluster.client_config = taskmanager_config(tmp_path / "client", **settings).transport
         for connect in (cluster.producer, cluster.consumer, cluster.driver):
             with pytest.raises(TlsRefused, match="unknown ca"):
                 await connect(0)

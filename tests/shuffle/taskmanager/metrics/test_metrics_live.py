@@ -17,11 +17,10 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.messages import EVENT, TaskEvent
 from sluice.protocol.remote_error import RemoteError
-from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.shuffle.taskmanager.metrics.rig import families_of, samples, values
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
-from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, configs, eventually
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, taskmanager_config
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
 if TYPE_CHECKING:
@@ -81,17 +80,7 @@ class Two:
 async def two_taskmanagers(directory: Path, **settings: object) -> AsyncIterator[Two]:
     taskmanagers: list[TaskManager] = []
     for name in ("one", "two"):
-        transport, memory, storage, applications = configs(directory / name, **settings)
-        config = TaskManagerConfig.model_validate(
-            {
-                "transport": transport,
-                "memory": memory,
-                "storage": storage,
-                "applications": applications,
-                "http": {"http_host": "127.0.0.1", "http_port": 0},
-                "quotas": {"quota_network_segments": "none"},
-            }
-        )
+        config = taskmanager_config(directory / name, **settings)
         taskmanagers.append(TaskManager(config))
         await taskmanagers[-1].start()
     two = Two(taskmanagers)

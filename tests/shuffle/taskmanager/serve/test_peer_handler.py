@@ -15,16 +15,15 @@ from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.partition.pipelined_result_partition import (
-    PipelinedResultPartition,
-)
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
+from sluice.shuffle.taskmanager.serve.serving_handler import ServingEvents
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.bad_input import PEER, beside_a_good_client, greet
 from tests.support.fakes import FakeConnection
-from tests.support.mini_cluster import configs, mini_cluster
+from tests.support.mini_cluster import mini_cluster, taskmanager_config
 from tests.support.peers import turns
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Rig:
     """A handler over a connection that records, and a partition that can be registered."""
 
     def __init__(self, directory: Path, max_channels: int = 4) -> None:
-        self.store = ShuffleStore.open(configs(directory)[2])
+        self.store = ShuffleStore.open(taskmanager_config(directory).storage)
         self.partitions = ResultPartitionManager(self.store, SIZE, 5)
         self.events = TaskEventDispatcher()
         self.network = NetworkBufferPool(SEGMENTS, SIZE)
@@ -56,7 +55,7 @@ class Rig:
             self.events,
             ReadPool(self.network, "read", 2),
             self.counters,
-            self._lost,
+            ServingEvents(lambda: None, self._lost),
             max_channels,
         )
 

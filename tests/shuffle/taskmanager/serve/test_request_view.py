@@ -22,7 +22,7 @@ from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.fakes import FakeView
-from tests.support.mini_cluster import configs
+from tests.support.mini_cluster import taskmanager_config
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory import LocalBufferPool
@@ -65,7 +65,7 @@ class FakePartition:
 
 @pytest.fixture
 async def store(tmp_path):
-    store = ShuffleStore.open(configs(tmp_path)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path).storage)
     yield store
     await store.close()
 

@@ -26,7 +26,7 @@ from sluice.shuffle.taskmanager.store.errors import (
 from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_TIME
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-from tests.support.mini_cluster import configs, eventually
+from tests.support.mini_cluster import eventually, taskmanager_config
 from tests.support.store import Gate
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ KEY = ShuffleKey("app", 1)
 
 @pytest.fixture
 async def store(tmp_path):
-    store = ShuffleStore.open(configs(tmp_path)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path).storage)
     yield store
     await store.close()
 
@@ -114,7 +114,9 @@ async def test_a_copy_is_there_already_only_when_its_other_commit_has_succeeded(
 async def remote(tmp_path, object_store):
     """Give two stores with one remote tier."""
     stores = [
-        ShuffleStore.open(configs(tmp_path / name, remote=str(tmp_path / "remote"))[2])
+        ShuffleStore.open(
+            taskmanager_config(tmp_path / name, remote=str(tmp_path / "remote")).storage
+        )
         for name in ("first", "second")
     ]
     yield stores

@@ -26,7 +26,7 @@ from sluice.shuffle.taskmanager.serve.stored_partition_view import (
 from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, configs, eventually
+from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, taskmanager_config
 
 SIZE = 1024
 KEY = ShuffleKey("app", 1)
@@ -121,7 +121,7 @@ def cold(store: ShuffleStore) -> None:
 @pytest.fixture(params=["memory", "disk", "cold disk"])
 async def rig(request, tmp_path):
     tier_bytes = MEMORY_TIER if request.param == "memory" else DISK_ONLY
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=tier_bytes)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=tier_bytes).storage)
     if request.param == "cold disk":
         cold(store)
     rig = Rig(store)
@@ -315,7 +315,7 @@ async def test_ten_readers_get_the_same_bytes(rig):
 
 @pytest.fixture
 async def on_disk(tmp_path):
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=DISK_ONLY)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)
     rig = Rig(store, 4)
     yield rig
     await store.close()
@@ -416,7 +416,7 @@ async def test_a_failed_read_never_passes_for_data(on_disk, error):
 async def test_a_map_output_in_both_tiers(tmp_path):
     """Regions went to memory while there was room: their order stays."""
     store = ShuffleStore.open(
-        configs(tmp_path, memory_tier_bytes=8192, memory_tier_reserve_percent=0)[2]
+        taskmanager_config(tmp_path, memory_tier_bytes=8192, memory_tier_reserve_percent=0).storage
     )
     rig = Rig(store)
     regions = [[noise(3000, 1)], [noise(50_000, 2)], [noise(100, 3)], [noise(9000, 4)]]
@@ -473,7 +473,7 @@ async def test_the_messages_of_a_view_can_be_limited(rig):
 @pytest.mark.parametrize("credit", [1, 3, MUCH])
 async def test_map_outputs_of_both_tiers_come_in_the_order_of_the_request(tmp_path, credit):
     """Outputs of the tiers alternate; the small ones share buffers nevertheless."""
-    store = ShuffleStore.open(configs(tmp_path, memory_tier_bytes=64 * 1024)[2])
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=64 * 1024).storage)
     rig = Rig(store)
     # Those on disk are there because they did not fit; their first part is as small as the others.
     kinds = [n % 2 == 0 for n in range(14)]

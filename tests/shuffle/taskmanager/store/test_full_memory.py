@@ -17,15 +17,7 @@ from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers.memory_tier import BACKING_AHEAD_BYTES
 from tests.support.mini_cluster import eventually
 from tests.support.small_tmpfs import NoTmpfs, SmallTmpfs
-from tests.support.store import (
-    KEY,
-    content,
-    extent_of,
-    fetch,
-    put,
-    settle,
-    write_region,
-)
+from tests.support.store import KEY, content, extent_of, fetch, put, settle, write_region
 
 MIB = 1024 * 1024
 OUTPUT_BYTES = 10_000

@@ -14,11 +14,7 @@ from sluice.protocol.messages import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
 from sluice.shuffle.taskmanager.store.files.journal_places import generation_of, run_of
-from sluice.shuffle.taskmanager.store.journal.journal import (
-    Entry,
-    Journal,
-    open_journal,
-)
+from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal, open_journal
 from sluice.shuffle.taskmanager.store.journal.rows import pack_commit, pack_release_shuffle
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
