@@ -22,8 +22,6 @@ REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"
 PAGE = (DOCS / "internals" / "network-stack.md").read_text(encoding="utf-8")
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-DELETED_DECISIONS = {8}
-"""Numbers of decisions on what is gone; no other decision gets them."""
 PAGES = [
     path.relative_to(DOCS).as_posix()
     for path in sorted([*(DOCS / "internals").glob("*.md"), *(DOCS / "decisions").glob("*.md")])
@@ -60,9 +58,13 @@ def test_every_java_file_that_a_page_names_exists(name):
     assert named <= JAVA
 
 
-def test_decisions_are_numbered_from_one_without_gaps_except_those_deleted():
-    numbers = [*(int(path.name[:3]) for path in DECISIONS), *DELETED_DECISIONS]
-    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+def test_no_decision_takes_a_number_twice_or_one_that_the_list_keeps_for_the_next():
+    numbers = [int(path.name[:3]) for path in DECISIONS]
+    assert len(set(numbers)) == len(numbers)
+    listed = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
+    following = re.search(r"The next page is (\d{3})", listed)
+    assert following is not None
+    assert max(numbers) < int(following[1])
 
 
 @pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
@@ -71,7 +73,7 @@ def test_a_decision_has_its_four_parts_and_a_row_in_the_list(path):
     title = re.match(rf"# {path.name[:3]}: (.*)\n", text)
     assert title is not None
     parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
-    assert parts[::2] == ["Context", "Decision", "Measured", "Alternatives considered"]
+    assert parts[::2] == ["Context", "Decision", "Alternatives considered", "Consequences"]
     assert all(part.strip() for part in parts[1::2])
     index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
     assert f"| {path.name[:3]} | [{title[1]}]({path.name}) |" in index
