@@ -1,4 +1,4 @@
-"""The hooks of the site: a navigation of directories, and docstrings as Markdown."""
+"""The hooks of the site: navigation, search, and docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from tools.docs import site
 from tools.docs.docstrings import markdown
@@ -34,6 +36,21 @@ def test_a_directory_stands_for_its_pages(tmp_path):
 def test_a_directory_that_is_not_there_is_left_for_the_build_to_find(tmp_path):
     config = configured([{"Decisions": "decisions/"}], tmp_path)
     assert site.on_config(config).nav == [{"Decisions": "decisions/"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "meta"),
+    [
+        ("decisions/001-a.md", {"search": {"boost": site.DECISIONS_BOOST}}),
+        ("operate/tls.md", {}),
+    ],
+)
+def test_decisions_rank_below_other_pages_in_search(name, meta, tmp_path):
+    config = configured([], tmp_path)
+    page = Page(None, File(name, str(tmp_path), str(tmp_path), True), config)
+    page.meta = {}
+    assert site.on_page_markdown("# A\n", page, config, Files([])) == "# A\n"
+    assert page.meta == meta
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Hooks of the site (`mkdocs.yml`): a directory in the navigation stands for all of its pages."""
+"""Hooks of the site (`mkdocs.yml`): directories in the navigation, and the order of search results.
+
+A directory in the navigation stands for all of its pages. Decisions rank below other pages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+DECISIONS_BOOST = 0.5
+"""A search should find the page that says how to use a thing before the one that says why."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -17,6 +25,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rank decisions below other pages in search, as ``search: boost`` in each of them would do."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta.setdefault("search", {}).setdefault("boost", DECISIONS_BOOST)
+    return markdown
 
 
 def _expanded(entry: Any, docs: Path) -> Any:
