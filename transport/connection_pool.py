@@ -1,7 +1,8 @@
 """Shares one connection per peer, or a few, among all its users.
 
 Concurrent first users share one attempt, and a failed attempt is not kept. A connection whose last
-user has gone is kept for a while, for the next user. A user that finds a closing connection gets a
+user has gone is kept for a while, for the next user: gates come and go by the second, and each
+handshake would cost latency, and with TLS CPU time. A user that finds a closing connection gets a
 new one.
 """
 

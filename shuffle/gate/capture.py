@@ -12,7 +12,10 @@ then on, channel by channel up to the channel's marker, and then it is complete.
 So of all bytes emitted before the barrier each is once in the snapshot or once in the capture,
 wherever it was when the barrier passed it: in the producing client, in a TaskManager, on a
 connection or in the gate. Buffers may be cut and joined on the way, for the marker keeps its place
-among the bytes.
+among the bytes. A barrier that carried the number of overtaken buffers would need another number
+for each channel, so it could not be broadcast, and cutting and joining would make it wrong.
+
+The capture copies: it must not hold the gate's buffers, because they are the channel's credit.
 
 The marker is a :class:`~sluice.protocol.events.CustomEvent` with a reserved name, which
 TaskManagers pass on like any other. Gates keep it from their readers.

@@ -72,7 +72,8 @@ class Availability:
 
 
 BUFFERS_A_TURN: Final = 64
-"""Buffers a reader may take before other tasks run: 2 MiB at the default size."""
+"""Buffers a reader may take before other tasks run: 2 MiB at the default size. A buffer that has
+arrived is taken without a turn of the event loop, so a fast producer could keep other tasks out."""
 
 
 class BufferOrEvent(NamedTuple):

@@ -109,6 +109,8 @@ async def build_region(
 
     Cancellation: safe; the buffers stay the caller's, but their content may have changed.
     """
+    # A region that mixes both keeps a copy for each subpartition. Otherwise readers would have to
+    # merge two regions to get the buffers of a subpartition in the order they were written.
     once = takes_broadcast and all(each.subpartition == ALL_SUBPARTITIONS for each in gathered)
     by_subpartition: list[list[EncodedBlock]] = [
         [] for _ in range(1 if once else num_subpartitions)

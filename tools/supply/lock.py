@@ -2,6 +2,10 @@
 
 ``make constraints`` calls it. One resolution covers everything; the other files are parts of it,
 so that a distribution has the same version wherever it is installed.
+
+A version alone is not enough: an index or a cache can serve another file under it. pip-tools
+resolves only for the Python and the platform that it runs on, so uv makes one universal resolution.
+They are not constraints, because pip refuses an editable installation beside hashed constraints.
 """
 
 from __future__ import annotations

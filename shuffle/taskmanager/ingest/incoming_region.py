@@ -142,6 +142,9 @@ class ReceivedRegion(IncomingRegion):
 class MemoryRegion(ReceivedRegion):
     """A region received into the mapping of the memory tier: without a segment, without a copy.
 
+    This works because a producer announces the lengths of a region before it sends the bytes. It
+    also lets the region grant its whole credit at once.
+
     Args:
         writer: Has the region's extent, in memory.
         crc32c: The checksum that the producer announced.

@@ -2,6 +2,10 @@
 
 A map output whose producer is away, because its connection was lost or the process is a new one, is
 kept until a deadline: the producer may come back and go on. Readers see nothing of it.
+
+A producer that streams keeps nothing to send again, so a region that others follow is secured: it
+gets a row in the journal, and an answer. The last one stays with the producer until the commit,
+whose row replaces all of these, so that a map output of one region costs one row.
 """
 
 import asyncio

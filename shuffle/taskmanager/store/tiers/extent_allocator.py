@@ -1,5 +1,8 @@
 """Allocates extents in one address space, without any I/O.
 
+Extents have any length. With a fixed one, a thousand small map outputs would waste most of the
+space, and a range of subpartitions would not be one contiguous read.
+
 The space below the *frontier* has been used before: its pages are resident in memory, or its blocks
 allotted on disk, so writing there again is several times cheaper than touching fresh space. The
 space above is cold. An allocation takes the best fitting hole below the frontier (the lowest one
