@@ -199,13 +199,11 @@ charts: setup ## results of benchmarks into benchmarks/reference, and their char
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: settings, errors, metrics, network cases, survivors of mutations, man page
+docs: setup ## regenerate what is generated: settings, errors, metrics, man page
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
 	$(BIN)/python -m tools.docs.metrics_page
-	$(BIN)/python -m tools.docs.network_cases
-	$(BIN)/python -m tools.mutate --page
 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean

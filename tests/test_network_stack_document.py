@@ -25,7 +25,6 @@ DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [
     path.relative_to(DOCS).as_posix()
     for path in sorted([*(DOCS / "internals").glob("*.md"), *(DOCS / "decisions").glob("*.md")])
-    if path.name != "network-cases.md"  # generated, and compared with its source
 ]
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(

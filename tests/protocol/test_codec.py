@@ -32,7 +32,6 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.network_case(19)
 @given(MESSAGES)
 def test_round_trip(message: m.Message) -> None:
     control = codec.encode(message)[PREFIX_BYTES:]

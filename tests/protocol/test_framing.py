@@ -55,7 +55,6 @@ def test_a_frame_in_one_read(frame: Frame, tail_bytes: int) -> None:
     assert not decoder.in_frame
 
 
-@pytest.mark.network_case(18)
 @EVERY_MESSAGE
 @TAIL
 def test_a_frame_byte_by_byte(frame: Frame, tail_bytes: int) -> None:
@@ -103,7 +102,6 @@ def test_one_read_brings_many_small_messages() -> None:
     assert sink.frames == frames
 
 
-@pytest.mark.network_case(18)
 def test_any_single_cut_of_two_frames_with_payload() -> None:
     frames: list[Frame] = [(m.RegionData(1, 0), b"first payload" * 10), NEXT]
     data = wire(*frames)

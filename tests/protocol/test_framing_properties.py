@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +26,6 @@ def _memory_by(pattern: list[bool]) -> Iterator[bool]:
         yield True
 
 
-@pytest.mark.network_case(18)
 @settings(max_examples=300)
 @given(FRAMES, FRACTIONS, TAILS, PATTERNS)
 def test_any_cuts_give_the_same_frames(
@@ -50,7 +48,6 @@ def test_any_cuts_give_the_same_frames(
         assert asked == with_payload
 
 
-@pytest.mark.network_case(18)
 @given(FRAMES, st.integers(1, 40), TAILS)
 def test_reads_of_few_bytes_give_the_same_frames(
     frames: list[Frame], read_bytes: int, tail_bytes: int

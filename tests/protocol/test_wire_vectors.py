@@ -68,7 +68,6 @@ def test_message_encodes_to_the_golden_bytes(vector: dict[str, Any]) -> None:
     assert head[PREFIX_BYTES:].hex() == vector["control_hex"]
 
 
-@pytest.mark.network_case(19)
 @_named("messages")
 def test_golden_bytes_decode_to_the_message(vector: dict[str, Any]) -> None:
     control = bytes.fromhex(vector["control_hex"])

@@ -1,4 +1,4 @@
-"""`make mutate`: its changes of code, its choice of tests, its memory, its table of survivors."""
+"""`make mutate`: its changes of code, its choice of tests, its memory, its survivors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.mutate.__main__ import main, sample, try_all
 from tools.mutate.operators import mutations_of
 from tools.mutate.recording import Recording
 from tools.mutate.results import Results
-from tools.mutate.survivors import PAGE, Survivor, entry_of, known_survivors, page_with, unexplained
+from tools.mutate.survivors import entry_of, known_survivors, unexplained
 from tools.mutate.working_copy import WorkingCopy
 
 ROOT = Path(__file__).parents[2]
@@ -179,14 +179,6 @@ def test_every_known_survivor_is_still_a_mutation_and_has_a_reason():
     assert not [one for one in known if not one.reason.strip()]
     names = [one._replace(reason="") for one in known]
     assert len(set(names)) == len(names)
-
-
-def test_the_page_has_the_table_of_the_known_survivors():
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert text == page_with(text, known_survivors()), "run make docs"
-    with_another = page_with(text, [Survivor("m.py", "f", "a | b", "∅", "Equal.")])
-    assert "| `m.py` | `f` | `a \\| b` | removed | Equal. |\n" in with_another
-    assert page_with(with_another, known_survivors()) == text
 
 
 def test_a_place_without_modules_is_refused():

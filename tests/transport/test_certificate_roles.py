@@ -24,8 +24,6 @@ from sluice.transport.certificate_roles import (
 )
 from sluice.transport.config import TransportConfig
 
-pytestmark = pytest.mark.network_case(20)
-
 KEY = ec.generate_private_key(ec.SECP256R1())
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH

@@ -13,8 +13,6 @@ from sluice.transport.connector import Address
 from tests.support.certificates import Authority
 from tests.support.peers import a_config, a_service, end, open_client, until
 
-pytestmark = pytest.mark.network_case(20)
-
 RULES = ("peer = DNS:tm*.example", "driver, producer of etl-* = DNS:etl.example")
 PEER: dict[str, Any] = {"role": ROLE_PEER, "application_id": ""}
 DRIVER: dict[str, Any] = {"role": ROLE_DRIVER, "application_id": "etl-1"}

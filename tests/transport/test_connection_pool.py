@@ -65,7 +65,6 @@ class Factory:
         return client
 
 
-@pytest.mark.network_case(17)
 async def test_ten_users_at_once_share_one_connection() -> None:
     factory = Factory()
     pool = ConnectionPool(factory)
@@ -85,7 +84,6 @@ async def test_ten_users_at_once_share_one_connection() -> None:
     assert len(pool) == 0
 
 
-@pytest.mark.network_case(17)
 async def test_ten_users_at_once_share_one_real_connection() -> None:
     async def factory(address: Address) -> RealClient:
         connection, _ = await connect(address, a_hello(), RecordingHandler, a_config(), SEGMENT)
@@ -124,7 +122,6 @@ class RealClient:
         self.handler.connection.close()
 
 
-@pytest.mark.network_case(17)
 async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
     factory = Factory(failures=[0, 1])
     pool = ConnectionPool(factory)
@@ -142,7 +139,6 @@ async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
     pool.release(A, client)
 
 
-@pytest.mark.network_case(17)
 @pytest.mark.parametrize(("failures", "succeeds"), [(2, True), (3, False)])
 async def test_users_that_retry_twice(failures: int, succeeds: bool) -> None:
     factory = Factory(failures=range(failures), at_once=True)
@@ -245,7 +241,6 @@ async def test_all_cancelled_leave_nothing_behind(turns_before_cancel: int) -> N
     assert all(client.closing for client in factory.clients)
 
 
-@pytest.mark.network_case(17)
 async def test_a_cancelled_attempt_is_not_kept() -> None:
     factory = Factory()
     pool = ConnectionPool(factory)
@@ -263,7 +258,6 @@ async def test_a_cancelled_attempt_is_not_kept() -> None:
     pool.release(A, client)
 
 
-@pytest.mark.network_case(17)
 async def test_a_closing_client_is_replaced_and_its_users_do_not_count() -> None:
     factory = Factory(at_once=True)
     pool = ConnectionPool(factory)

@@ -95,7 +95,6 @@ class FirstConnectionsFail:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-@pytest.mark.network_case(17)
 @pytest.mark.parametrize(("failures", "succeeds"), [(2, True), (3, False)])
 async def test_two_failures_with_two_retries_succeed_and_three_fail(
     failures: int, succeeds: bool
@@ -133,7 +132,6 @@ async def test_without_retries_the_first_failure_counts() -> None:
             await a_pool(a_config(connect_retries=0)).acquire(address)
 
 
-@pytest.mark.network_case(17)
 async def test_an_idle_connection_serves_the_next_user() -> None:
     async with a_service() as service:
         pool = a_pool(a_config(peer_idle_timeout_seconds=LONG_SECONDS))
@@ -148,7 +146,6 @@ async def test_an_idle_connection_serves_the_next_user() -> None:
         await first.handler.until_lost()
 
 
-@pytest.mark.network_case(17)
 async def test_a_connection_closed_while_idle_is_replaced() -> None:
     async with a_service() as service:
         pool = a_pool(a_config(peer_idle_timeout_seconds=LONG_SECONDS))
@@ -166,7 +163,6 @@ async def test_a_connection_closed_while_idle_is_replaced() -> None:
         await fresh.handler.until_lost()
 
 
-@pytest.mark.network_case(6, 17)
 @pytest.mark.parametrize("idle_seconds", [0, SHORT_SECONDS])
 async def test_the_last_user_or_the_end_of_the_idle_time_says_goodbye(idle_seconds: float) -> None:
     async with a_service() as service:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from sluice.transport.config import TransportConfig
 
-pytestmark = pytest.mark.network_case(20)
-
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Change = Callable[["Given"], dict[str, Any]]
 
-pytestmark = pytest.mark.network_case(20)
-
 
 class Given:
     """Good settings, to be spoilt."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from sluice.transport.config import TransportConfig
 
-pytestmark = pytest.mark.network_case(20)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operate" / "tls.md"
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from sluice.transport.config import TransportConfig
     from sluice.transport.connector import Address
 
-pytestmark = pytest.mark.network_case(20)
 
 EVENT = RegionData(0, 0)
 PRODUCER = {"role": ROLE_PRODUCER, "application_id": "app"}

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sluice.transport.tls import ReloadingTls
     from tests.support.peers import Service
 
-pytestmark = pytest.mark.network_case(20)
 
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 

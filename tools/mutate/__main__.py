@@ -19,7 +19,7 @@ from tools.mutate.operators import Mutation, mutations_of
 from tools.mutate.processes import ROOT, Run, preload, start_recording, start_tests
 from tools.mutate.recording import Recording
 from tools.mutate.results import Results, Verdict
-from tools.mutate.survivors import PAGE, entry_of, known_survivors, page_with, unexplained
+from tools.mutate.survivors import entry_of, known_survivors, unexplained
 from tools.mutate.working_copy import CODE, DATA_PATH_TESTS, WorkingCopy, digest_of, files_of
 
 if TYPE_CHECKING:
@@ -58,9 +58,6 @@ LOOK_AGAIN_SECONDS: Final = 0.01
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
-    if options.page:
-        write_page()
-        return 0
     modules = modules_of(options.modules or CENTRAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what runs is ended too
     directory = ROOT / options.directory
@@ -105,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=2, help="runs of tests at a time")
     add("--directory", default="build/mutate", help="for copies and results")
     add("--again", action="store_true", help="those that were tried before, instead of a sample")
-    add("--page", action="store_true", help=f"only write the table of {PAGE}")
     return parser
 
 
@@ -315,12 +311,6 @@ def report(chosen: list[Mutation], results: Results) -> int:
         for mutation in strange:
             print(entry_of(mutation))
     return 1 if strange else 0
-
-
-def write_page() -> None:
-    """Write the table of known survivors into the page of the documentation."""
-    path = ROOT / PAGE
-    path.write_text(page_with(path.read_text(encoding="utf-8"), known_survivors()), "utf-8")
 
 
 if __name__ == "__main__":

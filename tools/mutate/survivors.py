@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from tools.mutate.operators import Mutation
 
 KNOWN: Final = Path(__file__).with_name("survivors.toml")
-PAGE: Final = Path("docs/internals/mutation.md")
-BEGIN: Final = "<!-- table of survivors: make mutate -->\n"
-END: Final = "<!-- end of the table -->\n"
 
 
 class Survivor(NamedTuple):
@@ -78,20 +75,3 @@ def _literal(text: str) -> str:
         return f"'{text}'"
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def page_with(text: str, known: list[Survivor]) -> str:
-    """Return the page with the table of the known survivors."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    rows = [
-        f"| `{each.module}` | `{each.function}` | {_code(each.original)} | {_code(each.mutated)}"
-        f" | {each.reason} |\n"
-        for each in sorted(known)
-    ]
-    head = "| module | function | code | instead | reason |\n|---|---|---|---|---|\n"
-    return f"{before}{BEGIN}\n{head}{''.join(rows)}\n{END}{after}"
-
-
-def _code(text: str) -> str:
-    return "removed" if text == "∅" else f"`{text.replace('|', chr(92) + '|')}`"

@@ -16,8 +16,6 @@ from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.api_clients import api_clients
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 
-pytestmark = pytest.mark.network_case(30)
-
 READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 BOTH_TIERS = pytest.mark.parametrize(
     "memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"]

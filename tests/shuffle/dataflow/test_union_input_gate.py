@@ -38,7 +38,6 @@ async def test_channels_are_numbered_consecutively():
     union.release()
 
 
-@pytest.mark.network_case(32)
 async def test_gates_take_turns_however_many_channels_they_have():
     union, gates = await a_union(1, 20)
     for gate in gates:
@@ -60,7 +59,6 @@ async def test_data_from_before_the_union_is_read():
     union.release()
 
 
-@pytest.mark.network_case(31)
 async def test_a_gate_with_a_priority_event_comes_first():
     union, gates = await a_union(1, 1)
     gates[0].views[0].put(b"1", b"2")

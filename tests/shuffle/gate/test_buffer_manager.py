@@ -49,7 +49,6 @@ class Rig:
         assert self.network_pool.available_segments == 64
 
 
-@pytest.mark.network_case(3)
 def test_backlog_takes_floating_buffers_and_then_waits_for_more():
     """Floating buffers meet the backlog while there are some; one listener awaits more."""
     rig = Rig(floating=8)
@@ -68,7 +67,6 @@ def test_backlog_takes_floating_buffers_and_then_waits_for_more():
     rig.check_all_back()
 
 
-@pytest.mark.network_case(11)
 def test_fourteen_floating_two_exclusive_and_a_growing_backlog():
     """Never more than required: a surplus floating buffer goes for an exclusive one."""
     rig = Rig(floating=14)
@@ -118,7 +116,6 @@ def test_credit_follows_every_buffer_that_becomes_available():
     rig.check_all_back()
 
 
-@pytest.mark.network_case(11)
 def test_a_floating_buffer_goes_to_the_channel_that_waits():
     """Each listener is served once."""
     rig = Rig(floating=2)
@@ -167,7 +164,6 @@ def test_a_channel_works_with_exclusive_buffers_alone():
     assert network_pool.available_segments == 4
 
 
-@pytest.mark.network_case(25)
 @pytest.mark.parametrize("released_first", [True, False])
 def test_buffers_taken_before_the_release_are_recycled_after_it(released_first):
     rig = Rig(floating=3)
@@ -187,7 +183,6 @@ def test_buffers_taken_before_the_release_are_recycled_after_it(released_first):
     rig.check_all_back()
 
 
-@pytest.mark.network_case(25)
 def test_a_payload_of_several_buffers_takes_neighbours_as_one_piece():
     rig = Rig(floating=8)
     rig.manager.on_backlog(6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from sluice.shuffle.memory.buffer import BufferGroup
     from sluice.shuffle.partition.view import OutgoingBuffer
 
-pytestmark = pytest.mark.network_case(7, 25)
 
 SEGMENTS = 16
 CHANNELS = 3

@@ -90,7 +90,6 @@ async def a_rig(tmp_path, producer):
             await asyncio.sleep(0)  # cancelled tasks end in the next turn
 
 
-@pytest.mark.network_case(32)
 async def test_messages_sent_to_an_unknown_channel_reach_the_producer(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.gate.send_task_event(1, b"first")
@@ -101,7 +100,6 @@ async def test_messages_sent_to_an_unknown_channel_reach_the_producer(tmp_path, 
         assert rig.heard == [(1, b"first"), (2, b""), (3, b"third")]
 
 
-@pytest.mark.network_case(31)
 async def test_a_priority_event_is_read_before_the_data_that_waits(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.connect()
@@ -115,7 +113,6 @@ async def test_a_priority_event_is_read_before_the_data_that_waits(tmp_path, pro
         assert seen == [(0, "priority event"), (0, full), (0, b"2")]
 
 
-@pytest.mark.network_case(10)
 async def test_a_blocking_event_stops_the_channel_until_the_gate_resumes_it(tmp_path, producer):
     async with a_rig(tmp_path, producer) as rig:
         rig.connect()

@@ -30,7 +30,6 @@ async def a_gate(channels: int) -> HandFilledGate:
     return await opened(HandFilledGate(channels))
 
 
-@pytest.mark.network_case(32)
 @pytest.mark.parametrize("order", ["one by one", "all at once", "random"])
 async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
     """Whatever the order in which the data came."""
@@ -52,7 +51,6 @@ async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
     gate.release()
 
 
-@pytest.mark.network_case(32)
 async def test_a_channel_that_gets_data_again_is_queued_last():
     gate = await a_gate(3)
     for channel in range(3):
@@ -63,7 +61,6 @@ async def test_a_channel_that_gets_data_again_is_queued_last():
     gate.release()
 
 
-@pytest.mark.network_case(32)
 async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again():
     gate = await a_gate(2)
     gate.views[0].end()
@@ -98,7 +95,6 @@ async def test_only_the_end_event_ends_a_channel():
     gate.release()
 
 
-@pytest.mark.network_case(31)
 async def test_the_channel_with_a_priority_event_is_served_first():
     """The event is read first, the rest in order, and the others keep their turns."""
     gate = await a_gate(3)
@@ -119,7 +115,6 @@ async def test_the_channel_with_a_priority_event_is_served_first():
     gate.release()
 
 
-@pytest.mark.network_case(31)
 async def test_priority_events_of_several_channels_come_in_their_order():
     gate = await a_gate(3)
     gate.views[0].put(b"x")
@@ -135,7 +130,6 @@ async def test_priority_events_of_several_channels_come_in_their_order():
     gate.release()
 
 
-@pytest.mark.network_case(31)
 async def test_a_priority_event_wakes_a_reader_of_a_gate_without_data():
     gate = await a_gate(2)
     reading = asyncio.ensure_future(gate.next_buffer_or_event())
@@ -146,7 +140,6 @@ async def test_a_priority_event_wakes_a_reader_of_a_gate_without_data():
     gate.release()
 
 
-@pytest.mark.network_case(10)
 async def test_a_blocked_channel_waits_for_its_resumption_and_the_others_go_on():
     gate = await a_gate(2)
     gate.views[0].put_event("barrier", BLOCKING_EVENT)
@@ -211,7 +204,6 @@ async def test_a_reader_that_never_waits_yields_to_the_loop():
 PUT, PRIORITY, END, TAKE = "put", "priority", "end", "take"
 
 
-@pytest.mark.network_case(31, 32)
 @given(
     st.integers(1, 4).flatmap(
         lambda channels: st.tuples(

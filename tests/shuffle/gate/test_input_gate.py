@@ -73,7 +73,6 @@ async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_
             assert await gate.next_buffer_or_event() is None
 
 
-@pytest.mark.network_case(32)
 async def test_channels_with_data_are_read_in_turn(tmp_path):
     """Reads of two channels differ by at most 1."""
     async with mini_cluster(tmp_path, 1) as cluster:
@@ -89,7 +88,6 @@ async def test_channels_with_data_are_read_in_turn(tmp_path):
                 assert max(reads) - min(reads) <= 1
 
 
-@pytest.mark.network_case(32)
 async def test_a_late_notification_does_not_queue_an_ended_channel(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         await cluster.write(0, 1, [[b"x"]])
@@ -112,7 +110,6 @@ async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
         assert content == [b"late"]
 
 
-@pytest.mark.network_case(30)
 async def test_a_failed_channel_raises_again_and_does_not_hide_the_others(tmp_path):
     """An error, never a hang."""
     async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.05) as cluster:

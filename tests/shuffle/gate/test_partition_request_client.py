@@ -133,7 +133,6 @@ async def test_a_request_names_the_subpartitions_and_the_initial_credit(rig):
     ]
 
 
-@pytest.mark.network_case(5)
 async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
     """Two channels with two credits each; credit accumulates while nothing can be written."""
     first, second = rig.channel(), rig.channel()
@@ -158,7 +157,6 @@ async def test_credit_is_one_sum_a_channel_and_a_turn(rig):
     assert rig.connection.take(AddCredit) == [AddCredit(0, 2)]
 
 
-@pytest.mark.network_case(6)
 async def test_no_credit_after_release_end_or_failure(rig):
     released, ended, failed = rig.channel(), rig.channel(), rig.channel()
     for channel in range(3):
@@ -181,7 +179,6 @@ async def test_no_credit_after_release_end_or_failure(rig):
     assert failed.failure.map_attempt_id == 4
 
 
-@pytest.mark.network_case(6)
 async def test_closing_says_goodbye_once(rig):
     rig.client.close()
     rig.client.close()
@@ -191,7 +188,6 @@ async def test_closing_says_goodbye_once(rig):
         rig.client.request(RemoteInputChannel(lambda: None), SubpartitionRange(KEY, 0, 1), [1])
 
 
-@pytest.mark.network_case(7)
 async def test_data_for_a_removed_channel_is_discarded(rig):
     """Also data that was arriving; the cancel went out with the removal; memory is back."""
     channel = rig.channel()
@@ -206,7 +202,6 @@ async def test_data_for_a_removed_channel_is_discarded(rig):
     assert rig.pool.available_segments + rig.floating.idle_segments == 32
 
 
-@pytest.mark.network_case(4)
 async def test_data_without_a_free_buffer_fails_that_channel(rig):
     """The other channels and the connection live on."""
     greedy, good = rig.channel(), rig.channel()
@@ -220,7 +215,6 @@ async def test_data_without_a_free_buffer_fails_that_channel(rig):
     assert read(good) == b"fine"
 
 
-@pytest.mark.network_case(12)
 async def test_a_gap_cancels_that_channel(rig):
     broken, good = rig.channel(), rig.channel()
     rig.receive(0, 0, b"x")
@@ -232,7 +226,6 @@ async def test_a_gap_cancels_that_channel(rig):
     assert read(good) == b"fine"
 
 
-@pytest.mark.network_case(16)
 async def test_the_loss_of_the_connection_fails_every_channel(rig):
     """Also a channel whose buffer was arriving."""
     channels = [rig.channel(), rig.channel()]
@@ -304,7 +297,6 @@ async def test_a_bad_event_fails_its_channel_and_no_other(rig):
     assert good.next_buffer(0) == (encode_event(EndOfData()), None, EVENT)
 
 
-@pytest.mark.network_case(31)
 async def test_a_priority_event_among_normal_ones(rig):
     """Its sequence number follows its place on the wire; it is read first."""
     channel = rig.channel()
@@ -349,7 +341,6 @@ async def test_a_blocking_event_and_its_resumption(rig):
         channel.resume_consumption()
 
 
-@pytest.mark.network_case(32)
 async def test_messages_to_the_producer_before_the_request_follow_it(rig):
     channel = RemoteInputChannel(lambda: None)
     rig.channels.append(channel)
@@ -418,7 +409,6 @@ async def test_numbers_are_unique_while_in_use(rig):
     assert rig.channel().number == 2
 
 
-@pytest.mark.network_case(16)
 async def test_a_channel_that_fails_does_not_touch_the_others(rig):
     one, other = rig.channel(), rig.channel()
     one.fail(SluiceError("a local error"))

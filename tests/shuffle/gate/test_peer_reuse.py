@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pytest
-
 from benchmarks.wire_clients import read_gate
 from sluice.protocol.messages import ROLE_PEER
 from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
@@ -21,7 +19,6 @@ def no_local_pools(pool: NetworkBufferPool) -> bool:
     return not pool.statistics().local_pools
 
 
-@pytest.mark.network_case(6, 17)
 async def test_successive_gates_share_a_connection(tmp_path):
     """On the disk tier, whose reads take segments of the connection."""
     async with mini_cluster(

@@ -8,8 +8,6 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from sluice.protocol.messages import DATA, EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
@@ -35,8 +33,6 @@ BUFFERS_OF_OVERLOADED = 16
 """More than its channels hold on the receiving side (2 exclusive each, 8 floating)."""
 PATIENCE_SECONDS = 30
 SETTINGS: dict[str, Any] = {"network_segments": 512, "memory_tier_bytes": 64 << 20}
-
-pytestmark = pytest.mark.network_case(14, 32)
 
 
 def home(task: int) -> int:

@@ -73,7 +73,6 @@ def rig():
     rig.check_all_back()
 
 
-@pytest.mark.network_case(2)
 def test_data_with_backlog_two(rig):
     """One buffer is queued; the channel requires two more than its initial credit."""
     rig.data(b"x", backlog=2)
@@ -85,7 +84,6 @@ def test_data_with_backlog_two(rig):
     assert rig.channel.backlog == 3
 
 
-@pytest.mark.network_case(1)
 def test_empty_data_keeps_its_credit_and_its_place(rig):
     """Sequence and backlog are handled; the credit is free again when the buffer is read."""
     rig.data(b"", backlog=1)
@@ -102,7 +100,6 @@ def test_empty_data_keeps_its_credit_and_its_place(rig):
     assert rig.channel.credit.granted + rig.channel.credit.unannounced >= 2
 
 
-@pytest.mark.network_case(1, 4)
 def test_empty_data_without_credit_fails_the_channel_only(rig):
     rig.data(b"")
     rig.data(b"")
@@ -110,7 +107,6 @@ def test_empty_data_without_credit_fails_the_channel_only(rig):
     assert rig.channel.failure.code is ErrorCode.CREDIT_EXCEEDED
 
 
-@pytest.mark.network_case(4)
 def test_data_without_a_free_buffer(rig):
     """There is no memory for it; the peer client fails the channel."""
     rig.data(b"a")
@@ -118,7 +114,6 @@ def test_data_without_a_free_buffer(rig):
     assert rig.channel.take_buffers(1) is None
 
 
-@pytest.mark.network_case(12)
 def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
     """0, then 29: buffers that waited are dropped, the next read raises."""
     rig.data(b"a", sequence_number=0)
@@ -132,14 +127,12 @@ def test_a_gap_in_sequence_numbers_fails_the_channel(rig):
     assert rig.buffers.available == 0
 
 
-@pytest.mark.network_case(12)
 def test_a_repeated_sequence_number_is_a_gap_too(rig):
     rig.data(b"a", sequence_number=0)
     rig.data(b"a", sequence_number=0)
     assert rig.channel.failure.code is ErrorCode.SEQUENCE_GAP
 
 
-@pytest.mark.network_case(12)
 def test_sequence_numbers_wrap(rig):
     rig.channel._next_sequence_number = 2**32 - 1
     rig.data(b"a", sequence_number=2**32 - 1)
@@ -211,7 +204,6 @@ def test_a_buffer_being_read_is_not_extended(rig):
         buffer.release()
 
 
-@pytest.mark.network_case(6, 7)
 def test_data_that_arrives_after_the_release_is_recycled_without_credit(rig):
     """Also a buffer that was being received when the channel was released."""
     arriving = rig.channel.take_buffers(1)

@@ -98,7 +98,6 @@ def test_an_event_that_does_not_fit_the_wire_is_refused_on_every_channel(make, e
     channel.send_task_event(MAX_U32, bytes(MAX_EVENT_BYTES))
 
 
-@pytest.mark.network_case(32)
 def test_a_local_channel_keeps_events_until_its_partition_is_found():
     producer = Producer()
     channel = a_local_channel(producer.hear)

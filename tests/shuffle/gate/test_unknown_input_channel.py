@@ -41,7 +41,6 @@ def test_an_unknown_channel_gives_nothing_and_is_never_blocked():
         channel.resume_consumption()
 
 
-@pytest.mark.network_case(32)
 async def test_events_kept_for_an_unknown_channel_are_delivered_when_it_becomes_known():
     gate = HandFilledGate()
     producer = Producer()
@@ -56,7 +55,6 @@ async def test_events_kept_for_an_unknown_channel_are_delivered_when_it_becomes_
     gate.release()
 
 
-@pytest.mark.network_case(32)
 async def test_events_kept_for_an_unknown_channel_are_bounded_and_the_others_get_theirs():
     gate = HandFilledGate()
     producer = Producer()
@@ -205,7 +203,6 @@ async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
         assert done.idle_seconds > 0
 
 
-@pytest.mark.network_case(13, 32)
 async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
     async with (
         mini_cluster(tmp_path, 1, partition_request_timeout_seconds=DEADLINE_SECONDS) as cluster,

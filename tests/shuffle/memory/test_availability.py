@@ -61,7 +61,6 @@ async def test_segments_recycled_together_wake_a_waiting_task():
     await done(task)
 
 
-@pytest.mark.network_case(24)
 async def test_only_a_recycle_that_brings_a_channel_below_its_maximum_wakes():
     network = NetworkBufferPool(10, 64)
     local = network.create_local_pool("a", 1, 4, max_buffers_per_channel=2)
@@ -122,7 +121,6 @@ async def test_the_end_of_another_pool_wakes_a_waiting_task():
     await done(task)
 
 
-@pytest.mark.network_case(23)
 @pytest.mark.parametrize("end", ["cancel", "expire"])
 async def test_an_exclusive_request_that_ends_without_its_segments_wakes_a_waiting_task(end):
     network = NetworkBufferPool(6, 64)

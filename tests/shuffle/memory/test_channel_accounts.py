@@ -9,8 +9,6 @@ from tests.shuffle.memory.rig import take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
-pytestmark = pytest.mark.network_case(24)
-
 
 def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
     network = NetworkBufferPool(20, 64)

@@ -55,7 +55,6 @@ def test_room_and_wanted_segments_follow_from_the_bounds():
 # ---- shares
 
 
-@pytest.mark.network_case(22)
 @given(spare=st.integers(0, 5000), rooms=st.lists(st.integers(1, 400), max_size=60))
 def test_shares_are_even_capped_and_use_all_that_can_be_used(spare, rooms):
     rooms.sort()
@@ -81,7 +80,6 @@ class Pool:
 STEPS = st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(0, 200))
 
 
-@pytest.mark.network_case(22)
 @given(steps=st.lists(STEPS, max_size=40))
 def test_a_share_that_is_left_out_has_not_changed(steps):
     """Pools come and go and the spare segments change: each pool knows its share at any time."""

@@ -64,7 +64,6 @@ def test_recycling_to_another_pool_is_a_typed_error():
     assert (one.lent_segments, two.idle_segments) == (1, 0)
 
 
-@pytest.mark.network_case(24)
 def test_a_waiting_listener_is_served_first_and_cannot_be_overtaken():
     network = NetworkBufferPool(2, 64)
     local, segments = drained(network)
@@ -234,7 +233,6 @@ def test_a_listener_may_queue_itself_again():
 # ---- destroy
 
 
-@pytest.mark.network_case(24)
 def test_destroy_gives_idle_segments_back_and_calls_each_listener_once():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
@@ -263,7 +261,6 @@ def test_destroy_gives_idle_segments_back_and_calls_each_listener_once():
     conserved(network)
 
 
-@pytest.mark.network_case(24)
 def test_a_listener_called_by_destroy_may_cancel_the_others():
     network = NetworkBufferPool(1, 64)
     local, _ = drained(network)

@@ -90,7 +90,6 @@ def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools
     conserved(network)
 
 
-@pytest.mark.network_case(24)
 def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
@@ -185,7 +184,6 @@ async def test_destroy_fails_a_waiting_request():
         await local.request_segment(LONG_SECONDS)
 
 
-@pytest.mark.network_case(25)
 async def test_concurrent_release_and_arrival_lose_no_segment():
     """Tasks, cancels and destroys coincide."""
     network = NetworkBufferPool(8, 64)

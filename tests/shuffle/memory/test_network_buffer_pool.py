@@ -45,7 +45,6 @@ def test_a_pool_without_memory_is_refused(total, size):
     assert caught.value.limit == 1
 
 
-@pytest.mark.network_case(23)
 def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     pool = NetworkBufferPool(10, 64)
     pool.create_local_pool("a", 4)
@@ -74,7 +73,6 @@ def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
 # ---- distribution
 
 
-@pytest.mark.network_case(22)
 def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     pool = NetworkBufferPool(10, 64)
     first = pool.create_local_pool("first", 1)
@@ -94,7 +92,6 @@ def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     assert sizes(second) == [10]
 
 
-@pytest.mark.network_case(22)
 def test_fixed_pools_keep_their_size():
     pool = NetworkBufferPool(10, 64)
     fixed = pool.create_local_pool("fixed", 3, 3)
@@ -107,7 +104,6 @@ def test_fixed_pools_keep_their_size():
     assert sizes(fixed) == [3]
 
 
-@pytest.mark.network_case(22)
 def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
     pool = NetworkBufferPool(20, 64)
     small = pool.create_local_pool("small", 1, 3)
@@ -119,7 +115,6 @@ def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
     assert sizes(large, unbounded) == [8, 12]
 
 
-@pytest.mark.network_case(24)
 def test_limits_move_at_once_and_segments_follow_lazily():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
@@ -170,7 +165,6 @@ def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
     assert sizes(*gates[:3]) == ceilings[:3]
 
 
-@pytest.mark.network_case(22)
 def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
     rng = random.Random(22)
     for _ in range(1000):
@@ -211,7 +205,6 @@ def check_distribution(pool, alive, exclusive):
 # ---- exclusive segments
 
 
-@pytest.mark.network_case(23)
 def test_exclusive_request_is_all_or_nothing():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
@@ -253,7 +246,6 @@ def test_a_segment_of_a_local_pool_is_refused_as_an_exclusive_one():
     assert conserved(pool).out_segments == 2
 
 
-@pytest.mark.network_case(23)
 async def test_exclusive_request_times_out_with_a_typed_error_and_without_effect():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 1)

@@ -9,8 +9,6 @@ from tests.shuffle.memory.rig import conserved, keeping, take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
-pytestmark = pytest.mark.network_case(24)
-
 
 def test_at_the_limit_the_overdraft_is_lent_and_no_more():
     network = NetworkBufferPool(20, 64)

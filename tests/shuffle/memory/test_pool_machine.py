@@ -20,9 +20,6 @@ from sluice.shuffle.memory import (
 TIMEOUT_SECONDS = 10.0
 
 
-pytestmark = pytest.mark.network_case(22, 25)
-
-
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Time passes only when the machine says so."""
 

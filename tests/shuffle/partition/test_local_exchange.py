@@ -132,7 +132,6 @@ def test_an_error_that_is_raised_again_and_again_keeps_no_frames(rig):
     assert depths[4:] == depths[:2]
 
 
-@pytest.mark.network_case(9, 10, 31)
 async def test_over_a_connection_events_need_no_credit_and_are_numbered_as_they_go(rig):
     """Sequence numbers follow the order of sending, so overtaking leaves no gap in them."""
     connection: Any = FakeConnection()

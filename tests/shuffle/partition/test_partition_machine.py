@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -288,7 +287,6 @@ class PartitionMachine(RuleBasedStateMachine):
         return [builder for builder in self.open.values() if not builder.is_finished]
 
 
-@pytest.mark.network_case(25, 29)
 class TestPartitionMachine(PartitionMachine.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(
         max_examples=100,

@@ -111,7 +111,6 @@ def test_a_record_goes_from_builder_to_reader(rig):
     builder.finish()
 
 
-@pytest.mark.network_case(29)
 def test_a_broadcast_buffer_is_stored_once(rig):
     views = rig.views()
     builder = rig.write(b"all", ALL_SUBPARTITIONS)
@@ -128,7 +127,6 @@ def test_a_broadcast_buffer_is_stored_once(rig):
     assert rig.pool.lent_segments == 0
 
 
-@pytest.mark.network_case(29)
 def test_a_broadcast_event_follows_the_buffers_that_were_open(rig):
     views = rig.views()
     for subpartition in range(3):
@@ -142,7 +140,6 @@ def test_a_broadcast_event_follows_the_buffers_that_were_open(rig):
     ]
 
 
-@pytest.mark.network_case(29)
 def test_a_broadcast_event_follows_the_broadcast_buffer_that_was_open(rig):
     views = rig.views()
     builder = rig.write(b"record", ALL_SUBPARTITIONS)
@@ -151,7 +148,6 @@ def test_a_broadcast_event_follows_the_broadcast_buffer_that_was_open(rig):
     assert [contents(view) for view in views] == [[b"record", b"event"]] * 3
 
 
-@pytest.mark.network_case(29)
 def test_alternating_broadcast_and_unicast_keeps_the_order_of_each_channel(rig):
     views = rig.views()
     builders = [

@@ -32,7 +32,6 @@ def rig():
 # ---- notifications and backlog --------------------------------------------------------------
 
 
-@pytest.mark.network_case(27)
 def test_flushing_twice_with_one_unfinished_buffer_tells_the_reader_once(rig):
     view = rig.view()
     builder = rig.open(b"abc")
@@ -56,7 +55,6 @@ def test_flushing_twice_with_one_unfinished_buffer_tells_the_reader_once(rig):
     assert rig.pool.lent_segments == 0
 
 
-@pytest.mark.network_case(27)
 def test_adding_a_finished_buffer_tells_the_reader_once(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
@@ -74,7 +72,6 @@ def test_adding_a_finished_buffer_tells_the_reader_once(rig):
     assert (rig.told.take(), view.backlog) == (1, 1)
 
 
-@pytest.mark.network_case(27)
 def test_an_open_buffer_that_is_finished_tells_the_reader(rig):
     view = rig.view()
     first = rig.open(b"a")
@@ -88,7 +85,6 @@ def test_an_open_buffer_that_is_finished_tells_the_reader(rig):
     assert [read(view), read(view)] == [b"a", b"b"]
 
 
-@pytest.mark.network_case(27)
 def test_adding_behind_an_open_buffer_finishes_it(rig):
     """This rule keeps the order of the channel, whatever is added."""
     view = rig.view()
@@ -104,7 +100,6 @@ def test_adding_behind_an_open_buffer_finishes_it(rig):
     assert read(view) == b"b"
 
 
-@pytest.mark.network_case(27)
 def test_a_flush_behind_finished_buffers_only_raises_the_backlog(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
@@ -118,7 +113,6 @@ def test_a_flush_behind_finished_buffers_only_raises_the_backlog(rig):
     assert view.backlog == 0
 
 
-@pytest.mark.network_case(27)
 def test_empty_buffers_are_not_kept(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b""))
@@ -131,7 +125,6 @@ def test_empty_buffers_are_not_kept(rig):
     assert read(view) == b"x"
 
 
-@pytest.mark.network_case(27)
 def test_a_second_view_is_refused_and_so_is_adding_after_the_end(rig):
     view = rig.view()
     with pytest.raises(SubpartitionAlreadyConsumed, match="subpartition 0"):
@@ -168,7 +161,6 @@ def test_a_view_of_an_empty_subpartition_is_not_told(rig):
 # ---- credit and events ----------------------------------------------------------------------
 
 
-@pytest.mark.network_case(8)
 def test_data_needs_credit(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
@@ -178,7 +170,6 @@ def test_data_needs_credit(rig):
     assert read(view, 1) == b"a"
 
 
-@pytest.mark.network_case(9)
 def test_an_event_needs_no_credit(rig):
     view = rig.view()
     rig.subpartition.add_event(b"event", EVENT)
@@ -199,7 +190,6 @@ def test_an_event_behind_a_buffer_that_was_read_needs_no_credit(rig):
     assert view.next_buffer(0).payload == b"event"
 
 
-@pytest.mark.network_case(10)
 def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
@@ -234,7 +224,6 @@ def test_resuming_an_empty_subpartition_does_not_tell_its_reader(rig):
     assert rig.told.take() == 1
 
 
-@pytest.mark.network_case(31)
 def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"1"))
@@ -252,7 +241,6 @@ def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
     assert [read(view) for _ in range(4)] == [b"1", b"2", b"3", None]
 
 
-@pytest.mark.network_case(31)
 def test_a_priority_event_does_not_end_the_open_buffer(rig):
     view = rig.view()
     builder = rig.open(b"a")

@@ -38,7 +38,6 @@ def taken(consumer) -> bytes:
     return content
 
 
-@pytest.mark.network_case(26)
 def test_a_consumer_sees_only_what_is_committed(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
@@ -58,7 +57,6 @@ def test_a_consumer_sees_only_what_is_committed(rig):
     consumer.close()
 
 
-@pytest.mark.network_case(26)
 def test_finish_is_visible_once_with_all_bytes(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
@@ -83,7 +81,6 @@ def test_a_finished_builder_refuses_further_use(rig):
     builder.recycle()
 
 
-@pytest.mark.network_case(26)
 def test_copies_are_independent(rig):
     builder = rig.builder()
     first = builder.create_consumer()
@@ -175,7 +172,6 @@ def test_a_buffer_that_is_complete_needs_no_builder(rig):
     piece.recycle()
 
 
-@pytest.mark.network_case(26)
 @given(
     size=st.integers(1, 40),
     steps=st.lists(

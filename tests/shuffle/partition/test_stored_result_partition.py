@@ -102,7 +102,6 @@ async def test_one_region_at_the_end_in_subpartition_order():
     assert rig.sink.aborted == 0
 
 
-@pytest.mark.network_case(30)
 @pytest.mark.parametrize("segments", [1, 2, 3])
 async def test_the_smallest_number_of_buffers_never_deadlocks(segments):
     rig = Rig(subpartitions=5, segments=segments, codec=BlockCodec.NONE)
@@ -218,7 +217,6 @@ async def test_a_pool_that_shrinks_while_a_region_is_written_blocks_no_writer():
 # ---- broadcast, events, order ---------------------------------------------------------------
 
 
-@pytest.mark.network_case(30)
 async def test_a_region_of_broadcast_buffers_only_is_stored_once():
     rig = Rig(subpartitions=8, sink=MemorySink(takes_broadcast=True), codec=BlockCodec.NONE)
     for number in range(10):
@@ -243,7 +241,6 @@ async def test_a_sink_without_broadcast_gets_the_bytes_for_every_subpartition():
     assert rig.partition.encoder.raw_bytes == SIZE  # compressed once
 
 
-@pytest.mark.network_case(29)
 @pytest.mark.parametrize("takes_broadcast", [False, True])
 async def test_alternating_broadcast_unicast_and_events_keeps_the_order(takes_broadcast):
     rig = Rig(subpartitions=2, segments=8, sink=MemorySink(takes_broadcast))
@@ -402,7 +399,6 @@ async def test_a_cancelled_wait_has_no_effect():
 # ---- anything, with any memory --------------------------------------------------------------
 
 
-@pytest.mark.network_case(30)
 @settings(max_examples=60)
 @given(
     subpartitions=st.integers(1, 4),
@@ -509,7 +505,6 @@ async def read_back(manager, subpartition: int, pool) -> list[tuple[bytes, int]]
     return blocks
 
 
-@pytest.mark.network_case(30)
 @pytest.mark.parametrize("tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
 async def test_ten_readers_at_once_get_identical_data(tmp_path, tier_bytes):
     store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=tier_bytes).storage)

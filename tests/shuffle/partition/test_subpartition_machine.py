@@ -319,6 +319,5 @@ class SubpartitionMachine(RuleBasedStateMachine):
             assert bytes(buffer.payload) == content
 
 
-@pytest.mark.network_case(10, 25, 27, 31)
 class TestSubpartitionMachine(SubpartitionMachine.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

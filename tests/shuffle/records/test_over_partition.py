@@ -78,7 +78,6 @@ async def read_all(reader: RecordReader[T]) -> list[object]:
     return found
 
 
-@pytest.mark.network_case(29)
 @pytest.mark.parametrize("timeout_seconds", [0, -1])
 @pytest.mark.parametrize(("segment_bytes", "segments"), [(7, 3), (64, 4), (4096, 8)])
 async def test_broadcast_unicast_and_events_by_turns(segment_bytes, segments, timeout_seconds):

@@ -107,7 +107,6 @@ def test_the_partition_learns_where_records_of_a_batch_begin():
     assert partition.partial_bytes == [[0, 10, 4, 0, 4]]
 
 
-@pytest.mark.network_case(29)
 @pytest.mark.parametrize("data_type", [EVENT, BLOCKING_EVENT, PRIORITY_EVENT])
 def test_an_event_in_the_middle_of_a_buffer(data_type):
     partition = FakePartition(3)
@@ -124,7 +123,6 @@ def test_an_event_in_the_middle_of_a_buffer(data_type):
     assert partition.read(1) == [frame(b"b"), event]
 
 
-@pytest.mark.network_case(29)
 def test_an_event_in_the_middle_of_a_broadcast_buffer():
     partition = FakePartition(2)
     writer = writer_of(partition)
@@ -167,7 +165,6 @@ ROUTE = st.integers(ALL_SUBPARTITIONS, 2)
 EMITTED = st.lists(st.tuples(ROUTE, st.binary(max_size=40) | st.none()), max_size=30)
 
 
-@pytest.mark.network_case(29)
 @given(EMITTED, st.integers(1, 40), st.sampled_from(["single", "batches", "one batch"]))
 def test_unicast_broadcast_and_events_keep_their_order(emitted, segment_bytes, mode):
     """A record of None stands for an event."""

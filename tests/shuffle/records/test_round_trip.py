@@ -15,7 +15,7 @@ from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from tests.support.fake_partition import FakeEvent, FakeGate, FakePartition
 
-pytestmark = [pytest.mark.network_case(28), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SEGMENTS = (1, 31, 64, 127, 32 << 10)
 SPILL_THRESHOLD_BYTES = 50_000

@@ -191,7 +191,6 @@ async def test_many_gates_share_one_connection_of_each_leg(tmp_path):
             await gate.close()
 
 
-@pytest.mark.network_case(21)
 @both_tiers
 async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier_bytes):
     """For a local and a remote channel."""
@@ -215,7 +214,6 @@ async def test_a_request_before_the_commit_is_served_by_it(tmp_path, memory_tier
             await gate.close()
 
 
-@pytest.mark.network_case(13)
 async def test_a_map_output_that_is_never_committed_is_not_found_by_name(tmp_path):
     """After the deadline, with the channel and the map attempt."""
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=0.2) as cluster:
@@ -259,7 +257,6 @@ async def test_gates_work_without_floating_buffers(tmp_path):
         assert await read_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, 1) == [data]
 
 
-@pytest.mark.network_case(8)
 async def test_credit_bounds_the_buffers_sent(tmp_path):
     """Credit 3 brings exactly three buffers; the end needs no credit."""
     async with mini_cluster(tmp_path) as cluster:

@@ -42,7 +42,6 @@ both_tiers = pytest.mark.parametrize(
 both_sides = pytest.mark.parametrize("reader", [0, 1], ids=["local", "remote"])
 
 
-@pytest.mark.network_case(15)
 @both_tiers
 @both_sides
 async def test_a_gate_is_closed_in_the_middle(tmp_path, memory_tier_bytes, reader):
@@ -140,7 +139,6 @@ async def test_an_application_without_clients_expires(tmp_path):
         assert environment.store.lookup(ShuffleKey("app", 1), 1) is None
 
 
-@pytest.mark.network_case(30)
 @both_tiers
 @both_sides
 async def test_a_shuffle_is_released_while_it_is_read(tmp_path, memory_tier_bytes, reader):
@@ -195,7 +193,6 @@ async def test_another_application_cannot_read_it(tmp_path):
 # ---- other TaskManagers --------------------------------------------------------------------------
 
 
-@pytest.mark.network_case(16)
 @pytest.mark.parametrize("cut", [Cut.RESET, Cut.CLOSE])
 async def test_a_peer_dies_in_the_middle_of_a_stream(tmp_path, cut):
     """All channels of that connection fail, the local channel of the gate does not."""
@@ -287,7 +284,6 @@ async def test_an_impossible_address_fails_its_channel(tmp_path, host, port, cod
 # ---- memory --------------------------------------------------------------------------------------
 
 
-@pytest.mark.network_case(23)
 async def test_no_memory_for_a_gate_is_a_typed_error_with_the_numbers(tmp_path):
     """Of five segments one gate takes 3; the second waits in vain, the third gets none."""
     async with mini_cluster(
@@ -322,7 +318,6 @@ async def test_no_memory_for_a_gate_is_a_typed_error_with_the_numbers(tmp_path):
         assert await read_gate(fourth, 1, [(ack, [1])], 0, 1) == [DATA]
 
 
-@pytest.mark.network_case(30)
 async def test_the_smallest_legal_pool_never_deadlocks(tmp_path):
     """Five segments write and read the disk tier, on both sides."""
     async with mini_cluster(tmp_path, network_segments=5, memory_tier_bytes=DISK_ONLY) as cluster:

@@ -63,7 +63,6 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
         await gate.close()
 
 
-@pytest.mark.network_case(14)
 @tiers
 async def test_a_gate_without_credit_stops_only_itself_on_one_connection(
     tmp_path, memory_tier_bytes
@@ -89,7 +88,6 @@ async def test_a_gate_without_credit_stops_only_itself_on_one_connection(
             await stalled.close()
 
 
-@pytest.mark.network_case(32)
 async def test_channels_of_one_connection_are_served_in_turn(tmp_path):
     """With credit and data, reads of two channels differ by at most 1."""
     data = random.Random(1).randbytes(64 * SEGMENT_SIZE_BYTES)

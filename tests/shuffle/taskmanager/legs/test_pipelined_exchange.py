@@ -157,7 +157,6 @@ def joined(received: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
 
 
 @READ_AT
-@pytest.mark.network_case(29)
 async def test_broadcast_among_unicast_keeps_the_order_of_each_channel(tmp_path, reader_at):
     """Data and events for all, between data and events for one."""
     async with mini_cluster(tmp_path) as cluster:
@@ -213,7 +212,6 @@ async def test_a_broadcast_buffer_is_stored_once(tmp_path):
 
 
 @READ_AT
-@pytest.mark.network_case(10)
 async def test_after_a_blocking_barrier_nothing_until_resume_consumption(tmp_path, reader_at):
     """On every leg between producer and consumer."""
     async with mini_cluster(tmp_path) as cluster:
@@ -242,7 +240,6 @@ async def test_after_a_blocking_barrier_nothing_until_resume_consumption(tmp_pat
 
 
 @READ_AT
-@pytest.mark.network_case(9, 31)
 async def test_a_priority_event_overtakes_data_on_every_leg(tmp_path, reader_at):
     """Also without credit."""
     async with mini_cluster(tmp_path) as cluster:
@@ -279,7 +276,6 @@ async def test_events_do_not_end_a_channel_and_cost_nothing(tmp_path, reader_at)
 
 
 @READ_AT
-@pytest.mark.network_case(21)
 async def test_readers_may_request_a_partition_before_it_is_opened(tmp_path, reader_at):
     async with mini_cluster(tmp_path) as cluster:
         client = await cluster.producer(0)
@@ -293,7 +289,6 @@ async def test_readers_may_request_a_partition_before_it_is_opened(tmp_path, rea
 
 
 @READ_AT
-@pytest.mark.network_case(13)
 async def test_a_partition_that_is_never_opened(tmp_path, reader_at):
     """The error names the channel and the map attempt."""
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=0.1) as cluster:
@@ -387,7 +382,6 @@ async def test_a_finished_partition_outlives_its_producer(tmp_path, reader_at):
 
 
 @READ_AT
-@pytest.mark.network_case(15)
 async def test_a_reader_that_cancels_does_not_touch_the_others(tmp_path, reader_at):
     """Its subpartition is dropped; a second cancel is late; the connection lives on."""
     async with mini_cluster(tmp_path) as cluster:

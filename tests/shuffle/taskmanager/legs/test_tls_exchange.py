@@ -17,8 +17,6 @@ from tests.support.certificates import Authority
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster, taskmanager_config
 from tests.support.tls_files import TlsFiles, der, replace
 
-pytestmark = pytest.mark.network_case(20)
-
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory) -> Authority:

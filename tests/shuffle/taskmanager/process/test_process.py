@@ -104,7 +104,6 @@ def test_no_usable_data_directory_is_named_with_the_remedy(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.network_case(20)
 def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path):
     authority = Authority(tmp_path / "authority")
     settings = authority.settings(tls_key_file=authority.issue()[1])
@@ -116,7 +115,6 @@ def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.network_case(20)
 def test_a_hangup_signal_loads_the_tls_files_again(tmp_path):
     files = TlsFiles(tmp_path / "files", Authority(tmp_path / "authority"))
     daemon = Daemon(tmp_path, **files.settings)

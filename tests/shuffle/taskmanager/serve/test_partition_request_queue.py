@@ -60,7 +60,6 @@ def rig():
     return Rig()
 
 
-@pytest.mark.network_case(8)
 async def test_as_many_buffers_are_sent_as_there_is_credit(rig):
     reader, view = rig.reader(1, 0)
     view.put(*(b"%d" % n for n in range(10)))
@@ -75,7 +74,6 @@ async def test_as_many_buffers_are_sent_as_there_is_credit(rig):
     assert (reader.buffers_out, reader.bytes_out) == (3, 3)
 
 
-@pytest.mark.network_case(9)
 async def test_the_end_needs_no_credit(rig):
     """The end also ends the reader, once."""
     reader, view = rig.reader(1, 1)
@@ -87,7 +85,6 @@ async def test_the_end_needs_no_credit(rig):
     assert view.releases == 1
 
 
-@pytest.mark.network_case(29)
 async def test_only_the_end_of_the_partition_ends_a_reader(rig):
     """Buffers and events are numbered as they are sent, in their order."""
     readers = [rig.reader(channel, 2) for channel in (1, 2)]
@@ -113,7 +110,6 @@ async def test_only_the_end_of_the_partition_ends_a_reader(rig):
     assert rig.log.ended == [(1, None), (2, None)]
 
 
-@pytest.mark.network_case(14)
 async def test_an_empty_reader_at_the_head_does_not_hold_up_the_next(rig):
     """A view that has nothing when its turn comes."""
     (empty, empty_view), (_, full_view) = rig.reader(1, 5), rig.reader(2, 5)
@@ -128,7 +124,6 @@ async def test_an_empty_reader_at_the_head_does_not_hold_up_the_next(rig):
     assert rig.channels() == [2, 1]
 
 
-@pytest.mark.network_case(32)
 async def test_round_robin_one_buffer_a_step(rig):
     views = [rig.reader(channel, 100)[1] for channel in range(3)]
     for view in views:
@@ -240,7 +235,6 @@ async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
     assert (error.channel, error.message) == (4, "not found")
 
 
-@pytest.mark.network_case(15)
 async def test_cancel_of_an_available_and_of_an_idle_reader(rig):
     """The reader is taken out, its view released once, also if it is cancelled twice."""
     (available, view), (idle, idle_view) = rig.reader(1, 5), rig.reader(2, 5)

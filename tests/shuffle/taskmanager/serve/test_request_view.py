@@ -121,7 +121,6 @@ async def test_stored_and_pipelined_partitions_are_requested_alike(store, manage
     view.release()
 
 
-@pytest.mark.network_case(21)
 async def test_a_request_before_the_registration(manager):
     asked = request(manager, [7])
     await waiting(manager)
@@ -132,7 +131,6 @@ async def test_a_request_before_the_registration(manager):
     assert manager.waiting_requests == 0
 
 
-@pytest.mark.network_case(13)
 async def test_a_registration_that_never_comes(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     with pytest.raises(PartitionNotFound, match="Map attempt 7 of shuffle 1 is not here") as caught:
@@ -158,7 +156,6 @@ async def test_a_first_output_that_never_comes(store):
         await request(manager, [7])
 
 
-@pytest.mark.network_case(27)
 async def test_a_second_reader_is_refused(manager):
     register(manager)
     await request(manager, [7], 1, 2)

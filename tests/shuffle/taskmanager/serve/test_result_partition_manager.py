@@ -157,7 +157,6 @@ def used(store: ShuffleStore) -> int:
     return sum(tier.used_bytes for tier in store.tiers())
 
 
-@pytest.mark.network_case(21)
 async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manager):
     request = asyncio.ensure_future(read_all(manager, [1, 2, 3]))
     for attempt in (3, 1, 2):
@@ -168,7 +167,6 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
     assert manager.waiting_requests == 0
 
 
-@pytest.mark.network_case(13)
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))

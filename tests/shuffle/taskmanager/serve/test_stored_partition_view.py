@@ -214,7 +214,6 @@ async def test_regions_of_a_map_output_stay_in_order(rig):
     view.release()
 
 
-@pytest.mark.network_case(30)
 @pytest.mark.parametrize("length", [1, 60, SIZE, 3 * SIZE + 5])
 async def test_a_broadcast_region_is_read_once_for_each_subpartition(rig, length):
     content = noise(length)
@@ -267,7 +266,6 @@ async def test_no_data_without_credit(rig):
     view.release()
 
 
-@pytest.mark.network_case(15)
 async def test_a_release_in_the_middle_keeps_only_the_buffers_already_taken(rig):
     """Buffers already taken stay valid, also when the shuffle is released."""
     output = await rig.commit(1, [noise(20 * SIZE)])
@@ -296,7 +294,6 @@ async def test_a_release_at_any_moment_of_a_read(rig, turns):
         first.release()
 
 
-@pytest.mark.network_case(30)
 async def test_ten_readers_get_the_same_bytes(rig):
     output = await rig.commit(1, [noise(10 * SIZE + 3)])
     views = [rig.view([output]) for _ in range(10)]
