@@ -173,62 +173,46 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     suites, reasons = read_suites()
     spark, outcomes = read_results()
+    listed = [suite for suite in suites if suite.name in outcomes]
     yield "# Spark's own test suites"
     yield ""
     yield "<!-- Made by `make spark-suites` from its results: do not edit. -->"
     yield ""
     yield (
-        "`make spark-suites` runs suites of Spark's compiled tests jars twice: with Spark's own\n"
-        "shuffle, and with Sluice as the shuffle manager and one TaskManager. Maven fetches the\n"
-        "jars; nothing of Spark's is in the repository. A test that fails with Sluice only runs\n"
-        "again, so that an unsteady test is told from a difference. A difference without a reason\n"
-        "in `tools/spark_suites/suites.toml` fails the command.\n"
-        '`make spark-suites SUITES="SortingSuite JoinSuite"` runs only these.'
+        "`make spark-suites` runs suites of Spark's published test jars twice: with Spark's own\n"
+        "shuffle, and with Sluice and one TaskManager. A test that fails only with Sluice runs a\n"
+        "second time, to tell flaky tests from differences. The command fails if a difference has\n"
+        "no reason in `tools/spark_suites/suites.toml`; `results.json` beside it has the message\n"
+        'of each failed test. `make spark-suites SUITES="SortingSuite JoinSuite"` runs only these.'
     )
     yield ""
-    yield f"The last run of each suite was with Spark {spark}. Tests that cancel themselves do not"
-    yield "count."
+    yield f"The figures are from Spark {spark}. Tests that cancel themselves do not count."
     yield ""
-    yield "| suite | tests | failed with Spark's own | failed with Sluice | only with Sluice |"
-    yield "|---|---:|---:|---:|---:|"
-    listed = [suite for suite in suites if suite.name in outcomes]
+    yield "| suite | tests | fail with Spark's own | fail only with Sluice |"
+    yield "|---|---:|---:|---:|"
     for suite in listed:
         outcome = outcomes[suite.name]
-        limited = f" ({', '.join(suite.cases)})" if suite.cases else ""
+        limited = " (some tests)" if suite.cases else ""
         yield (
             f"| {_short(suite.name)}{limited} | {outcome.own.tests} | {_failed(outcome.own)} |"
-            f" {_failed(outcome.sluice)} | {len(outcome.differences())} |"
+            f" {len(outcome.differences())} |"
         )
     yield ""
-    yield "## Tests that fail with Sluice only"
+    yield "## Why tests fail only with Sluice"
     yield ""
-    yield "| suite | test | message | why |"
-    yield "|---|---|---|---|"
+    yield "| suites | tests | reason |"
+    yield "|---|---:|---|"
+    explained: dict[str, list[str]] = {}
     for suite in listed:
         for test, message in outcomes[suite.name].differences().items():
-            reason = why(reasons, suite.name, test, message) or "**not explained**"
-            yield f"| {_short(suite.name)} | {_cell(test)} | {_cell(message)} | {reason} |"
-    yield ""
-    yield "## Tests that fail on both sides"
-    yield ""
-    yield "They look for what a tests jar does not have, or for another machine."
-    yield ""
-    yield "| suite | test | message with Spark's own |"
-    yield "|---|---|---|"
-    for suite in listed:
-        for test, message in outcomes[suite.name].own.failed.items():
-            yield f"| {_short(suite.name)} | {_cell(test)} | {_cell(message)} |"
-    unsteady = [
-        (suite.name, test) for suite in listed for test in outcomes[suite.name].sluice.unsteady
-    ]
-    if unsteady:
+            reason = why(reasons, suite.name, test, message) or f"**not explained**: {_cell(test)}"
+            explained.setdefault(reason, []).append(_short(suite.name))
+    for reason, names in explained.items():
+        yield f"| {', '.join(dict.fromkeys(names))} | {len(names)} | {reason} |"
+    flaky = sum(len(outcomes[suite.name].sluice.unsteady) for suite in listed)
+    if flaky:
         yield ""
-        yield "## Tests that failed with Sluice once, and passed when they ran again"
-        yield ""
-        yield "| suite | test |"
-        yield "|---|---|"
-        for name, test in unsteady:
-            yield f"| {_short(name)} | {_cell(test)} |"
+        yield f"{flaky} tests failed with Sluice once and passed the second time."
 
 
 def _short(name: str) -> str:
