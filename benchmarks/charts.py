@@ -1,4 +1,4 @@
-"""The charts of docs/internals/performance.md and network-stack.md: ``make charts``.
+"""The charts of docs/internals/performance.md: ``make charts``.
 
 Copies the files of ``benchmarks/results`` to ``benchmarks/reference``, the committed set, and draws
 each chart from there. So a chart and its numbers never differ, and a benchmark that was not run

@@ -3,7 +3,7 @@
 ``benchmarks.simulation`` plays a host of clusters of up to 1,000 hosts, 10,000 map tasks and 10,000
 reduce tasks, in virtual time. Real TaskManagers in this process do the same shuffle at a small size
 over loopback, and their messages are counted: the agreement tells how far the simulation can be
-trusted. The table and the chart of ``docs/internals/scale.md`` come from here (``--docs``).
+trusted. The table and the chart of ``docs/internals/performance.md`` come from here (``--docs``).
 """
 
 import argparse
@@ -50,7 +50,7 @@ SMALL_DEADLINE_SECONDS = 60.0
 SHUFFLE_ID = 1
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-DOCUMENT = DOCS / "internals" / "scale.md"
+DOCUMENT = DOCS / "internals" / "performance.md"
 CHART = DOCS / "images" / "scale.svg"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate, check against a real run, print; ``--docs`` renews the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument(
-        "--docs", action="store_true", help="write docs/internals/scale.md and its chart"
+        "--docs", action="store_true", help=f"renew the table of {DOCUMENT.name} and the chart"
     )
     options = parser.parse_args(arguments)
     console = open_console()

@@ -188,15 +188,19 @@ def _lines() -> Iterator[str]:
     yield ""
     yield f"The figures are from Spark {spark}. Tests that cancel themselves do not count."
     yield ""
-    yield "| suite | tests | fail with Spark's own | fail only with Sluice |"
+    yield "| suites | tests | fail with Spark's own | fail only with Sluice |"
     yield "|---|---:|---:|---:|"
+    equal = [suite for suite in listed if not _shows(outcomes[suite.name])]
+    if equal:
+        tests = sum(outcomes[suite.name].own.tests for suite in equal)
+        yield f"| {', '.join(map(_title, equal))} | {tests} | 0 | 0 |"
     for suite in listed:
         outcome = outcomes[suite.name]
-        limited = " (some tests)" if suite.cases else ""
-        yield (
-            f"| {_short(suite.name)}{limited} | {outcome.own.tests} | {_failed(outcome.own)} |"
-            f" {len(outcome.differences())} |"
-        )
+        if _shows(outcome):
+            yield (
+                f"| {_title(suite)} | {outcome.own.tests} | {_failed(outcome.own)} |"
+                f" {len(outcome.differences())} |"
+            )
     yield ""
     yield "## Why tests fail only with Sluice"
     yield ""
@@ -213,6 +217,15 @@ def _lines() -> Iterator[str]:
     if flaky:
         yield ""
         yield f"{flaky} tests failed with Sluice once and passed the second time."
+
+
+def _shows(outcome: Outcome) -> bool:
+    """Whether a suite needs a row of its own: something failed or did not end."""
+    return bool(outcome.own.failed or outcome.own.aborted or outcome.differences())
+
+
+def _title(suite: Suite) -> str:
+    return _short(suite.name) + (" (some tests)" if suite.cases else "")
 
 
 def _short(name: str) -> str:
