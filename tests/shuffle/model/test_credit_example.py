@@ -1,4 +1,4 @@
-"""The example of docs/internals/network-stack.md, "Credit and backlog, with numbers"."""
+"""The example of docs/internals/network-stack.md, "Flow control: credit and backlog"."""
 
 from __future__ import annotations
 
