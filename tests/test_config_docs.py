@@ -27,3 +27,15 @@ def test_the_example_is_a_valid_configuration():
     example = GUIDE.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     config = TaskManagerConfig.model_validate(tomllib.loads(example))
     assert config.memory.network_segments == 4096
+
+
+def test_types_and_defaults_read_naturally():
+    rows = page()
+    for row in (
+        "| `connect_retries` | *none* | integer ≥ 0 |",
+        "| `restore_bytes_per_second` | `128 MiB` | size ≥ 1 B |",
+        "| `quota_connections` | `4096` | integer ≥ 1 |",
+        "| `cluster_secret_files` | *none* | list of paths |",
+        "| `advertised_host` | *none* | text |",
+    ):
+        assert row in rows

@@ -35,11 +35,11 @@ is in [Configuration](../operate/configuration.md). A key stands in its table of
 as a flag it is written `--data-port`, as a variable `SLUICE_DATA_PORT`. `{CONFIG_FILE_VARIABLE}`
 names the file.
 
-- **Sizes** are whole numbers of bytes, or texts with a binary unit: `"32 KiB"`, `"1 GiB"` (units B,
-  KiB, MiB, GiB, TiB).
-- **Times** are numbers of seconds without a unit: `30`, `0.5`.
+- **Sizes** are integers, in bytes, or text with a binary unit: `"32 KiB"`, `"1 GiB"` (units B, KiB,
+  MiB, GiB, TiB).
+- **Seconds** are numbers without a unit: `30`, `0.5`.
 - **`"none"`** stands for no value where the default is *none* or the key says so.
-- Several paths are a list in the file and are separated by colons in a flag or variable.
+- **Lists** are lists in the file. The key says what separates them in a flag or variable.
 """
 
 
@@ -81,7 +81,7 @@ def _default(key: Key) -> str:
     default: Any = key.field.default
     if default is PydanticUndefined or default is None or default == ():
         return "*none*"
-    if key.name.endswith("_bytes") and isinstance(default, int):
+    if _is_size(key) and isinstance(default, int):
         return f"`{format_size(default)}`"
     if key.name.endswith("_mode"):
         return f"`0o{default:o}`"
@@ -100,26 +100,37 @@ def _accepts(key: Key) -> str:
 
 def _kind(key: Key) -> str:
     if isinstance(key.field.default, str) and key.section == "quotas":
-        return "size or percentage" if key.name.endswith("_bytes") else "number or percentage"
+        return "size or percentage" if _is_size(key) else "integer or percentage"
+    if _is_size(key):
+        return "size"
     for ending, kind in (
-        ("_bytes", "size"),
-        ("_seconds", "time"),
+        ("_seconds", "seconds"),
         ("_port", "port"),
         ("_mode", "file mode"),
         ("_path", "path"),
         ("_directory", "path"),
-        ("_directories", "paths"),
+        ("_directories", "list of paths"),
         ("_file", "path"),
-        ("_fingerprints", "texts"),
-        ("_roles", "texts"),
-        ("_networks", "texts"),
-        ("_overrides", "texts"),
+        ("_files", "list of paths"),
+        ("_host", "list of addresses"),
     ):
-        if key.name.endswith(ending):
+        if key.name.endswith(ending) and key.name != "advertised_host":
             return kind
-    if key.field.annotation is bool:
-        return "`true`, `false`"
-    return "whole number" if key.field.annotation is int else "text"
+    kinds = {bool: "`true`, `false`", int: "integer", tuple: "list"}
+    return kinds.get(_plain_type(key.field.annotation), "text")
+
+
+def _is_size(key: Key) -> bool:
+    return key.name.endswith(("_bytes", "_bytes_per_second"))
+
+
+def _plain_type(annotation: Any) -> Any:
+    """Return the type without bounds and without the option of no value."""
+    if get_origin(annotation) in (types.UnionType, Union):
+        annotation = next(each for each in get_args(annotation) if each is not types.NoneType)
+    if hasattr(annotation, "__metadata__"):
+        return _plain_type(get_args(annotation)[0])
+    return get_origin(annotation) or annotation
 
 
 def _bounds(key: Key) -> Iterator[str]:
@@ -128,7 +139,7 @@ def _bounds(key: Key) -> Iterator[str]:
             number = getattr(limit, name, None)
             if number is None or key.name.endswith("_port"):
                 continue
-            shown = format_size(number) if number and key.name.endswith("_bytes") else number
+            shown = format_size(number) if number and _is_size(key) else number
             yield f"{sign} {shown}"
 
 

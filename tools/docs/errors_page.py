@@ -194,15 +194,20 @@ def table() -> str:
 
 def page(committed: str) -> str:
     """Return the page with its table renewed."""
-    head, _, rest = committed.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    return with_generated(committed, BEGIN, table(), END)
+
+
+def with_generated(committed: str, begin: str, text: str, end: str) -> str:
+    """Return a page with the text between two of its lines replaced."""
+    head, _, rest = committed.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n{text}\n{end}{tail}"
 
 
 def _retries() -> dict[ErrorCode, str]:
     """Say for each code whether the errors that carry it ask for another attempt."""
     found: dict[ErrorCode, set[bool]] = {code: set() for code in ErrorCode}
-    for kind in _errors():
+    for kind in errors():
         found[kind.code].add(kind.retryable)
     words = {True: "yes", False: "no"}
     return {
@@ -210,20 +215,28 @@ def _retries() -> dict[ErrorCode, str]:
     }
 
 
-def _errors() -> list[type[SluiceError]]:
+def errors() -> list[type[SluiceError]]:
     """Return every class of error that is raised: those with errors below them are not."""
+    return [
+        kind
+        for kind in all_errors()
+        if not kind.__subclasses__() and kind not in {SluiceError, RemoteError}
+    ]
+
+
+def all_errors() -> list[type[SluiceError]]:
+    """Return every class of error."""
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
             importlib.import_module(module.name)
-    return [kind for kind in _below(SluiceError) if kind is not RemoteError]
+    return [SluiceError, *_below(SluiceError)]
 
 
 def _below(kind: type[SluiceError]) -> Iterator[type[SluiceError]]:
     for each in kind.__subclasses__():
         if each.__module__.startswith(PACKAGES):
-            if not each.__subclasses__():
-                yield each
+            yield each
             yield from _below(each)
 
 
