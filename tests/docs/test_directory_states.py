@@ -20,13 +20,16 @@ class Transition(NamedTuple):
     after: str
     trigger: str
     log: str
-    ready: str
     test: str
 
 
+def section() -> str:
+    text = PAGE.read_text(encoding="utf-8").partition("### States of a directory")[2]
+    return text.partition("\n## ")[0]
+
+
 def transitions() -> list[Transition]:
-    section = PAGE.read_text(encoding="utf-8").partition("### States of a directory")[2]
-    rows = re.findall(r"^\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^\| (.*) \|$", section(), re.MULTILINE)
     return [Transition(*row.split(" | ")) for row in rows[1:]]
 
 
@@ -49,8 +52,13 @@ def test_the_code_says_what_the_table_has():
     for each in transitions():
         for line in re.findall(r"`([a-z][^`]*)`", each.log):
             assert line in said, line
-        for line in re.findall(r"`([a-z]+ [^`]*)`", each.ready):
-            assert line in said, line
+
+
+def test_the_reasons_of_readyz_are_those_of_the_code():
+    reasons = re.findall(r"`(no storage [^`]*)`", section().replace("\n", " "))
+    assert len(reasons) == 2
+    for reason in reasons:
+        assert reason in code("shuffle/taskmanager"), reason
 
 
 @pytest.mark.parametrize("name", sorted({each.test.strip("`") for each in transitions()}))

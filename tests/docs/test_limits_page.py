@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.config_reference import page
 from sluice.protocol import limits as wire
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
-from sluice.shuffle.taskmanager.config.taskmanager_config import keys
-from sluice.shuffle.taskmanager.metrics.application_metrics import LARGEST
-from sluice.shuffle.taskmanager.store.tiers.tier_shares import fair_share_bytes
+from sluice.shuffle.taskmanager.config import keys
+from sluice.shuffle.taskmanager.config_reference import page
+from sluice.shuffle.taskmanager.sections import StorageConfig
+from sluice.shuffle.taskmanager.store.tier_shares import fair_share_bytes
 from sluice.transport import backlog, loop_share, read_turn
 
 LIMITS = Path(__file__).parents[2] / "docs" / "operate" / "limits.md"
@@ -87,7 +86,6 @@ def size(amount: int) -> str:
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
         f"a message received counts as {size(read_turn.MESSAGE_COST_BYTES)} more |",
-        f"| {LARGEST} applications of each resource",
         f"before the end of the handshake | {size(wire.MAX_HANDSHAKE_CONTROL_BYTES)} |",
         f"| control part | {size(wire.MAX_CONTROL_BYTES)} |",
         f"| channels of a gate | {wire.MAX_GATE_CHANNELS:,} |",
