@@ -92,10 +92,13 @@ class Message(NamedTuple):
 
 
 def tables() -> str:
-    """Return a heading and a table for each section."""
+    """Return a heading and a table for each section; a remedy has one row."""
     parts = []
     for title, found in by_section().items():
-        rows = "\n".join(f"| `{text}` | {'; '.join(found[text])} |" for text in sorted(found))
+        texts: dict[str, list[str]] = {}
+        for text in sorted(found):
+            texts.setdefault("; ".join(found[text]), []).append(f"`{text}`")
+        rows = "\n".join(f"| {', '.join(same)} | {remedy} |" for remedy, same in texts.items())
         parts.append(f"### {title}\n\n| message | remedy |\n|---|---|\n{rows}\n")
     return "\n".join(parts)
 
@@ -107,7 +110,7 @@ def by_section() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {title: {} for title in SECTIONS}
     for message in messages():
         title = sections.get(message.kind) or sections.get(codes.get(message.kind, ""))
-        if title is None or message.kind in SEEN_AT_ONCE or not _is_searchable(message.text):
+        if title is None or message.kind in SEEN_AT_ONCE or not _is_useful(message):
             continue
         remedies = found[title].setdefault(_cell(message.text), [])
         if (remedy := _cell(message.remedy)) not in remedies:
@@ -138,13 +141,7 @@ def _messages_of(node: ast.AST, kind: str, names: dict[str, str]) -> Iterator[Me
     if isinstance(node, ast.ClassDef):
         kind = node.name
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        names = {
-            target.id: text
-            for each in ast.walk(node)
-            if isinstance(each, ast.Assign) and (text := _text(each.value, {}))
-            for target in each.targets
-            if isinstance(target, ast.Name)
-        }
+        names = _variables(node)
     elif isinstance(node, ast.Call) and node.args:
         remedies = [each.value for each in node.keywords if each.arg == "remedy"]
         text = _text(node.args[0], names)
@@ -156,14 +153,26 @@ def _messages_of(node: ast.AST, kind: str, names: dict[str, str]) -> Iterator[Me
         yield from _messages_of(each, kind, names)
 
 
+def _variables(function: ast.AST) -> dict[str, str]:
+    """Return the texts that a function assigns to variables, all those of a variable together."""
+    found: dict[str, list[str]] = {}
+    for each in ast.walk(function):
+        if isinstance(each, ast.Assign) and (text := _text(each.value, {})):
+            for target in each.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(text)
+    return {name: "; ".join(texts) for name, texts in found.items()}
+
+
 def _text(node: ast.expr, names: dict[str, str]) -> str:
     """Return the text of an expression with gaps for its values; empty if it has no text."""
     match node:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            texts = [part.value if isinstance(part, ast.Constant) else GAP for part in parts]
-            return "".join(map(str, texts))
+            return "".join(_text(part, names) or GAP for part in parts)
+        case ast.FormattedValue(value=value):
+            return _text(value, names)
         case ast.BinOp(left=left, right=right):
             return f"{_text(left, names)}{_text(right, names) or GAP}" if _text(left, names) else ""
         case ast.BoolOp(values=[*_, last]):
@@ -173,9 +182,10 @@ def _text(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
-def _is_searchable(text: str) -> bool:
-    """Return whether a message has fixed words to search for."""
-    return len(re.findall(r"[a-z]{2,}", text)) > 1
+def _is_useful(message: Message) -> bool:
+    """Return whether a message has fixed words to search for, and its remedy begins with some."""
+    fixed = re.findall(r"[a-z]{2,}", message.text)
+    return len(fixed) > 1 and not message.remedy.startswith(GAP)
 
 
 def _cell(text: str) -> str:
