@@ -10,6 +10,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from tests.docs.examples import ROOT
 from tools.docs import troubleshooting_page as generator
+from tools.docs.errors_page import all_errors
 
 PAGE = generator.PAGE.read_text(encoding="utf-8")
 BY_HAND, _, GENERATED = PAGE.partition(generator.BEGIN)
@@ -66,7 +67,7 @@ def test_the_tables_written_by_hand_repeat_no_generated_message():
 
 
 def test_sections_name_codes_and_errors_that_exist():
-    names = {kind.__name__ for kind in generator.all_errors()}
+    names = {kind.__name__ for kind in all_errors()}
     wanted = {key for keys in generator.SECTIONS.values() for key in keys}
     assert {key for key in wanted if not isinstance(key, ErrorCode)} <= names
     assert names >= generator.SEEN_AT_ONCE
