@@ -20,7 +20,7 @@ class Transition(NamedTuple):
     after: str
     trigger: str
     log: str
-    test: str
+    tests: str
 
 
 def section() -> str:
@@ -61,6 +61,12 @@ def test_the_reasons_of_readyz_are_those_of_the_code():
         assert reason in code("shuffle/taskmanager"), reason
 
 
-@pytest.mark.parametrize("name", sorted({each.test.strip("`") for each in transitions()}))
+def test_each_transition_names_a_test():
+    assert all(each.tests.startswith("`test_") for each in transitions())
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for each in transitions() for name in re.findall(r"\w+", each.tests)})
+)
 def test_each_transition_has_its_test(name: str):
     assert re.search(rf"^(async )?def {name}\(", code("tests/shuffle/taskmanager"), re.MULTILINE)
