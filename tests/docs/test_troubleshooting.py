@@ -73,6 +73,10 @@ def test_sections_name_codes_and_errors_that_exist():
     assert names >= generator.SEEN_AT_ONCE
 
 
+def test_messages_that_are_left_out_exist():
+    assert {each.text for each in generator.messages()} >= generator.FOR_AUTHORS
+
+
 def test_no_section_is_empty():
     assert all(generator.by_section().values())
 

@@ -82,6 +82,22 @@ SEEN_AT_ONCE: Final = frozenset(
 )
 """Errors of these codes that a command prints, or that come from the use of the Python API."""
 
+FOR_AUTHORS: Final = frozenset(
+    {
+        "A region was announced and its bytes do not come, so its space is taken back",
+        "Another TaskManager answers now",
+        "Consumer cannot take the buffers of this TaskManager",
+        "HelloAck names a version that was not offered",
+        "No connection to … can be made any more",
+        "Payload of a frame is too large",
+        "The connection is dropped: the other side does not read, too many … wait",
+        "The credential does not allow this role",
+        "The name of the application is too long",
+        "This form of name is kept for applications with a credential",
+    }
+)
+"""Messages with these codes whose remedy is for the author of a client."""
+
 
 class Message(NamedTuple):
     """An error as the code raises it."""
@@ -183,9 +199,9 @@ def _text(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def _is_useful(message: Message) -> bool:
-    """Return whether a message has fixed words to search for, and its remedy begins with some."""
+    """Return whether an operator can search for a message and act on its remedy."""
     fixed = re.findall(r"[a-z]{2,}", message.text)
-    return len(fixed) > 1 and not message.remedy.startswith(GAP)
+    return len(fixed) > 1 and message.text not in FOR_AUTHORS and not message.remedy.startswith(GAP)
 
 
 def _cell(text: str) -> str:
