@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli.config_reference import page
 from sluice.protocol import limits as wire
-from sluice.shuffle.taskmanager.config import keys
-from sluice.shuffle.taskmanager.config_reference import page
-from sluice.shuffle.taskmanager.sections import StorageConfig
-from sluice.shuffle.taskmanager.store.tier_shares import fair_share_bytes
+from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import keys
+from sluice.shuffle.taskmanager.store.tiers.tier_shares import fair_share_bytes
 from sluice.transport import backlog, loop_share, read_turn
 
 LIMITS = Path(__file__).parents[2] / "docs" / "operate" / "limits.md"
