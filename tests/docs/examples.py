@@ -13,7 +13,8 @@ rest of the module, with ``<block>`` where the block goes, indented as far as th
 
 ``<!-- example: spark`` says that the module starts a Spark session, ``<!-- example: submit`` that
 it is a job for ``sluice submit``. The Unix socket of the pages, and the two hosts of a session,
-are replaced by a TaskManager that runs.
+are replaced by a TaskManager that runs. A block in a tab is indented, and its comment is in front
+of the tab: a comment inside a tab would be shown.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ ROOT: Final = Path(__file__).parents[2]
 SOCKET: Final = "unix:/run/sluice/taskmanager.sock"
 HOSTS: Final = '["host1:7337", "host2:7337"]'
 BLOCK: Final = re.compile(
-    r"(?:^<!-- example(?:: (?P<kind>spark|submit))?\n(?P<frame>(?:(?!-->).)*?)^-->\n)?"
-    r"^```python\n(?P<code>.*?)^```$",
+    r"(?:^<!-- example(?:: (?P<kind>spark|submit))?\n(?P<frame>(?:(?!-->).)*?)^-->\n"
+    r"(?:\n=== (?:(?!<!-- example|```python).)*)?)?"  # the rest of a tab before its block
+    r"^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 PLACE: Final = re.compile(r"^( *)<block>$", re.MULTILINE)
@@ -76,12 +78,13 @@ def examples_of(page: Path) -> list[Example]:
     found = []
     for block in BLOCK.finditer(text):
         line = text.count("\n", 0, block.start("code")) + 1
-        module = block["code"]
+        margin = re.compile(f"^{block['indent']}", re.MULTILINE)
+        module = margin.sub("", block["code"])
         if block["frame"] is not None:
             places = PLACE.findall(block["frame"])
             if len(places) != 1:
                 raise ValueError(f"{name}:{line}: the example has {len(places)} <block> lines")
-            inside = textwrap.indent(block["code"].rstrip("\n"), places[0])
+            inside = textwrap.indent(module.rstrip("\n"), places[0])
             module = block["frame"].replace(f"{places[0]}<block>", inside)
         found.append(Example(name, line, module, block["kind"] or ""))
     return found

@@ -94,3 +94,18 @@ def test_a_block_without_its_place_is_found(tmp_path: Path, monkeypatch: pytest.
     page.write_text("<!-- example\nx = 1\n-->\n```python\ny = 2\n```\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"page.md:5: the example has 0 <block> lines"):
         examples_of(page)
+
+
+def test_a_block_in_a_tab_is_taken_without_its_indentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tests.docs.examples.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    text = (
+        '<!-- example: spark\nx = 1\n\n<block>\n-->\n\n=== "Tab"\n\n    Try:\n\n'
+        "    ```python\n    if x:\n        y = 2\n    ```\n"
+    )
+    page.write_text(text, encoding="utf-8")
+    (example,) = examples_of(page)
+    assert example.module == "x = 1\n\nif x:\n    y = 2\n"
+    assert example.kind == "spark"
