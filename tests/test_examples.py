@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,36 +10,78 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+from tests.spark.class_archive import kept_archive, options_for
+
+FOLDER = Path(__file__).parents[1] / "examples"
+PYTHON = sorted((FOLDER / "python").glob("*.py"))
+SPARK = sorted((FOLDER / "spark").glob("*.py"))
 DEADLINE_SECONDS = 100
+SPARK_DEADLINE_SECONDS = 250
+SUBMIT = (sys.executable, "-c", "from sluice.shuffle.taskmanager.cli import main; main()", "submit")
+SMALL_JOB = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+SAID = {
+    "counts_streaming": "4 micro-batches gave the counts of one query",
+    "pagerank_rdd": "The ranks of 2000 pages add up to 2000",
+    "sales_sql": "Sluice is active: true; Spark's own shuffle gives the same 12 rows",
+}
+"""The last line of each Spark job."""
 
 
 def run(name: str, *arguments: str) -> str:
     """Run an example as a user does; return what it prints."""
-    path = next(path for path in EXAMPLES if path.stem == name)
+    return output_of([sys.executable, str(FOLDER / "python" / f"{name}.py"), *arguments])
+
+
+def output_of(
+    command: list[str],
+    timeout_seconds: float = DEADLINE_SECONDS,
+    environment: dict[str, str] | None = None,
+) -> str:
     done = subprocess.run(
-        [sys.executable, str(path), *arguments],
+        command,
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_SECONDS,
+        timeout=timeout_seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.stem)
 def test_it_says_how_it_is_used(path):
     said = run(path.stem, "--help")
     assert "usage:" in said
     assert "--endpoints" in said
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PYTHON, *SPARK], ids=lambda path: path.stem)
 def test_it_uses_what_users_have(path):
     imported = re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    others = {"uvloop", "sluice"}
+    others = {"uvloop", "sluice"} if path in PYTHON else {"pyspark"}
     assert {name for name in imported if name not in sys.stdlib_module_names} <= others
+
+
+def test_the_page_lists_each_example():
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| \[(\S+)\]\(\1\) \|", page, re.MULTILINE))
+    assert listed == {path.relative_to(FOLDER).as_posix() for path in (*PYTHON, *SPARK)}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.xdist_group("examples")
+@pytest.mark.timeout(SPARK_DEADLINE_SECONDS + 50)
+@pytest.mark.parametrize("path", SPARK, ids=lambda path: path.stem)
+def test_spark_job(path, tmp_path, request):
+    archive = kept_archive(request.config.cache.mkdir("spark-classes"))
+    environment = {**os.environ, "SPARK_SUBMIT_OPTS": options_for(archive)}
+    warehouse = ("--conf", f"spark.sql.warehouse.dir={tmp_path}/warehouse")
+    said = output_of(
+        [*SUBMIT, "--", *SMALL_JOB, *warehouse, str(path)], SPARK_DEADLINE_SECONDS, environment
+    )
+    assert said.splitlines()[-1] == SAID[path.stem]
 
 
 def test_word_count(tmp_path):

@@ -5,8 +5,8 @@ chooses; reducers add up one subpartition of all mappers. Every task is a proces
 TaskManagers in turn; mappers send the locations of their partitions to reducers, as JSON. The
 result is checked against a count in one process.
 
-    python examples/wordcount.py                      # three TaskManagers of its own, Python's text
-    python examples/wordcount.py --endpoints unix:/run/sluice/taskmanager.sock README.md
+    python examples/python/wordcount.py               # three TaskManagers of its own, Python's text
+    python examples/python/wordcount.py --endpoints unix:/run/sluice/taskmanager.sock README.md
 """
 
 import argparse

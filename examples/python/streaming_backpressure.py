@@ -11,8 +11,8 @@ A table shows, at every interval, the records per second of each task, the usage
 pools, and the share of the time that the writers have waited for a buffer. A pool above 100 % has
 lent overdraft buffers, so that a batch under way could be finished.
 
-    python examples/streaming_backpressure.py
-    python examples/streaming_backpressure.py --endpoints host1:7337,host2:7337
+    python examples/python/streaming_backpressure.py
+    python examples/python/streaming_backpressure.py --endpoints host1:7337,host2:7337
 """
 
 import argparse

@@ -14,8 +14,8 @@ hold exactly the records that the sources had written before their barriers.
 The job runs on two TaskManagers: first on two that are embedded in this program, with tasks beside
 them in one event loop, then through two daemons. The results must be the same.
 
-    python examples/streaming_checkpoints.py
-    python examples/streaming_checkpoints.py --endpoints host1:7337,host2:7337
+    python examples/python/streaming_checkpoints.py
+    python examples/python/streaming_checkpoints.py --endpoints host1:7337,host2:7337
 """
 
 import argparse

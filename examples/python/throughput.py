@@ -4,8 +4,8 @@ Producer, consumer and both TaskManagers are processes of their own. The produce
 of a pipelined partition with one subpartition; the consumer, on the other TaskManager, reads them.
 *single* makes a call for each record on both sides, *batch* moves many records per call.
 
-    python examples/throughput.py
-    python examples/throughput.py --seconds 10 --record-bytes 1000
+    python examples/python/throughput.py
+    python examples/python/throughput.py --seconds 10 --record-bytes 1000
 """
 
 import argparse
