@@ -16,6 +16,6 @@
 
 A client is one task, or several tasks of one process. It has memory of its own, and a producer and
 a consumer connection to *one* TaskManager, which holds what the client writes and fetches what it
-reads. ``docs/guide/python-api.md`` is a tutorial, ``docs/reference/python-api.md`` has the contract;
-``sync`` is the same API without asyncio.
+reads. ``docs/guide/python-api.md`` is a tutorial, ``docs/reference/python-api.md`` has the
+contract; ``sync`` is the same API without asyncio.
 """
