@@ -115,7 +115,7 @@ def test_throughput():
     said = run("throughput", "--seconds", "0.3")
     rates = re.findall(r"^(\w+): ([\d,]+) records of 100 bytes/s", said, re.MULTILINE)
     assert [way for way, _ in rates] == ["single", "batch"]
-    assert all(int(rate.replace(",", "")) > 1000 for _, rate in rates)
+    assert all(int(rate.replace(",", "")) > 0 for _, rate in rates)
 
 
 def test_streaming_checkpoints_are_the_same_inside_a_program_and_through_daemons():
