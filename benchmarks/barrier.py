@@ -33,7 +33,7 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 POOL_SEGMENTS = 10
 """Of the partition: for one channel two buffers and eight floating ones, as the gate has."""

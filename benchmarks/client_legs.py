@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from sluice.shuffle.client.partition_location import PartitionLocation
+    from sluice.transport.address import Address
     from sluice.transport.config import TransportConfig
-    from sluice.transport.connector import Address
 
 SOURCE: Final = (
     Path(__file__).resolve().parents[1]

@@ -32,7 +32,7 @@ from sluice.protocol.messages import ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 LOOK_AGAIN_SECONDS = 0.005

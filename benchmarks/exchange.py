@@ -49,8 +49,8 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
 )
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address
 
 CHANNELS = 10
 """Channels on the one connection: as many reduce tasks, each with a gate and a channel to the

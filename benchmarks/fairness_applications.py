@@ -51,7 +51,7 @@ from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 PAUSE_SECONDS: Final = 0.01
 """Between a refusal and the next try."""

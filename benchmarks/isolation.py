@@ -36,7 +36,7 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     TaskManagerChannelOpener,
 )
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}
 FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}

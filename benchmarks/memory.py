@@ -42,7 +42,7 @@ from sluice.protocol.messages import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.config.sections import StorageConfig
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 MIB = 1024 * 1024
 POOL_BYTES = 2048 * 32 * 1024

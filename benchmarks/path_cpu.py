@@ -44,10 +44,10 @@ from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import driver
 from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
-from sluice.shuffle.client.config import parse_endpoint
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.transport.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -179,7 +179,7 @@ async def move(path: Path4, kind: str, shuffle_id: int, total_bytes: int) -> lis
 
 async def release(endpoint: str, shuffle_id: int) -> None:
     """Release the stored partition, so that the next run finds the memory tier empty."""
-    client = await driver(parse_endpoint(endpoint), APPLICATION)
+    client = await driver(Address.parse(endpoint), APPLICATION)
     client.send(ReleaseShuffle(shuffle_id))
     await client.expect(ShuffleReleased)
     await client.close()

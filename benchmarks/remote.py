@@ -35,7 +35,7 @@ from benchmarks.processes import ManagedProcess
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.wire_clients import consumer, driver, producer, read_gate, write_map_output
 from sluice.protocol.messages import ReleaseShuffle, ShuffleReleased
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 MIB: Final = 1024 * 1024
 TIER_BYTES: Final = 64 * MIB

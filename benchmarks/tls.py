@@ -43,8 +43,8 @@ from benchmarks.exchange import (
 )
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.shuffle.gate.channel_opener import ChannelSource
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

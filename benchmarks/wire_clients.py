@@ -40,9 +40,10 @@ from sluice.protocol.messages import (
     RegionData,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, ConnectionHandler
-from sluice.transport.connector import Address, connect
+from sluice.transport.connector import connect
 
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..transport.host_port import host_port, split_host_port
+from ..transport.address import MAX_PORT, host_port, without_brackets
 
 
 class ShuffleKey(NamedTuple):
@@ -44,8 +44,11 @@ class TaskManagerPlace(NamedTuple):
     def parse(cls, text: str) -> "TaskManagerPlace | None":
         """Read a place from its text; None if the text is not one."""
         taskmanager_id, _, address = text.partition(" ")
-        found = split_host_port(address)
-        return cls(taskmanager_id, *found) if taskmanager_id and found is not None else None
+        host, _, port = address.rpartition(":")
+        host = without_brackets(host)
+        if not taskmanager_id or not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+            return None
+        return cls(taskmanager_id, host, int(port))
 
 
 class SubpartitionRange(NamedTuple):

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from ..transport.address import Address, InvalidAddress
 from . import driver, endpoint_check
 from .errors import SparkIntegrationError
 
@@ -56,8 +57,6 @@ _ONLY_SLUICE: Final = {
 """Settings that have one value, with Sluice's and Spark's default."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-_HIGHEST_PORT: Final = 65535
-_MAX_SOCKET_PATH_BYTES: Final = 107
 
 
 class SessionBuilder(Protocol):
@@ -401,29 +400,10 @@ def _endpoint(text: str) -> str:
     Raises:
         SparkIntegrationError: It is neither HOST:PORT nor unix:/PATH.
     """
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        if path.startswith("/") and len(path.encode()) <= _MAX_SOCKET_PATH_BYTES:
-            return text
+    try:
+        Address.parse(text)
+    except InvalidAddress as error:
         raise SparkIntegrationError(
-            "The path of a socket is not usable",
-            value=text,
-            limit=f"absolute, at most {_MAX_SOCKET_PATH_BYTES} bytes",
-            remedy="Write unix:/PATH",
-        )
-    host, _, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if (
-        host
-        and (bracketed or ":" not in host)
-        and port.isascii()
-        and port.isdigit()
-        and 1 <= int(port) <= _HIGHEST_PORT
-    ):
-        return text
-    raise SparkIntegrationError(
-        "An endpoint has no host or no port",
-        value=text,
-        limit="port 1 to 65535",
-        remedy="Write HOST:PORT, such as tm1:7337, or unix:/PATH",
-    )
+            error.message, value=text, limit=error.limit, remedy=error.remedy
+        ) from None
+    return text

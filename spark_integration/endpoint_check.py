@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.limits import MAGIC, VERSION
 from ..protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, Hello, HelloAck, Message
-from ..shuffle.client.config import parse_endpoint
 from ..shuffle.client.credentials import client_credential, read_credential_file
+from ..transport.address import Address
 from ..transport.config import TransportConfig
-from ..transport.connector import Address, connect
+from ..transport.connector import connect
 from ..transport.errors import ConnectFailed
 from .errors import SparkIntegrationError
 
@@ -143,7 +143,7 @@ async def _first_success(
 
 async def _check(endpoint: str, credential: Credential | None, *, tls: bool) -> Failure | None:
     try:
-        address = parse_endpoint(endpoint)
+        address = Address.parse(endpoint)
         if tls and address.port:
             await _dial(address)  # The certificates may be in formats of the JVM.
         else:

@@ -15,8 +15,8 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from .address import ANY_FAMILY
 from .descriptors import Reserve
-from .host_port import ANY_FAMILY
 from .loop import start_task
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import logging
 import socket
 from typing import Final
 
+from .address import is_every_address, is_loopback
 from .config import LOOPBACK, TransportConfig
-from .host_port import is_every_address, is_loopback
 from .name_lookup import look_up
 
 logger = logging.getLogger(__name__)

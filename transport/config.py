@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..protocol.limits import FEATURE_ENCRYPTED_PEERS, FEATURES, MAX_CONTROL_BYTES
+from .address import MAX_SOCKET_PATH_BYTES, is_every_address, is_loopback
 from .certificate_roles import parse_rule
-from .host_port import is_every_address, is_loopback
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -29,9 +29,6 @@ from .settings import (
 
 LOOPBACK: Final = "127.0.0.1"
 EVERY_ADDRESS: Final = "0.0.0.0"
-
-MAX_SOCKET_PATH_BYTES: Final = 107
-"""Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
 
 _MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 """uvloop keeps a watermark in 32 bits."""

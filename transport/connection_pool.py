@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from .connector import Address
+from .address import Address
 from .errors import ConnectFailed
 from .loop import start_task
 

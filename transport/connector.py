@@ -3,15 +3,14 @@
 import asyncio
 import random
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ..protocol.errors import SluiceError
 from ..protocol.identity import Credential
 from ..protocol.messages import Hello, HelloAck
+from .address import Address
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
-from .host_port import host_port
 from .loop_protocol import LoopProtocol
 from .name_lookup import look_up
 from .peer_networks import PeerNetworks
@@ -20,16 +19,6 @@ from .tls_transport import TlsTransport
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
-
-
-class Address(NamedTuple):
-    """The address of a TaskManager: a host and a port, or (port 0) the path of a Unix socket."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return host_port(self.host, self.port) if self.port else f"unix:{self.host}"
 
 
 class Attempts:

@@ -12,11 +12,11 @@ from ..protocol.messages import Hello, HelloAck
 from ..protocol.remote_error import error_response
 from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
+from .address import host_ports
 from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
 from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
-from .host_port import host_ports
 from .loop_protocol import LoopProtocol
 from .loop_share import LoopShares
 from .outcomes import Outcomes

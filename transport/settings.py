@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..protocol.limits import MAX_NAME_CHARACTERS
-from .host_port import ANY_FAMILY, without_brackets
+from .address import ANY_FAMILY, without_brackets
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""

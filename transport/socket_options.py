@@ -5,8 +5,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from .address import host_port
 from .config import TransportConfig
-from .host_port import host_port
 
 _KEEPALIVE_PROBES = 4
 """Unanswered probes before the kernel gives the connection up."""

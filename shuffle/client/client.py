@@ -8,7 +8,7 @@ from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import FEATURE_COPIES
 from ...protocol.messages import OpenPartition, OpenPipelinedPartition
-from ...transport.connector import Address
+from ...transport.address import Address
 from ..counters import Counters
 from ..errors import InvalidRequest
 from ..gate.channel_opener import GateMemory
@@ -19,7 +19,7 @@ from ..partition.partition_type import ResultPartitionType, pool_bounds
 from ..partition.stored_result_partition import StoredResultPartition
 from .client_channel_opener import ClientChannelOpener
 from .client_legs import ClientLegs, LegConnector, is_idle_end
-from .config import ClientConfig, parse_endpoint
+from .config import ClientConfig
 from .credentials import client_credential
 from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
@@ -75,7 +75,7 @@ class ShuffleClient(ShuffleEnvironment):
                 ``SLUICE_CREDENTIAL_FILE`` names; without these, none.
 
         Raises:
-            InvalidEndpoint: The endpoint has neither form.
+            InvalidAddress: The endpoint is neither ``HOST:PORT`` nor ``unix:/PATH``.
             InvalidCredential: The text or the file has no credential.
             AuthenticationFailed: The TaskManager proves nothing; what it refuses is a RemoteError.
             ConnectFailed: The TaskManager did not answer in time.
@@ -83,7 +83,7 @@ class ShuffleClient(ShuffleEnvironment):
 
         Cancellation: safe.
         """
-        address = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        address = Address.parse(endpoint) if isinstance(endpoint, str) else endpoint
         config = ClientConfig() if config is None else config
         proven = client_credential(credential, application_id, os.environ)
         connector = LegConnector(address, application_id, config, proven, Counters())

@@ -15,8 +15,9 @@ from ...protocol.limits import (
 )
 from ...protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello, HelloAck
 from ...protocol.remote_error import RemoteError
+from ...transport.address import Address
 from ...transport.connection import Connection, ConnectionHandler
-from ...transport.connector import Address, connect
+from ...transport.connector import connect
 from ...transport.errors import TaskManagerMismatch
 from ..counters import Counters
 from .config import ClientConfig

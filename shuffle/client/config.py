@@ -2,10 +2,7 @@
 
 from pydantic import Field
 
-from ...protocol.errors import ErrorCode, SluiceError
 from ...transport.config import TransportConfig
-from ...transport.connector import Address
-from ...transport.host_port import split_host_port
 from ...transport.settings import Count, Seconds, Settings
 
 
@@ -41,34 +38,3 @@ class ClientConfig(Settings):
 
     transport: TransportConfig = Field(default_factory=TransportConfig)
     """Deadlines, watermarks, TLS."""
-
-
-_UNIX = "unix:"
-
-
-class InvalidEndpoint(SluiceError):
-    """The endpoint is neither ``unix:PATH`` nor ``HOST:PORT``."""
-
-    code = ErrorCode.CONFIGURATION
-
-
-def parse_endpoint(endpoint: str) -> Address:
-    """Make an address of ``unix:/path/of/socket`` or ``host:port``.
-
-    Raises:
-        InvalidEndpoint: The endpoint has neither form.
-    """
-    if endpoint.startswith(_UNIX):
-        path = endpoint.removeprefix(_UNIX)
-        if path.startswith("/"):
-            return Address(path, 0)
-    else:
-        found = split_host_port(endpoint)
-        if found is not None:
-            return Address(*found)
-    raise InvalidEndpoint(
-        "Endpoint of a TaskManager cannot be understood",
-        value=endpoint,
-        limit="unix:/path/of/socket or host:port",
-        remedy="Take it from the TaskManager's settings: socket_path, or bind_host and data_port",
-    )

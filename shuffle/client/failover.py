@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...protocol.errors import ErrorCode, SluiceError
-from ...transport.connector import Address
+from ...transport.address import Address
 from ..gate.channel_opener import ChannelSource
 from ..gate.input_gate import InputGate
 from ..names import TaskManagerPlace

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...protocol.errors import ErrorCode, SluiceError
-from ...transport.connector import Address
+from ...transport.address import Address
 from ..gate.channel_opener import ChannelSource
 from ..names import TaskManagerPlace
 from ..partition.partition_type import ResultPartitionType

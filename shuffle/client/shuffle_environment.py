@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ...protocol.limits import MAX_REPLICAS
-from ...transport.connector import Address
+from ...transport.address import Address
 from ..counters import Counters
 from ..errors import InvalidRequest
 from ..gate.input_gate import InputGate

@@ -24,7 +24,7 @@ from ...protocol.errors import SluiceError
 from ...protocol.events import Event
 from ...protocol.identity import Credential
 from ...protocol.messages import EVENT
-from ...transport.connector import Address
+from ...transport.address import Address
 from ..client.client import ShuffleClient
 from ..client.client_gate import ClientGate
 from ..client.config import ClientConfig

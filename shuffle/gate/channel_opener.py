@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from ...transport.connector import Address
+from ...transport.address import Address
 from ...transport.loop import start_task
 from ..errors import InvalidRequest, failure_of
 from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentOwner

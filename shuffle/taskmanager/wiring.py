@@ -23,10 +23,10 @@ from ...protocol.messages import (
     HelloAck,
 )
 from ...transport.access import Access
+from ...transport.address import Address
 from ...transport.advertised_host import with_advertised_host
 from ...transport.config import TransportConfig
 from ...transport.connection import Connection, ConnectionHandler
-from ...transport.connector import Address
 from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters

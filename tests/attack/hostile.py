@@ -10,7 +10,7 @@ from sluice.protocol.codec import encode
 from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.limits import NONCE_BYTES
 from sluice.protocol.messages import Challenge, ErrorResponse, Hello, HelloAck, Message, Proof
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.raw_client import DEADLINE_SECONDS, RawClient
 
 if TYPE_CHECKING:

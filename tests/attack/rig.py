@@ -43,8 +43,9 @@ from sluice.protocol.messages import (
     ShuffleReleased,
 )
 from sluice.protocol.remote_error import RemoteError
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address, connect
+from sluice.transport.connector import connect
 from tests.support.daemon import ENVIRONMENT, SLUICE, TIMEOUT_SECONDS, Daemon
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from tests.attack.rig import (
 from tests.support.daemon import TIMEOUT_SECONDS, arguments, run
 
 if TYPE_CHECKING:
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
     from tests.attack.rig import AttackedDaemon
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])

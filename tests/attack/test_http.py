@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

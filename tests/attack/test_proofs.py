@@ -40,7 +40,7 @@ from tests.attack.rig import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -143,7 +143,7 @@ def test_an_endpoint_without_a_port_is_one_line(fake_spark: Path, command: click
     words = ["--endpoints", "tm1"] + (["job.py"] if command is cli.submit else [])
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: An endpoint has no host or no port (value tm1")
+    assert result.stderr.startswith("Error: An address has no host or no port (value tm1")
     assert result.stderr.count("\n") == 1
 
 

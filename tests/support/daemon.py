@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 SLUICE = Path(sys.executable).with_name("sluice")
 TIMEOUT_SECONDS = 30

@@ -19,7 +19,7 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     GateServices,
     TaskManagerChannelOpener,
 )
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,8 +21,9 @@ from sluice.protocol.messages import (
     HelloAck,
     Message,
 )
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address, connect
+from sluice.transport.connector import connect
 from sluice.transport.listener import Listener
 from tests.support.memory_supplier import MemorySupplier
 

@@ -12,7 +12,7 @@ from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
 from sluice.protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck, Message
 
 if TYPE_CHECKING:
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 DEADLINE_SECONDS = 30
 

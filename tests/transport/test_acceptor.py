@@ -18,7 +18,7 @@ from sluice.protocol.messages import ErrorResponse
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport import descriptors, listener
 from sluice.transport.acceptor import InNeed, bind_remedy, listen
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.descriptors import Reserve, free_descriptors
 from tests.support.certificates import Authority
 from tests.support.peers import (

@@ -10,7 +10,7 @@ from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
 from sluice.protocol.messages import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.peers import (
     PATIENCE_SECONDS,

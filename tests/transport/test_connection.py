@@ -19,7 +19,7 @@ from sluice.protocol.messages import (
     Pong,
     RegionData,
 )
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.peers import (

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.messages import CloseRequest
+from sluice.transport.address import Address
 from sluice.transport.connection_pool import ConnectionPool
-from sluice.transport.connector import Address, connect
+from sluice.transport.connector import connect
 from sluice.transport.errors import ConnectFailed
 from tests.support.peers import (
     PATIENCE_SECONDS,

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.protocol.errors import UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
 from tests.support.peers import (
     PATIENCE_SECONDS,

@@ -10,7 +10,7 @@ import pytest
 from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import ROLE_PRODUCER, ErrorResponse, Ping, Pong, RegionData
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import DeadlineExceeded
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.peers import (

@@ -25,7 +25,8 @@ from sluice.protocol.messages import (
     RegionData,
 )
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address, connect
+from sluice.transport.address import Address
+from sluice.transport.connector import connect
 from sluice.transport.errors import ConnectFailed, DeadlineExceeded
 from sluice.transport.listener import Listener
 from tests.support.peers import (

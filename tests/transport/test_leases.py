@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))

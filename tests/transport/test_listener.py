@@ -16,8 +16,8 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.acceptor import bind
+from sluice.transport.address import Address
 from sluice.transport.connection import Connection
-from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable
 from sluice.transport.loop_protocol import LoopProtocol
 from tests.support.peers import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
 from sluice.transport.name_lookup import look_up
 from tests.support.peers import a_config, open_client

@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.protocol.errors import ErrorCode, NotPermitted
+from sluice.transport.address import Address
 from sluice.transport.config import AuthConfig
-from sluice.transport.connector import Address, connect
+from sluice.transport.connector import connect
 from sluice.transport.peer_networks import PeerNetworks
 from tests.support.peers import SEGMENT, RecordingHandler, a_config, a_hello, a_service
 

@@ -21,7 +21,7 @@ from tests.support.peers import RawPeer, Service, a_config, a_service, turns
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 LARGE = 4 * WORTH_WAITING_FOR_BYTES
 

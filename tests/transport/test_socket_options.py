@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.transport import socket_options
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.peers import a_config, a_service, end, open_client
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.peers import PATIENCE_SECONDS, RawPeer
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 

@@ -25,7 +25,7 @@ from sluice.protocol.messages import (
     RegionData,
 )
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.errors import DeadlineExceeded
 from sluice.transport.tls import TlsRefused, load_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of

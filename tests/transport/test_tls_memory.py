@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
+    from sluice.transport.address import Address
     from sluice.transport.config import TransportConfig
-    from sluice.transport.connector import Address
 
 
 EVENT = RegionData(0, 0)

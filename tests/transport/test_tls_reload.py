@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.messages import ROLE_PRODUCER, RegionData
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.greeting import CHANNEL_BINDING, PEER_CERTIFICATE
 from sluice.transport.tls import TlsConfigurationError, TlsRefused, load_tls, reloading_tls
 from tests.support.certificates import YESTERDAY, Authority, fingerprint_of

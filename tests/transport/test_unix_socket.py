@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.transport import unix_socket
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.unix_socket import CHECK_SECONDS
 from tests.support.peers import Service, a_config, a_service, end, open_client
 

@@ -68,7 +68,7 @@ SEEN_AT_ONCE: Final = frozenset(
     {
         "DuplicateMapOutput",
         "InvalidCredential",
-        "InvalidEndpoint",
+        "InvalidAddress",
         "InvalidLocation",
         "InvalidPoolSize",
         "InvalidSubpartition",

@@ -5,8 +5,8 @@ import logging
 from ....protocol.errors import AuthenticationFailed, Fault, SluiceError, UnsupportedVersion
 from ....protocol.messages import ErrorResponse
 from ....protocol.remote_error import RemoteError
+from ....transport.address import Address
 from ....transport.connection_log import counted
-from ....transport.connector import Address
 from ....transport.errors import NoTaskManager, one_line
 
 _log = logging.getLogger(__name__)

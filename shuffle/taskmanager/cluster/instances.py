@@ -10,8 +10,8 @@ import secrets
 from typing import Final, NamedTuple
 
 from ....protocol.messages import HelloAck
+from ....transport.address import Address
 from ....transport.connection import Connection
-from ....transport.connector import Address
 from ....transport.errors import TaskManagerMismatch
 
 _INSTANCE_BYTES: Final = 8

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from ....protocol.errors import SluiceError
-from ....transport.connector import Address
+from ....transport.address import Address
 from ...errors import LimitExceeded
 from ...names import MapAttemptKey, TaskManagerPlace
 

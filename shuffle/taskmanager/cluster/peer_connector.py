@@ -25,10 +25,11 @@ from ....protocol.messages import (
 )
 from ....protocol.remote_error import RemoteError
 from ....transport.access import Access
+from ....transport.address import Address
 from ....transport.config import TransportConfig
 from ....transport.connection import Connection, ConnectionHandler
 from ....transport.connection_pool import ConnectionPool
-from ....transport.connector import Address, connect
+from ....transport.connector import connect
 from ....transport.errors import ConnectionLost
 from ....transport.peer_networks import PeerNetworks
 from ...client.producer_leg import ProducerLeg

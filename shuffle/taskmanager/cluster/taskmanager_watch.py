@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import SluiceError
-from ....transport.connector import Address
+from ....transport.address import Address
 from ....transport.errors import TaskManagerMismatch
 from ....transport.loop import start_task
 from .watch_leg import WatchLeg

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
-from ....transport.connector import Address
+from ....transport.address import Address
 from ....transport.loop import start_task
 from .known_taskmanagers import KnownTaskManagers, address_of
 from .taskmanager_watch import Presence, TaskManagerWatch

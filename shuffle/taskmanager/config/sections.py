@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ....transport.host_port import split_host_port
+from ....transport.address import Address, InvalidAddress
 from ....transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 from ...partition.partition_type import ceiling_segments
 
@@ -313,8 +313,15 @@ class ClusterConfig(Settings):
     @classmethod
     def _have_ports(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
         for address in addresses:
-            if split_host_port(address) is None:
-                raise ValueError(f'"{address}" is no address: write it as HOST:PORT')
+            try:
+                is_socket = not Address.parse(address).port
+            except InvalidAddress:
+                is_socket = True
+            if is_socket:
+                raise ValueError(
+                    f'"{address}" is not the address of another host: write it as HOST:PORT, '
+                    "an IPv6 address in brackets"
+                )
         return addresses
 
 

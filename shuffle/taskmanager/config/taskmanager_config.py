@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ....protocol.errors import ErrorCode, SluiceError
+from ....transport.address import is_loopback
 from ....transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
 from ....transport.errors import printable
-from ....transport.host_port import is_loopback
 from ....transport.settings import (
     NONE_ALLOWED,
     Count,

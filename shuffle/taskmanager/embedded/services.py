@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ....transport.access import Access
-from ....transport.connector import Address
+from ....transport.address import Address
 from ...counters import Counters
 from ..drivers.applications import Applications
 from ..ingest.incoming_output import ProducerServices

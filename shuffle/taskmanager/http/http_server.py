@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import bind, bind_remedy
+from ....transport.address import host_ports
 from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
-from ....transport.host_port import host_ports
 from ...counters import BoundedCounts
 from .http_access import HttpAccess
 from .http_served import LISTEN_BACKLOG, Served

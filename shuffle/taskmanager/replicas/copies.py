@@ -10,8 +10,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ....transport.connector import Address
-from ....transport.host_port import split_host_port
+from ....transport.address import Address
 from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
 from ...names import ShuffleKey, TaskManagerPlace
@@ -107,7 +106,7 @@ class Copies:
             known=known,
             maker=maker,
             watches=watches,
-            configured=[_address(each) for each in config.cluster.taskmanagers],
+            configured=[Address.parse(each) for each in config.cluster.taskmanagers],
             own_host=connector.own_host,
             lives=lives,
             counters=counters,
@@ -175,10 +174,3 @@ class Copies:
         self.replication.changed(taskmanager_id, now, before)
         if now is Presence.LOST:
             self._connector.abort_readers_of(taskmanager_id)
-
-
-def _address(text: str) -> Address:
-    found = split_host_port(text)
-    if found is None:
-        raise ValueError(f'"{text}" is not an address')  # the configuration has checked it
-    return Address(*found)

@@ -9,8 +9,8 @@ from typing import Final
 from ....protocol.copy_messages import CopyOf
 from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.remote_error import RemoteError
+from ....transport.address import Address
 from ....transport.connection_pool import ConnectionPool
-from ....transport.connector import Address
 from ....transport.errors import TaskManagerMismatch
 from ...client.producer_leg import ProducerLeg
 from ...counters import Counters

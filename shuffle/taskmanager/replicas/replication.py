@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ....transport.connector import Address
+from ....transport.address import Address
 from ....transport.loop import start_task
 from ...counters import Counters
 from ...errors import failure_of

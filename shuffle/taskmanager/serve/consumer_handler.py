@@ -12,8 +12,8 @@ from ....protocol.errors import ChannelInUse, SluiceError
 from ....protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_COPIES
 from ....protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from ....protocol.remote_error import error_response
+from ....transport.address import Address
 from ....transport.connection import Connection
-from ....transport.connector import Address
 from ...counters import Counters
 from ...errors import InvalidRequest, NoProgress
 from ...gate.channel_opener import ChannelSource

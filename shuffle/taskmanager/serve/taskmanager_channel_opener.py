@@ -32,7 +32,7 @@ from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 
 if TYPE_CHECKING:
-    from ....transport.connector import Address
+    from ....transport.address import Address
 
 
 @dataclass(frozen=True, slots=True)

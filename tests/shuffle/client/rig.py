@@ -26,7 +26,7 @@ from sluice.shuffle.gate.channel_opener import ChannelSource, GateMemory
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.fakes import FakeConnection
 
 if TYPE_CHECKING:

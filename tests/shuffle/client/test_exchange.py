@@ -13,7 +13,7 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, encode_event
 from sluice.protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
 from sluice.shuffle.client.client import ShuffleClient
-from sluice.shuffle.client.config import ClientConfig, InvalidEndpoint
+from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.errors import InsufficientNetworkBuffers, InvalidPartitionType, InvalidRequest
 from sluice.shuffle.gate.task_events import UnknownProducer
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
@@ -21,8 +21,8 @@ from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.record_reader import ChannelEvent
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer, MsgpackSerializer
+from sluice.transport.address import Address, InvalidAddress
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address
 from sluice.transport.errors import ConnectFailed
 from tests.support.api_clients import (
     TASKS,
@@ -313,7 +313,7 @@ async def test_bad_requests_are_refused(tmp_path, clients_at):
 
 async def test_a_missing_taskmanager_is_a_connect_failure(tmp_path):
     config = ClientConfig(transport=TransportConfig(connect_timeout_seconds=0.1))
-    with pytest.raises(InvalidEndpoint):
+    with pytest.raises(InvalidAddress):
         await ShuffleClient.connect("nowhere", "app", config)
     with pytest.raises(ConnectFailed):
         await ShuffleClient.connect(f"unix:{tmp_path}/none", "app", config)

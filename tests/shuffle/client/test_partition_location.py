@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from sluice.shuffle.client.config import InvalidEndpoint, parse_endpoint
 from sluice.shuffle.client.partition_location import (
     InvalidLocation,
     PartitionLocation,
@@ -14,7 +13,7 @@ from sluice.shuffle.client.partition_location import (
     encode_locations,
 )
 from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.transport.connector import Address
+from sluice.transport.address import Address, InvalidAddress
 
 STORED = PartitionLocation(1, 7, 0, "tm-1", "host", 4000)
 PIPELINED = PartitionLocation(1, 8, 2, "tm-2", "::1", 4001)
@@ -60,7 +59,7 @@ def test_other_text_is_refused(text):
     ],
 )
 def test_endpoints(text, address):
-    assert parse_endpoint(text) == address
+    assert Address.parse(text) == address
 
 
 @pytest.mark.parametrize(
@@ -68,5 +67,5 @@ def test_endpoints(text, address):
     ["", "host", ":1", "host:", "host:0", "host:65536", "host:x", "unix:", "unix:here", "/a"],
 )
 def test_bad_endpoints_are_refused(text):
-    with pytest.raises(InvalidEndpoint, match="socket_path"):
-        parse_endpoint(text)
+    with pytest.raises(InvalidAddress):
+        Address.parse(text)

@@ -17,7 +17,7 @@ from sluice.shuffle.gate.channel_opener import ChannelOpener, ChannelSource, Gat
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.fakes import FakeCreditSender
 
 KEY = ShuffleKey("app", 1)

@@ -27,8 +27,8 @@ from sluice.shuffle.taskmanager.store import shuffle_store
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.taskmanager import NotStarted, StartFailed, TaskManager
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
-from sluice.transport.connector import Address
 from sluice.transport.errors import AddressUnavailable, ConnectFailed
 from tests.support.mini_cluster import (
     DISK_ONLY,

@@ -21,7 +21,8 @@ from sluice.shuffle.taskmanager.config.taskmanager_config import (
     keys,
     load,
 )
-from sluice.transport.config import MAX_SOCKET_PATH_BYTES, TransportConfig
+from sluice.transport.address import MAX_SOCKET_PATH_BYTES
+from sluice.transport.config import TransportConfig
 from sluice.transport.settings import format_size
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster, taskmanager_config

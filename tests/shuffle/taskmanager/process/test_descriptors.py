@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.protocol.messages import Message
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 SPARE = 6
 """Descriptors that the daemon may still open."""

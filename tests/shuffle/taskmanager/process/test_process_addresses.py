@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.daemon import SLUICE, Daemon, run
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sluice.protocol.remote_error import RemoteError
 from tests.support.daemon import SLUICE, run
 
 if TYPE_CHECKING:
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 pytestmark = pytest.mark.slow  # all of it together
 

@@ -14,7 +14,7 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, run
 
 if TYPE_CHECKING:
-    from sluice.transport.connector import Address
+    from sluice.transport.address import Address
 
 pytestmark = pytest.mark.slow  # all of it together
 

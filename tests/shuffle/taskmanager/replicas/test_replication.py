@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.config.sections import ReplicationConfig
 from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
 from sluice.shuffle.taskmanager.replicas.replication import Replication, ReplicationServices
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-from sluice.transport.connector import Address
+from sluice.transport.address import Address
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sluice.shuffle.names import TaskManagerPlace
+from sluice.transport.address import (
+    Address,
+    InvalidAddress,
+    host_port,
+    is_every_address,
+    is_loopback,
+)
 from sluice.transport.connection_log import counted
-from sluice.transport.connector import Address
-from sluice.transport.host_port import host_port, is_every_address, is_loopback, split_host_port
 
 
 @pytest.mark.parametrize(
@@ -17,15 +22,27 @@ from sluice.transport.host_port import host_port, is_every_address, is_loopback,
 def test_an_ipv6_address_has_brackets(host, text):
     assert host_port(host, 7337) == str(Address(host, 7337)) == text
     assert str(TaskManagerPlace("id", host, 7337)) == f"id {text}"
-    assert split_host_port(text) == (host, 7337)
+    assert Address.parse(text) == (host, 7337)
     assert counted("kind", text)["source"] == text.removesuffix(":7337")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "node-1", "node-1:", ":7337", "a:0", "a:65536", "a:x", "[]:1"]
-)
-def test_a_text_without_host_or_port_is_neither(text):
-    assert split_host_port(text) is None
+    "text",
+    [
+        "", "node-1", "node-1:", ":7337", "a:0", "a:65536", "a:x", "a:1\n", "a:\u0661", "[]:1",
+        "a:b:7337", "::1:7337", "[::1]7337", "unix:", "unix:socket", "unix:/" + 107 * "x",
+    ],
+)  # fmt: skip
+def test_a_text_of_another_form_is_refused(text):
+    with pytest.raises(InvalidAddress) as refused:
+        Address.parse(text)
+    assert refused.value.value == text
+    assert "unix:/PATH" in refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:65535", "[2001:db8::1]:7337", "unix:/run/s"])
+def test_an_address_is_read_from_its_text(text):
+    assert str(Address.parse(text)) == text
 
 
 def test_a_place_is_read_with_and_without_brackets():
