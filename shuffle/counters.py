@@ -9,9 +9,11 @@ TaskManager → reduce task. Bytes are payload bytes, frame heads not counted; a
 payload-carrying message of at most one segment.
 """
 
-from __future__ import annotations
+import copy
+from dataclasses import dataclass, field, fields
+from typing import Annotated
 
-from dataclasses import dataclass, field, replace
+from .metric import Part, total
 
 OTHER_KEY = "other"
 """Key that takes every count of a :class:`BoundedCounts` that has no room for another key."""
@@ -33,6 +35,39 @@ class BoundedCounts(dict[str, int]):
         self[key] = self.get(key, 0) + amount
 
 
+_WAITS = total(
+    "served_channel_wait_seconds",
+    "Time that channels had credit and no data, or data and no credit, over all channels.",
+)
+_SERVING = total(
+    "serving_seconds",
+    "Time by state, over all gates (leg consumer) or connections of TaskManagers (leg peer).",
+)
+_RECEIVED_BYTES = total("received_bytes", "Payload bytes received, by leg.")
+_RECEIVED_BUFFERS = total("received_buffers", "Buffers received, by leg.")
+_SENT_BYTES = total("sent_bytes", "Payload bytes sent, by leg and by where they were stored.")
+_SENT_BUFFERS = total("sent_buffers", "Buffers sent, by leg and by where they were stored.")
+_FINISHED = total(
+    "map_outputs_finished",
+    "Map outputs by how they ended; adopted ones were found at the start of the daemon.",
+)
+_HANDSHAKES = total(
+    "connections_finished_handshake", "Connections by whether their handshake succeeded."
+)
+_TLS_RELOADS = total(
+    "tls_reloads",
+    "Changes of TLS files by what became of them; after a refused one the files loaded before "
+    "stay in use.",
+)
+_PARTITIONS_ENDED = total(
+    "pipelined_partitions_ended", "Pipelined partitions by how their producer ended them."
+)
+_CREDIT_WAIT = total(
+    "producer_credit_wait_seconds",
+    "Time that partitions being written had no memory for more, over all of them.",
+)
+
+
 @dataclass(slots=True)
 class ServingSeconds:
     """Times of a serving leg, as ``sluice.shuffle.taskmanager.serve.channel_times`` counts them.
@@ -41,15 +76,15 @@ class ServingSeconds:
     connections of the peer leg. A gate or connection with nothing open is in no state.
     """
 
-    data_wait: float = 0.0
+    data_wait: Annotated[float, _WAITS.at(wait="data")] = 0.0
     """Channels had credit and nothing to send."""
-    credit_wait: float = 0.0
+    credit_wait: Annotated[float, _WAITS.at(wait="credit")] = 0.0
     """Channels had something to send and no credit."""
-    idle: float = 0.0
-    busy: float = 0.0
-    back_pressured: float = 0.0
+    idle: Annotated[float, _SERVING.at(state="idle")] = 0.0
+    busy: Annotated[float, _SERVING.at(state="busy")] = 0.0
+    back_pressured: Annotated[float, _SERVING.at(state="back_pressured")] = 0.0
 
-    def add(self, other: ServingSeconds) -> None:
+    def add(self, other: "ServingSeconds") -> None:
         """Add other sums to these."""
         self.data_wait += other.data_wait
         self.credit_wait += other.credit_wait
@@ -58,125 +93,209 @@ class ServingSeconds:
         self.back_pressured += other.back_pressured
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not a Struct: adding to a field of one takes half as long again
 class Counters:
     """The counts of one TaskManager since it started."""
 
-    producer_bytes_in: int = 0
+    producer_bytes_in: Annotated[int, _RECEIVED_BYTES.at(leg="producer")] = 0
     """Bytes of region data received from map tasks."""
-    producer_buffers_in: int = 0
-    region_area_bytes_in: int = 0
-    """Bytes from map tasks that were copied out of region areas, not received in buffers."""
+    producer_buffers_in: Annotated[int, _RECEIVED_BUFFERS.at(leg="producer")] = 0
+    region_area_bytes_in: Annotated[
+        int,
+        total(
+            "region_area_received_bytes",
+            "Bytes from map tasks that came through region areas, not through a socket.",
+        ),
+    ] = 0
 
-    peer_bytes_out: int = 0
+    peer_bytes_out: Annotated[int, _SENT_BYTES.at(leg="peer", source="local")] = 0
     """Bytes sent to other TaskManagers in answer to their partition requests."""
-    peer_buffers_out: int = 0
-    peer_bytes_in: int = 0
+    peer_buffers_out: Annotated[int, _SENT_BUFFERS.at(leg="peer", source="local")] = 0
+    peer_bytes_in: Annotated[int, _RECEIVED_BYTES.at(leg="peer")] = 0
     """Bytes received from other TaskManagers into input gates."""
-    peer_buffers_in: int = 0
+    peer_buffers_in: Annotated[int, _RECEIVED_BUFFERS.at(leg="peer")] = 0
 
-    consumer_bytes_out_local: int = 0
+    consumer_bytes_out_local: Annotated[int, _SENT_BYTES.at(leg="consumer", source="local")] = 0
     """Bytes sent to reduce tasks out of this TaskManager's own store: they crossed no peer leg."""
-    consumer_buffers_out_local: int = 0
-    consumer_bytes_out_remote: int = 0
+    consumer_buffers_out_local: Annotated[int, _SENT_BUFFERS.at(leg="consumer", source="local")] = 0
+    consumer_bytes_out_remote: Annotated[int, _SENT_BYTES.at(leg="consumer", source="remote")] = 0
     """Bytes sent to reduce tasks that had come from another TaskManager."""
-    consumer_buffers_out_remote: int = 0
+    consumer_buffers_out_remote: Annotated[
+        int, _SENT_BUFFERS.at(leg="consumer", source="remote")
+    ] = 0
 
-    credits_sent: int = 0
-    """Credits granted to senders; 1 credit = 1 buffer."""
-    credits_received: int = 0
-    """Credits granted to us by receivers."""
+    credits_sent: Annotated[int, total("credits_sent", "Credits granted to senders.")] = 0
+    """1 credit = 1 buffer."""
+    credits_received: Annotated[int, total("credits_received", "Credits granted by receivers.")] = 0
 
-    regions_written: int = 0
-    memory_tier_refusals: int = 0
-    """Regions that went to the disk because their application had its share of the memory tier."""
-    map_outputs_committed: int = 0
-    map_outputs_aborted: int = 0
+    regions_written: Annotated[int, total("regions_written", "Regions written.")] = 0
+    memory_tier_refusals: Annotated[
+        int,
+        total(
+            "memory_tier_refusals",
+            "Regions that went to the disk because their application had its share of the memory "
+            "tier.",
+        ),
+    ] = 0
+    map_outputs_committed: Annotated[int, _FINISHED.at(outcome="committed")] = 0
+    map_outputs_aborted: Annotated[int, _FINISHED.at(outcome="aborted")] = 0
     """Map attempts given up: aborted by the producer, or its connection ended before the commit."""
-    map_outputs_adopted: int = 0
+    map_outputs_adopted: Annotated[int, _FINISHED.at(outcome="adopted")] = 0
     """Committed map outputs found in the journal when the daemon started."""
 
-    copies_made: int = 0
-    """Map outputs that were copied to other TaskManagers."""
-    copy_bytes_out: int = 0
-    """Their bytes."""
-    copies_found: int = 0
-    """Copies that were not made because the other TaskManager had them already."""
-    copies_failed: int = 0
-    """Attempts to copy a map output that failed, because of either side."""
-    commits_without_copies: int = 0
-    """Map outputs whose producer was to wait for copies, and was answered without them."""
-    map_outputs_moved: int = 0
-    """Map outputs that are read at other TaskManagers since this one was drained."""
+    copies_made: Annotated[
+        int,
+        total("copies_made", "Map outputs copied to other TaskManagers, moves included."),
+    ] = 0
+    copy_bytes_out: Annotated[int, total("copy_sent_bytes", "Bytes of these copies.")] = 0
+    copies_found: Annotated[
+        int,
+        total(
+            "copies_found",
+            "Copies that were not made because the other TaskManager had them already.",
+        ),
+    ] = 0
+    copies_failed: Annotated[
+        int,
+        total(
+            "copies_failed", "Attempts to copy a map output that failed, because of either side."
+        ),
+    ] = 0
+    commits_without_copies: Annotated[
+        int,
+        total(
+            "commits_without_copies",
+            "Map outputs whose producer was to wait for copies, and was answered without them.",
+        ),
+    ] = 0
+    map_outputs_moved: Annotated[
+        int, total("map_outputs_moved", "Map outputs that were moved to other TaskManagers.")
+    ] = 0
 
-    gates_opened: int = 0
-    """Input gates that reduce tasks opened."""
+    gates_opened: Annotated[int, total("gates_opened", "Input gates opened.")] = 0
 
-    connections_accepted: int = 0
-    """Connections whose handshake succeeded."""
-    connections_refused: int = 0
+    connections_accepted: Annotated[int, _HANDSHAKES.at(result="accepted")] = 0
+    connections_refused: Annotated[int, _HANDSHAKES.at(result="refused")] = 0
     """Connections that ended in their handshake, for whatever reason."""
-    socket_file_restorations: int = 0
-    """Times that another program removed the file of the Unix socket, and it was made again."""
-    tls_reloads: int = 0
-    """Times that changed TLS files were loaded."""
-    tls_reload_failures: int = 0
-    """Times that changed TLS files could not be used, so that the ones before stay in use."""
-    refused_connections: BoundedCounts = field(default_factory=BoundedCounts)
-    """Connections that ended in their handshake, and those that later asked for what they may not
-    do, by reason."""
-    http_refused: BoundedCounts = field(default_factory=BoundedCounts)
-    """Requests to the HTTP port that proved too little, by reason."""
-    http_dropped: BoundedCounts = field(default_factory=BoundedCounts)
-    """Connections to the HTTP port that their clients did not end, by reason."""
-    log_lines_dropped: int = 0
-    """Log lines that were dropped because standard error was not read."""
-    applications_expired: int = 0
-    """Applications whose data was dropped because no client of theirs was left."""
+    socket_file_restorations: Annotated[
+        int,
+        total(
+            "socket_file_restorations",
+            "Times that another program removed the file of the Unix socket, and it was made "
+            "again.",
+        ),
+    ] = 0
+    tls_reloads: Annotated[int, _TLS_RELOADS.at(result="loaded")] = 0
+    tls_reload_failures: Annotated[int, _TLS_RELOADS.at(result="refused")] = 0
+    refused_connections: Annotated[
+        BoundedCounts,
+        total(
+            "connections_refused",
+            "Connections that ended in their handshake, or later asked for what they may not do.",
+            key="reason",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    http_refused: Annotated[
+        BoundedCounts,
+        total(
+            "http_refused",
+            "Requests to the HTTP port that were refused: not HTTP, without a token that allows "
+            "them, or from another host.",
+            key="reason",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    http_dropped: Annotated[
+        BoundedCounts,
+        total(
+            "http_connections_dropped",
+            "Connections to the HTTP port that their clients did not end: no request in time, none "
+            "after the last, an answer not taken, room for a new one; `no room`: refused.",
+            key="reason",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    log_lines_dropped: Annotated[
+        int,
+        total(
+            "log_lines_dropped",
+            "Log lines that were dropped because standard error was not read.",
+        ),
+    ] = 0
+    applications_expired: Annotated[
+        int,
+        total(
+            "applications_expired",
+            "Applications whose data was dropped because no client was left.",
+        ),
+    ] = 0
 
-    pipelined_partitions_opened: int = 0
-    pipelined_partitions_finished: int = 0
-    pipelined_partitions_failed: int = 0
+    pipelined_partitions_opened: Annotated[
+        int, total("pipelined_partitions_opened", "Pipelined partitions opened.")
+    ] = 0
+    pipelined_partitions_finished: Annotated[int, _PARTITIONS_ENDED.at(outcome="finished")] = 0
+    pipelined_partitions_failed: Annotated[int, _PARTITIONS_ENDED.at(outcome="failed")] = 0
     """Partitions given up, by either side, before their producer had finished them."""
 
-    producer_credit_wait_seconds: float = 0.0
+    producer_credit_wait_seconds: Annotated[float, _CREDIT_WAIT.at(kind="map_output")] = 0.0
     """Time for which open map outputs had a region begun and no credit outstanding."""
-    pipelined_credit_wait_seconds: float = 0.0
+    pipelined_credit_wait_seconds: Annotated[float, _CREDIT_WAIT.at(kind="pipelined")] = 0.0
     """Time for which open pipelined partitions had no memory for another buffer."""
-    peer_serving: ServingSeconds = field(default_factory=ServingSeconds)
+    peer_serving: Annotated[ServingSeconds, Part({"leg": "peer"})] = field(
+        default_factory=ServingSeconds
+    )
     """Of channels that other TaskManagers read."""
-    consumer_serving: ServingSeconds = field(default_factory=ServingSeconds)
+    consumer_serving: Annotated[ServingSeconds, Part({"leg": "consumer"})] = field(
+        default_factory=ServingSeconds
+    )
     """Of channels that reduce tasks read."""
-    event_loop_lag_seconds: float = 0.0
-    """Time by which timers of the event loop fired late, added up."""
+    event_loop_lag_seconds: Annotated[
+        float,
+        total(
+            "event_loop_lag_seconds",
+            "Time by which timers of the event loop fired late, one a second.",
+        ),
+    ] = 0.0
 
-    events_by_type: BoundedCounts = field(default_factory=BoundedCounts)
-    """Events that producers of pipelined partitions sent, by type."""
-    backward_messages: BoundedCounts = field(default_factory=BoundedCounts)
-    """Messages of consumers to producers, by message type."""
-    late_messages: BoundedCounts = field(default_factory=BoundedCounts)
-    """Messages for a channel or partition that was already gone, by message type."""
-    errors_by_code: BoundedCounts = field(default_factory=BoundedCounts)
-    """Errors reported to a client or peer, of one channel or partition or of the whole connection,
-    by error code."""
-    quota_refusals: BoundedCounts = field(default_factory=BoundedCounts)
-    """Requests of applications beyond a quota, by resource."""
-    progress_deadlines: BoundedCounts = field(default_factory=BoundedCounts)
-    """Things that were taken back because those they were held for did not move, by kind."""
+    events_by_type: Annotated[
+        BoundedCounts,
+        total("events_received", "Events that producers of pipelined partitions sent.", key="type"),
+    ] = field(default_factory=BoundedCounts)
+    backward_messages: Annotated[
+        BoundedCounts,
+        total(
+            "backward_messages_received",
+            "Messages from consumers to producers: task events, resumed consumption.",
+            key="type",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    late_messages: Annotated[
+        BoundedCounts,
+        total(
+            "late_messages",
+            "Messages for a channel or partition that was already gone.",
+            key="type",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    errors_by_code: Annotated[
+        BoundedCounts,
+        total(
+            "errors",
+            "Errors reported to clients and peers, and those that closed a connection.",
+            key="code",
+        ),
+    ] = field(default_factory=BoundedCounts)
+    quota_refusals: Annotated[
+        BoundedCounts,
+        total("quota_refusals", "Requests of applications beyond their quota.", key="resource"),
+    ] = field(default_factory=BoundedCounts)
+    progress_deadlines: Annotated[
+        BoundedCounts,
+        total(
+            "progress_deadlines",
+            "Things that were taken back because the other side did not move in time.",
+            key="kind",
+        ),
+    ] = field(default_factory=BoundedCounts)
 
-    def snapshot(self) -> Counters:
+    def snapshot(self) -> "Counters":
         """Return a copy that no longer changes with this one."""
-        return replace(
-            self,
-            peer_serving=replace(self.peer_serving),
-            consumer_serving=replace(self.consumer_serving),
-            refused_connections=BoundedCounts(self.refused_connections),
-            http_refused=BoundedCounts(self.http_refused),
-            http_dropped=BoundedCounts(self.http_dropped),
-            events_by_type=BoundedCounts(self.events_by_type),
-            backward_messages=BoundedCounts(self.backward_messages),
-            late_messages=BoundedCounts(self.late_messages),
-            errors_by_code=BoundedCounts(self.errors_by_code),
-            quota_refusals=BoundedCounts(self.quota_refusals),
-            progress_deadlines=BoundedCounts(self.progress_deadlines),
-        )
+        return Counters(*(copy.copy(getattr(self, each.name)) for each in fields(self)))

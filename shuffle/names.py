@@ -57,3 +57,11 @@ class SubpartitionRange(NamedTuple):
     shuffle: ShuffleKey
     start: int
     end: int
+
+
+def utf8_text(value: object) -> str:
+    r"""Return the text of a value as UTF-8 can have it, so that every page can show it.
+
+    The name of a file may have any bytes. Those that are not UTF-8 read as in the log: ``\udcff``.
+    """
+    return str(value).encode(errors="backslashreplace").decode()

@@ -41,17 +41,19 @@ THIRD_PARTY = {
     "protocol": {"msgpack"},
     "transport": {"uvloop", "pydantic", "cryptography"},
     "shuffle": set(),
+    "shuffle.memory": {"msgspec"},  # the status of pools, as in the packages below
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.gate": {"crc32c"},  # of pipelined buffers on the peer leg
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use
     "shuffle.client": {"pydantic"},
-    "shuffle.taskmanager": {"pydantic"},
+    "shuffle.taskmanager": {"pydantic", "msgspec"},
+    "shuffle.taskmanager.bounds": {"pydantic", "msgspec"},
     "shuffle.taskmanager.config": {"pydantic", "pydantic_core"},
     "shuffle.taskmanager.process": {"pydantic"},
-    "shuffle.taskmanager.store": {"msgpack", "crc32c"},  # the rows of its journal
-    "shuffle.taskmanager.serve": {"crc32c"},  # as in the gate
-    "shuffle.taskmanager.ingest": {"crc32c"},
-    "shuffle.taskmanager.metrics": {"prometheus_client"},
+    "shuffle.taskmanager.store": {"msgpack", "crc32c", "msgspec"},  # the rows of its journal
+    "shuffle.taskmanager.serve": {"crc32c", "msgspec"},  # as in the gate
+    "shuffle.taskmanager.ingest": {"crc32c", "msgspec"},
+    "shuffle.taskmanager.metrics": {"prometheus_client", "msgspec"},
     "shuffle.taskmanager.http": {"aiohttp", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},
 }

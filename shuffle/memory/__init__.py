@@ -33,13 +33,13 @@ from .buffer import (
 )
 from .channel_accounts import NO_CHANNEL
 from .distribution import (
-    LocalBufferPoolStatistics,
     MemoryDemand,
     NetworkBufferPoolStatistics,
     PoolBounds,
 )
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
+from .pool_status import PoolStatus
 from .segment import MemorySegment
 from .segment_owner import SegmentOwner
 from .segment_queue import ListenerHandle, SegmentListener
@@ -53,7 +53,6 @@ __all__ = [
     "InvalidPoolSize",
     "ListenerHandle",
     "LocalBufferPool",
-    "LocalBufferPoolStatistics",
     "MemoryDemand",
     "MemoryPoolError",
     "MemorySegment",
@@ -63,6 +62,7 @@ __all__ = [
     "NetworkBufferTimeout",
     "PoolBounds",
     "PoolDestroyed",
+    "PoolStatus",
     "SegmentListener",
     "SegmentNotLent",
     "SegmentOwner",

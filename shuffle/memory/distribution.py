@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import InvalidPoolSize
+from .pool_status import PoolStatus
 
 logger = logging.getLogger(__name__)
 
@@ -255,30 +256,6 @@ class MemoryDemand:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalBufferPoolStatistics:
-    """A local pool at one moment, in segments.
-
-    ``size_segments`` is the current limit; ``idle + lent`` may be above it until lent segments
-    are recycled: by ``overdraft_segments``. ``overdrafts`` counts all segments ever lent beyond the
-    limit. ``full_channels`` have their maximum of segments. ``maximum_segments`` is ``None`` for an
-    unbounded pool.
-    """
-
-    name: str
-    kind: str
-    required_segments: int
-    maximum_segments: int | None
-    size_segments: int
-    idle_segments: int
-    lent_segments: int
-    waiting_listeners: int
-    overdraft_segments: int
-    overdrafts: int
-    full_channels: int
-    is_destroyed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class NetworkBufferPoolStatistics:
     """The network memory of a TaskManager at one moment, in segments.
 
@@ -297,5 +274,5 @@ class NetworkBufferPoolStatistics:
     reserved_exclusive_segments: int
     required_segments: int
     waiting_requests: int
-    local_pools: tuple[LocalBufferPoolStatistics, ...]
-    draining_pools: tuple[LocalBufferPoolStatistics, ...]
+    local_pools: tuple[PoolStatus, ...]
+    draining_pools: tuple[PoolStatus, ...]

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from ..errors import PoolDestroyed
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
-from .distribution import LocalBufferPoolStatistics, PoolBounds
+from .distribution import PoolBounds
+from .pool_status import PoolStatus
 from .segment_queue import ListenerHandle, SegmentListener, SegmentQueue, SegmentRequest
 
 if TYPE_CHECKING:
@@ -327,21 +328,19 @@ class LocalBufferPool:
         """Whether the pool gives out no more segments."""
         return self._is_destroyed
 
-    def statistics(self) -> LocalBufferPoolStatistics:
-        """Return a frozen snapshot."""
-        return LocalBufferPoolStatistics(
-            name=self.name,
-            kind=self.kind,
-            required_segments=self.bounds.required_segments,
-            maximum_segments=self.bounds.maximum_segments,
-            size_segments=self._limit,
-            idle_segments=len(self._idle),
-            lent_segments=self.lent_segments,
-            waiting_listeners=len(self._listeners),
-            overdraft_segments=self.overdraft_segments,
-            overdrafts=self.overdrafts,
-            full_channels=self.channels.full_channels,
-            is_destroyed=self._is_destroyed,
+    def status(self) -> PoolStatus:
+        """Return its numbers of this moment."""
+        return PoolStatus(
+            self.name,
+            self._limit,
+            self.bounds.required_segments,
+            self.bounds.maximum_segments,
+            self.lent_segments,
+            len(self._listeners),
+            self.kind,
+            self.overdraft_segments,
+            self.overdrafts,
+            self.channels.full_channels,
         )
 
     def __repr__(self) -> str:

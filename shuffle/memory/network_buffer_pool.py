@@ -273,13 +273,13 @@ class NetworkBufferPool:
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """Return a frozen snapshot; costs a look at every local pool."""
-        pools = tuple(pool.statistics() for pool in self._local_pools)
-        draining = tuple(pool.statistics() for pool in self._draining)
+        pools = tuple(pool.status() for pool in self._local_pools)
+        draining = tuple(pool.status() for pool in self._draining)
         return NetworkBufferPoolStatistics(
             total_segments=self.total_segments,
             segment_size_bytes=self.segment_size_bytes,
             free_segments=len(self._free),
-            idle_segments=sum(pool.idle_segments for pool in pools),
+            idle_segments=sum(pool.idle_segments for pool in self._local_pools),
             out_segments=self._exclusive + sum(pool.lent_segments for pool in (*pools, *draining)),
             exclusive_segments=self._exclusive,
             reserved_exclusive_segments=self._reserved,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
-from ..memory import LocalBufferPool, LocalBufferPoolStatistics
+from ..memory import LocalBufferPool, PoolStatus
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
@@ -62,7 +62,7 @@ class PipelinedPartitionStatistics:
     buffers_out: int
     soft_back_pressured_seconds: float
     hard_back_pressured_seconds: float
-    pool: LocalBufferPoolStatistics
+    pool: PoolStatus
 
 
 class PipelinedResultPartition(BufferWritingPartition):
@@ -248,7 +248,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             buffers_out=sum(each.total_buffers for each in self._subpartitions),
             soft_back_pressured_seconds=self.memory.soft_back_pressured_seconds,
             hard_back_pressured_seconds=self.memory.hard_back_pressured_seconds,
-            pool=self.memory.pool.statistics(),
+            pool=self.memory.pool.status(),
         )
 
     # ---- inside ------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def run(*arguments: str, charset: str = "utf-8"):
 
 
 def named_application():
-    document = STATUS.to_json()
+    document = json.loads(STATUS.encode())
     document["applications"][0]["application_id"] = NAME
     return page_serving(json.dumps(document))
 

@@ -135,7 +135,7 @@ def test_the_header_of_a_drain_is_the_one_that_is_asked_for():
 
 
 def test_anonymous_access_is_red_in_a_terminal_and_plain_in_a_pipe():
-    document = json.dumps(STATUS.to_json() | {"serves": "anonymous"})
+    document = json.dumps(json.loads(STATUS.encode()) | {"serves": "anonymous"})
     with page_serving(document) as port:
         shown = in_terminal(80, "status", f"127.0.0.1:{port}")
         piped = run("status", f"127.0.0.1:{port}").stdout

@@ -207,7 +207,7 @@ class TestStatus:
         assert "Traffic since start" in result.stdout
 
     def test_names_from_the_network_are_not_markup(self, run):
-        document = STATUS.to_json()
+        document = json.loads(STATUS.encode())
         document["partitions"][0]["application_id"] = "[red]x[/red]"
         with page_serving(json.dumps(document)) as port:
             result = run("status", f"127.0.0.1:{port}", env={"COLUMNS": "160"})

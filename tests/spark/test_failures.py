@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.status.status import (
-        GateStatus,
-        ShuffleStatus,
-        TaskManagerStatus,
-    )
+    from sluice.shuffle.taskmanager.serve.serving_status import GateStatus
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.store.store_status import ShuffleStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.status.status import PipelinedPartitionStatus, TaskManagerStatus
+    from sluice.shuffle.taskmanager.ingest.producing_status import PipelinedPartitionStatus
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver

@@ -200,7 +200,7 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
         ("segments out", pool.total_segments - pool.free_segments),
         ("reserved segments", pool.reserved_exclusive_segments),
         ("control memory", environment.listener.control_memory.used_bytes),
-        ("region areas", environment.region_areas.count),
+        ("region areas", environment.region_areas.status().areas),
         ("waiting requests", pool.waiting_requests + environment.partitions.waiting_requests),
     ]
     return [f"{name}: {number}" for name, number in left if number]

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
-from sluice.shuffle.taskmanager.metrics.metrics import PROGRESS_KINDS
+from sluice.shuffle.memory.pool_status import NetworkPoolStatus, PoolStatus
+from sluice.shuffle.taskmanager.bounds.application_status import ApplicationStatus, HoldingStatus
+from sluice.shuffle.taskmanager.ingest.producing_status import (
+    PipelinedPartitionStatus,
+    ProducersStatus,
+)
+from sluice.shuffle.taskmanager.replicas.copies_status import CopiesStatus
+from sluice.shuffle.taskmanager.serve.serving_status import (
+    ChannelStatus,
+    GateStatus,
+    ServedChannelsStatus,
+)
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.status.status import (
-    ApplicationStatus,
-    ChannelStatus,
+    PROGRESS_KINDS,
     ConnectionStatus,
     ControlMemoryStatus,
-    CopiesStatus,
     EventLoopStatus,
-    GateStatus,
-    HoldingStatus,
-    NetworkPoolStatus,
-    PipelinedPartitionStatus,
-    PoolStatus,
-    ProducersStatus,
+    TaskManagerStatus,
+    TrafficStatus,
+)
+from sluice.shuffle.taskmanager.store.store_status import (
     RegionAreasStatus,
     RemoteStatus,
-    ServedChannelsStatus,
     ShuffleStatus,
-    TaskManagerStatus,
     TierStatus,
-    TrafficStatus,
 )
 
 COUNTERS = Counters(

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import BoundedCounts
 from ...memory import SegmentOwner
+from .application_status import HoldingStatus
 
 
 class Resource(enum.IntEnum):
@@ -115,10 +116,12 @@ class Account(SegmentOwner):
         """Amount held of each resource."""
         return tuple(self._held)
 
-    @property
-    def limits(self) -> Limits:
-        """Quota of each resource."""
-        return self._limits
+    def status(self) -> tuple[HoldingStatus, ...]:
+        """Return what is held of each resource, and the quota."""
+        return tuple(
+            HoldingStatus(resource.name.lower(), held, limit)
+            for resource, held, limit in zip(Resource, self._held, self._limits, strict=True)
+        )
 
     @property
     def limit_segments(self) -> int | None:

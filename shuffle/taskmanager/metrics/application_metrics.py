@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from ..status.status import HoldingStatus, TaskManagerStatus
+    from ..bounds.application_status import HoldingStatus
+    from ..status.status import TaskManagerStatus
 
 LARGEST: Final = 20
 """Holders of each resource with series of their own. With eight resources and two families that is

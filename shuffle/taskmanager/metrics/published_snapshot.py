@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -246,13 +244,10 @@ class Pages:
         async with self._making:
             page = published.pages.get(content_type)
             if page is None:
-                pieces = []
                 turns = _Turns(self._forgive)
-                for text in _json_pieces(published.status):
-                    pieces.append(text)
-                    await turns.next()
-                page = Page("".join(pieces).encode(), content_type)
+                page = Page(published.status.encode(), content_type)
                 published.pages[content_type] = page
+                await turns.next()
         return page
 
     async def _page(
@@ -308,23 +303,3 @@ class _Turns:
             self._forgive(worked)
             await asyncio.sleep(REST_SECONDS)
             self._began = time.thread_time()
-
-
-def _json_pieces(value: object) -> Iterator[str]:
-    """Yield the JSON of a snapshot, piece by piece."""
-    if dataclasses.is_dataclass(value):
-        opening = "{"
-        for each in dataclasses.fields(value):
-            yield f'{opening}"{each.name}": '
-            yield from _json_pieces(getattr(value, each.name))
-            opening = ", "
-        yield "}"
-    elif isinstance(value, tuple):
-        opening = "["
-        for item in value:
-            yield opening
-            yield from _json_pieces(item)
-            opening = ", "
-        yield "]" if value else "[]"
-    else:
-        yield json.dumps(value)

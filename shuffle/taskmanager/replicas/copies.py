@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ....transport.address import Address
 from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
-from ...names import ShuffleKey, TaskManagerPlace
+from ...names import ShuffleKey, TaskManagerPlace, utf8_text
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.taskmanager_watch import Presence
 from ..cluster.watch_leg import WatchLeg
@@ -22,6 +22,7 @@ from ..config.sections import ClusterConfig, ReplicationConfig
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.output_index import Lost
 from ..store.shuffle_store import ShuffleStore
+from .copies_status import CopiesStatus
 from .copy_maker import CopyMaker
 from .migration import Migration
 from .replication import Replication, ReplicationServices
@@ -165,6 +166,19 @@ class Copies:
         """Let map outputs that have moved be read here again, and tell the drivers."""
         for key, map_attempt_ids in self.migration.undo().items():
             self._drivers.tell_held(key, map_attempt_ids)
+
+    def status(self) -> CopiesStatus:
+        """Return how many copies are to be made, and how far a move has come."""
+        progress = self.migration.progress
+        return CopiesStatus(
+            self.replication.waiting,
+            len(self.replication.holdings.short),
+            len(self.watches),
+            progress.active,
+            progress.moved,
+            progress.staying,
+            utf8_text(progress.reason),
+        )
 
     async def close(self) -> None:
         """Give up what is under way, and close all connections. Idempotent."""

@@ -19,6 +19,8 @@ from ...errors import InvalidRequest, NoProgress
 from ...gate.channel_opener import ChannelSource
 from ...gate.input_gate import InputChannel, InputGate
 from ...gate.local_input_channel import LocalInputChannel
+from ...gate.remote_input_channel import RemoteInputChannel
+from ...gate.statistics import buffer_usage
 from ...gate.unknown_input_channel import UnknownInputChannel
 from ...names import ShuffleKey, SubpartitionRange
 from ..bounds.segment_pressure import Unmoved
@@ -26,6 +28,7 @@ from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, Channe
 from .credit_based_view_reader import CreditBasedViewReader
 from .read_pool import ReadPool
 from .serving_handler import ServingEvents, ServingHandler, holds_segments
+from .serving_status import ChannelStatus, GateStatus
 from .taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
 
 
@@ -91,6 +94,26 @@ class ConsumerHandler(ServingHandler):
     def times(self) -> list[ChannelTimes]:
         """Times of its channels, by gate."""
         return list(self.gate_times.values())
+
+    def gate_statuses(self) -> list[GateStatus]:
+        """Return the status of each gate."""
+        found = []
+        for number, (gate, readers) in self.gates.items():
+            seconds = self.gate_times[number].seconds()
+            remote = [each for each in gate.channels if isinstance(each, RemoteInputChannel)]
+            found.append(
+                GateStatus(
+                    number,
+                    gate.key.application_id,
+                    gate.key.shuffle_id,
+                    tuple(map(_channel_status, readers, gate.channels, gate.sources)),
+                    *buffer_usage(each.buffers for each in remote if each.buffers is not None),
+                    seconds.idle,
+                    seconds.busy,
+                    seconds.back_pressured,
+                )
+            )
+        return found
 
     @property
     def holds_anything(self) -> bool:
@@ -243,3 +266,20 @@ def _channel(reader: CreditBasedViewReader) -> InputChannel:
     if reader.view is None:
         raise InvalidRequest("Channel has ended", value=reader.channel)
     return cast("InputChannel", reader.view)  # all views of this leg are channels of gates
+
+
+def _channel_status(
+    reader: CreditBasedViewReader, channel: InputChannel, source: ChannelSource
+) -> ChannelStatus:
+    remote = channel if isinstance(channel, RemoteInputChannel) else None
+    return ChannelStatus(
+        reader.channel,
+        "local" if channel.is_local else "remote",
+        str(source.address),
+        0 if remote is None else remote.queued_buffers,
+        0 if remote is None else remote.credit.granted,
+        channel.backlog,
+        channel.bytes_in,
+        channel.buffers_in,
+        0 if remote is None else remote.credit.unannounced,
+    )

@@ -1,7 +1,8 @@
-"""Builds a status snapshot from live state; no other module walks over all parts of a daemon."""
+"""Puts the status of a TaskManager together out of the parts that their owners return."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from msgspec import structs
 
 from ....protocol.messages import (
     FLOW_WATERMARK,
@@ -13,38 +14,32 @@ from ....protocol.messages import (
 )
 from ....transport.connection import Connection
 from ...counters import BoundedCounts, Counters
-from ..bounds.accounts import Account, Resource
+from ...memory import NetworkBufferPoolStatistics
+from ...memory.pool_status import NetworkPoolStatus
+from ...names import ShuffleKey, utf8_text
+from ...partition.pipelined_result_partition import PipelinedResultPartition
+from ..bounds.application_status import ApplicationStatus
+from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
+from ..ingest.producing_status import PipelinedPartitionStatus, ProducersStatus
+from ..serve.channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA
+from ..serve.consumer_handler import ConsumerHandler
 from ..serve.serving_handler import ServingHandler
-from ..store.tiers.tier import TierStatistics
+from ..serve.serving_status import GateStatus, ServedChannelsStatus
+from ..store.store_status import ShuffleStatus
 from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
 from .room import StorageRoom
-from .snapshot_exchange import gate_statuses, pipelined_statuses, producer_statuses, served_channels
 from .status import (
-    ApplicationStatus,
     ConnectionStatus,
     ControlMemoryStatus,
-    CopiesStatus,
     EventLoopStatus,
-    FlowControl,
-    HoldingStatus,
-    NetworkPoolStatus,
-    PoolStatus,
-    RegionAreasStatus,
-    RemoteStatus,
     Served,
-    ShuffleStatus,
     TaskManagerState,
     TaskManagerStatus,
-    TierStatus,
     TrafficStatus,
     data_path,
-    utf8_text,
 )
-
-if TYPE_CHECKING:
-    from ...names import ShuffleKey
 
 _ROLES = {
     0: "handshake",
@@ -78,10 +73,17 @@ class Vitals(NamedTuple):
 
 def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
     """Take a snapshot of a TaskManager."""
-    socket_path = environment.socket_path
-    lag = vitals.event_loop_lag
+    counters = _counters(environment, vitals)
+    legs = _Legs(environment, counters)
+    shuffles = environment.store.shuffles()
+    memory = environment.network_pool.statistics()
     tiers = environment.store.tiers()
     full = vitals.room.none_because(tiers)
+    socket_path = environment.socket_path
+    lag = vitals.event_loop_lag
+    tls = environment.listener.tls
+    certificate = None if tls is None else tls.in_use.certificate
+    services = environment.producer_services
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=vitals.version,
@@ -90,42 +92,68 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         socket_path=None if socket_path is None else utf8_text(socket_path),
         state=vitals.state,
         uptime_seconds=vitals.uptime_seconds,
-        pools=_pools(environment),
-        network_pool=_network_pool(environment),
-        storage=_storage(tiers),
-        partitions=_partitions(environment),
-        pipelined_partitions=pipelined_statuses(environment),
-        gates=gate_statuses(environment),
-        served_channels=served_channels(environment),
-        producers=producer_statuses(environment),
-        region_areas=RegionAreasStatus(
-            environment.region_areas.count, environment.region_areas.used_bytes
+        pools=memory.local_pools,
+        network_pool=_network_pool(environment, memory, legs.in_flight_segments),
+        storage=tuple(tier.status() for tier in tiers),
+        partitions=_shuffles(shuffles, legs.open_map_outputs),
+        pipelined_partitions=_pipelined(environment, legs.pipelined_outputs),
+        gates=tuple(legs.gates),
+        served_channels=(
+            ServedChannelsStatus("peer", *legs.served[ROLE_PEER]),
+            ServedChannelsStatus("consumer", *legs.served[ROLE_CONSUMER]),
         ),
-        remote=_remote(environment),
-        copies=_copies(environment),
+        producers=(
+            ProducersStatus(
+                "map_output", legs.map_output_credit, services.map_output_credit_wait.count
+            ),
+            ProducersStatus(
+                "pipelined",
+                sum(output.available_credit for output in legs.pipelined_outputs),
+                services.pipelined_credit_wait.count,
+            ),
+        ),
+        region_areas=environment.region_areas.status(),
+        remote=environment.store.remote_status(),
+        copies=environment.copies.status(),
         control_memory=_control_memory(environment),
-        connections=_connections(environment),
-        traffic=_traffic(environment),
-        applications=_applications(environment),
+        connections=_connections(environment, legs.channels),
+        traffic=tuple(
+            TrafficStatus(
+                _ROLES[role], each.messages_in, each.messages_out, each.bytes_in, each.bytes_out
+            )
+            for role, each in environment.listener.traffic().items()
+        ),
+        applications=_applications(environment, shuffles),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
-        tls_certificate_expires_at=_certificate_end(environment),
-        counters=_counters(environment, vitals),
+        tls_certificate_expires_at=None if certificate is None else certificate.expires_at,
+        counters=counters,
         serves=_serves(environment),
         no_room_because=None if full is None else utf8_text(full),
     )
 
 
-def _copies(environment: NetworkEnvironment) -> CopiesStatus:
-    copies = environment.copies
-    progress = copies.migration.progress
-    return CopiesStatus(
-        waiting=copies.replication.waiting,
-        short=len(copies.replication.holdings.short),
-        watched=len(copies.watches),
-        migrating=progress.active,
-        moved=progress.moved,
-        staying=progress.staying,
-        reason=utf8_text(progress.reason),
+def _serves(environment: NetworkEnvironment) -> Served:
+    if environment.access.allows_anonymous:
+        return "anonymous"
+    return "this host" if environment.access.secrets is None else "authenticated"
+
+
+def _network_pool(
+    environment: NetworkEnvironment, seen: NetworkBufferPoolStatistics, in_flight_segments: int
+) -> NetworkPoolStatus:
+    pool = environment.network_pool
+    return NetworkPoolStatus(
+        seen.total_segments,
+        seen.segment_size_bytes,
+        seen.free_segments + seen.idle_segments,
+        seen.out_segments,
+        in_flight_segments,
+        len(seen.local_pools),
+        pool.demand.wanted_segments,
+        seen.waiting_requests,
+        pool.refused_requests,
+        pool.expired_requests,
+        pool.demand.warnings,
     )
 
 
@@ -134,16 +162,46 @@ def _control_memory(environment: NetworkEnvironment) -> ControlMemoryStatus:
     return ControlMemoryStatus(memory.used_bytes, memory.capacity_bytes, memory.refused_total)
 
 
-def _certificate_end(environment: NetworkEnvironment) -> float | None:
-    tls = environment.listener.tls
-    shown = None if tls is None else tls.in_use.certificate
-    return None if shown is None else shown.expires_at
+class _Legs:
+    """What the handlers of all accepted connections report, gone through once.
 
+    Args:
+        environment: Has the handlers.
+        counters: Gets the times of channels that are still served.
+    """
 
-def _serves(environment: NetworkEnvironment) -> Served:
-    if environment.access.allows_anonymous:
-        return "anonymous"
-    return "this host" if environment.access.secrets is None else "authenticated"
+    def __init__(self, environment: NetworkEnvironment, counters: Counters) -> None:
+        self.in_flight_segments = 0
+        self.channels: dict[Connection, int] = {}
+        """Channels that are served, or map outputs that are received, by connection."""
+        self.gates: list[GateStatus] = []
+        self.open_map_outputs: dict[ShuffleKey, int] = {}
+        self.map_output_credit = 0
+        self.pipelined_outputs: list[PipelinedOutput] = []
+        self.served = {ROLE_PEER: [0, 0, 0, 0], ROLE_CONSUMER: [0, 0, 0, 0]}
+        """Channels that send, wait for data and wait for credit, and their credit, by role."""
+        for connection, handler in environment.handlers.items():
+            self.in_flight_segments += connection.leased_buffers
+            if isinstance(handler, ProducerHandler):
+                outputs = handler.stored_outputs
+                self.channels[connection] = len(outputs)
+                for output in outputs:
+                    self.open_map_outputs[output.key] = self.open_map_outputs.get(output.key, 0) + 1
+                self.map_output_credit += handler.stored_credit
+                self.pipelined_outputs += handler.pipelined_outputs
+            elif isinstance(handler, ServingHandler):
+                self.channels[connection] = len(handler.readers)
+                is_peer = connection.role == ROLE_PEER
+                sums = self.served[ROLE_PEER if is_peer else ROLE_CONSUMER]
+                total = counters.peer_serving if is_peer else counters.consumer_serving
+                for times in handler.times:
+                    total.add(times.seconds())
+                    sums[0] += times.counts[SENDING]
+                    sums[1] += times.counts[WAITING_FOR_DATA]
+                    sums[2] += times.counts[WAITING_FOR_CREDIT]
+                sums[3] += sum(reader.credit.available for reader in handler.readers.values())
+                if isinstance(handler, ConsumerHandler):
+                    self.gates += handler.gate_statuses()
 
 
 def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
@@ -170,172 +228,101 @@ def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
     services = environment.producer_services
     counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
     counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds
-    for handler in environment.handlers.values():
-        if isinstance(handler, ServingHandler):
-            peer = handler.connection.role == ROLE_PEER
-            total = counters.peer_serving if peer else counters.consumer_serving
-            for times in handler.times:
-                total.add(times.seconds())
     return counters
 
 
-def _pools(environment: NetworkEnvironment) -> tuple[PoolStatus, ...]:
+def _shuffles(
+    stored: list[ShuffleStatus], being_written: dict[ShuffleKey, int]
+) -> tuple[ShuffleStatus, ...]:
+    """Return shuffles with committed map outputs, then those that have only open ones."""
+    if not being_written:
+        return tuple(stored)
+    found = {shuffle.key: shuffle for shuffle in stored}
+    for key, count in being_written.items():
+        shuffle = found.get(key, ShuffleStatus(*key))
+        found[key] = structs.replace(shuffle, open_map_outputs=count)
+    return tuple(found.values())
+
+
+def _pipelined(
+    environment: NetworkEnvironment, outputs: list[PipelinedOutput]
+) -> tuple[PipelinedPartitionStatus, ...]:
+    """Look at every pipelined partition, written or only read."""
+    written = {(output.key, output.map_attempt_id): output for output in outputs}
     return tuple(
-        PoolStatus(
-            pool.name,
-            pool.size_segments,
-            pool.required_segments,
-            pool.maximum_segments,
-            pool.lent_segments,
-            pool.waiting_listeners,
-            pool.kind,
-            pool.overdraft_segments,
-            pool.overdrafts,
-            pool.full_channels,
-        )
-        for pool in environment.network_pool.statistics().local_pools
+        _pipelined_partition(key, map_attempt_id, partition, written.get((key, map_attempt_id)))
+        for key, map_attempt_id, partition in environment.partitions.pipelined
+        if isinstance(partition, PipelinedResultPartition)
     )
 
 
-def _network_pool(environment: NetworkEnvironment) -> NetworkPoolStatus:
-    pool = environment.network_pool.statistics()
-    in_flight = sum(connection.leased_buffers for connection in environment.handlers)
-    return NetworkPoolStatus(
-        pool.total_segments,
-        pool.segment_size_bytes,
-        pool.free_segments + pool.idle_segments,
-        pool.out_segments,
-        in_flight,
-        len(pool.local_pools),
-        environment.network_pool.demand.wanted_segments,
-        pool.waiting_requests,
-        environment.network_pool.refused_requests,
-        environment.network_pool.expired_requests,
-        environment.network_pool.demand.warnings,
+def _pipelined_partition(
+    key: ShuffleKey,
+    map_attempt_id: int,
+    partition: PipelinedResultPartition,
+    output: PipelinedOutput | None,
+) -> PipelinedPartitionStatus:
+    seen = partition.statistics()
+    queues, pool = seen.queued_buffers, seen.pool
+    waited = seen.soft_back_pressured_seconds + seen.hard_back_pressured_seconds
+    if output is not None and output.is_open:
+        waited = output.credit_wait.seconds
+    return PipelinedPartitionStatus(
+        application_id=key.application_id,
+        shuffle_id=key.shuffle_id,
+        map_attempt_id=map_attempt_id,
+        partition_type=partition.partition_type.name,
+        state=seen.state,
+        subpartitions=len(queues),
+        queued_buffers=sum(queues),
+        shortest_queue=min(queues),
+        longest_queue=max(queues),
+        used_segments=pool.lent_segments - (0 if output is None else output.ready_segments),
+        limit_segments=pool.size_segments,
+        overdraft_segments=pool.overdraft_segments,
+        available_credit=0 if output is None else output.available_credit,
+        back_pressured=output is not None and output.credit_wait.is_waiting,
+        back_pressured_seconds=waited,
+        bytes_out=seen.bytes_out,
+        buffers_out=seen.buffers_out,
     )
 
 
-def _storage(tiers: Sequence[TierStatistics]) -> tuple[TierStatus, ...]:
-    return tuple(
-        TierStatus(
-            tier.kind,
-            utf8_text(tier.directory),
-            tier.capacity_bytes,
-            tier.used_bytes,
-            tier.healthy,
-            tier.free_bytes,
-            utf8_text(tier.reason),
-        )
-        for tier in tiers
+def _connections(
+    environment: NetworkEnvironment, channels: dict[Connection, int]
+) -> tuple[ConnectionStatus, ...]:
+    """Return the accepted connections, then those that were made."""
+    accepted = (
+        _connection(each, "", channels.get(each, 0)) for each in environment.listener.connections
     )
-
-
-def _remote(environment: NetworkEnvironment) -> RemoteStatus:
-    outputs = environment.store.remote
-    if outputs is None:
-        return RemoteStatus()
-    tier, objects = outputs.tier, outputs.tier.objects
-    return RemoteStatus(
-        tier.budget.used_bytes,
-        tier.budget.waiting,
-        tier.waiting_deletes,
-        objects.requests,
-        objects.errors,
-        objects.read_bytes,
-        objects.written_bytes,
-        outputs.moves,
-        outputs.found,
-        tier.removed_orphans,
-    )
-
-
-def _partitions(environment: NetworkEnvironment) -> tuple[ShuffleStatus, ...]:
-    being_written: dict[ShuffleKey, int] = {}
-    for handler in environment.handlers.values():
-        if isinstance(handler, ProducerHandler):
-            for output in handler.stored_outputs:
-                being_written[output.key] = being_written.get(output.key, 0) + 1
-    statuses = [
-        ShuffleStatus(
-            shuffle.key.application_id,
-            shuffle.key.shuffle_id,
-            shuffle.map_outputs,
-            being_written.pop(shuffle.key, 0),
-            shuffle.stored_bytes,
-            shuffle.regions,
-        )
-        for shuffle in environment.store.shuffles()
-    ]
-    statuses.extend(
-        ShuffleStatus(key.application_id, key.shuffle_id, 0, count, 0, 0)
-        for key, count in being_written.items()
-    )
-    return tuple(statuses)
-
-
-def _connections(environment: NetworkEnvironment) -> tuple[ConnectionStatus, ...]:
-    accepted = [
-        _connection(environment, connection) for connection in environment.listener.connections
-    ]
-    made = [
-        ConnectionStatus(
-            client.connection.remote,
-            "peer",
-            "peer out",
-            client.channels,
-            client.connection.bytes_in,
-            client.connection.bytes_out,
-            client.connection.write_buffer_bytes,
-            client.connection.writable,
-            _flow_control(client.connection),
-        )
+    made = (
+        _connection(client.connection, "peer out", client.channels)
         for client in environment.peers.clients()
-    ]
+    )
     return (*accepted, *made)
 
 
-def _connection(environment: NetworkEnvironment, connection: Connection) -> ConnectionStatus:
-    handler = environment.handlers.get(connection)
-    role = _ROLES[connection.role]
-    channels = 0
-    if isinstance(handler, ServingHandler):
-        channels = len(handler.readers)
-    elif isinstance(handler, ProducerHandler):
-        channels = len(handler.stored_outputs)
+def _connection(connection: Connection, leg: str, channels: int) -> ConnectionStatus:
+    role = "peer" if leg else _ROLES[connection.role]
     return ConnectionStatus(
         connection.remote,
         role,
-        "peer in" if role == "peer" else role,
+        leg or ("peer in" if role == "peer" else role),
         channels,
         connection.bytes_in,
         connection.bytes_out,
         connection.write_buffer_bytes,
         connection.writable,
-        _flow_control(connection),
+        "watermark" if connection.flow_control == FLOW_WATERMARK else "credit",
     )
 
 
-def _traffic(environment: NetworkEnvironment) -> tuple[TrafficStatus, ...]:
-    return tuple(
-        TrafficStatus(
-            _ROLES[role],
-            traffic.messages_in,
-            traffic.messages_out,
-            traffic.bytes_in,
-            traffic.bytes_out,
-        )
-        for role, traffic in environment.listener.traffic().items()
-    )
-
-
-def _flow_control(connection: Connection) -> FlowControl:
-    return "watermark" if connection.flow_control == FLOW_WATERMARK else "credit"
-
-
-def _applications(environment: NetworkEnvironment) -> tuple[ApplicationStatus, ...]:
+def _applications(
+    environment: NetworkEnvironment, shuffles: list[ShuffleStatus]
+) -> tuple[ApplicationStatus, ...]:
     stored: dict[str, int] = {}
-    for shuffle in environment.store.shuffles():
-        name = shuffle.key.application_id
+    for shuffle in shuffles:
+        name = shuffle.application_id
         stored[name] = stored.get(name, 0) + shuffle.stored_bytes
     return tuple(
         ApplicationStatus(
@@ -343,14 +330,7 @@ def _applications(environment: NetworkEnvironment) -> tuple[ApplicationStatus, .
             connections,
             expires_in,
             stored.get(name, 0),
-            _holdings(environment.accounts.of(name)),
+            environment.accounts.of(name).status(),
         )
         for name, connections, expires_in in environment.applications.snapshot()
-    )
-
-
-def _holdings(account: Account) -> tuple[HoldingStatus, ...]:
-    return tuple(
-        HoldingStatus(resource.name.lower(), account.held[resource], account.limits[resource])
-        for resource in Resource
     )

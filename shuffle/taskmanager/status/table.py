@@ -8,17 +8,22 @@ left to it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocol.identity import plain_name
 from ....transport.settings import SIZE_UNITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from .status import ApplicationStatus, TaskManagerStatus
+    from ..bounds.application_status import ApplicationStatus
+    from ..ingest.producing_status import PipelinedPartitionStatus
+    from ..serve.serving_status import ChannelStatus, GateStatus
+    from .status import TaskManagerStatus
 
 ANONYMOUS: Final = "ANONYMOUS: whoever reaches a port reads and removes data"
 
@@ -84,24 +89,11 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
         status: A snapshot.
         width: Columns of the terminal; None: lines are not wrapped.
     """
-    head = [_clean(_head(status)), _SERVES[status.serves]]
+    head = [_clean(_head(status)), *([_SERVES[status.serves]] if status.serves else [])]
     if width is not None:
         head = [line for text in head for line in _wrapped(text, width)]
     yield "", head
-    for make in (
-        _network_memory,
-        _storage,
-        _partitions,
-        _copies,
-        _pipelined_partitions,
-        _gates,
-        _channels,
-        _pools,
-        _connections,
-        _applications,
-        _traffic,
-    ):
-        table = make(status)
+    for table in _tables(status):
         if table.row_count:
             yield table.title, list(table.lines(width))
 
@@ -191,195 +183,122 @@ def _head(status: TaskManagerStatus) -> str:
     )
 
 
-def _copies(status: TaskManagerStatus) -> Table:
-    copies = status.copies
-    numbers = "waiting short watched made bytes failed moved staying"
-    table = Table("Copies and moves", f"{numbers} reason", numbers)
-    counters = status.counters
-    if any((counters.copies_made, copies.waiting, copies.short, copies.watched, copies.moved)):
-        table.add(
-            copies.waiting,
-            copies.short,
-            copies.watched,
-            counters.copies_made,
-            approximate_size(counters.copy_bytes_out),
-            counters.copies_failed,
-            copies.moved,
-            copies.staying,
-            copies.reason or "-",
-        )
-    return table
-
-
-def _network_memory(status: TaskManagerStatus) -> Table:
-    pool = status.network_pool
-    numbers = "segments size free lent in_flight wanted waiting refused pools"
-    table = Table("Network memory", numbers, numbers)
-    table.add(
-        pool.total_segments,
-        approximate_size(pool.segment_size_bytes),
-        pool.available_segments,
-        pool.lent_segments,
-        pool.in_flight_segments,
-        pool.wanted_segments,
-        pool.waiting_requests,
-        pool.refused_requests + pool.expired_requests,
-        pool.local_pools,
+def _tables(status: TaskManagerStatus) -> Iterator[Table]:
+    counters, copies = status.counters, status.copies
+    yield _table(
+        "Network memory",
+        [status.network_pool],
+        "segments>total_segments size>segment_size_bytes free>available_segments "
+        "lent>lent_segments in_flight>in_flight_segments wanted>wanted_segments "
+        "waiting>waiting_requests refused> pools>local_pools",
+        refused=lambda pool: pool.refused_requests + pool.expired_requests,
     )
-    return table
-
-
-def _storage(status: TaskManagerStatus) -> Table:
-    table = Table("Storage", "tier directory used capacity free state", "used capacity free")
-    for tier in status.storage:
-        capacity = "-" if tier.capacity_bytes is None else approximate_size(tier.capacity_bytes)
-        used, free = approximate_size(tier.used_bytes), approximate_size(tier.free_bytes)
-        state = "healthy" if tier.healthy else f"out of use: {tier.reason}"
-        table.add(tier.tier, tier.directory, used, capacity, free, state)
-    return table
-
-
-def _partitions(status: TaskManagerStatus) -> Table:
-    numbers = "committed open regions bytes"
-    table = Table("Partitions", f"application shuffle {numbers}", f"shuffle {numbers}")
-    for shuffle in status.partitions:
-        table.add(
-            shuffle.application_id,
-            shuffle.shuffle_id,
-            shuffle.committed_map_outputs,
-            shuffle.open_map_outputs,
-            shuffle.regions,
-            approximate_size(shuffle.stored_bytes),
-        )
-    return table
-
-
-def _pipelined_partitions(status: TaskManagerStatus) -> Table:
-    numbers = "shuffle attempt parts queued longest used limit overdraft bytes_out"
-    table = Table(
+    yield _table(
+        "Storage",
+        status.storage,
+        "tier directory used>used_bytes capacity>capacity_bytes free>free_bytes state",
+        state=lambda tier: "healthy" if tier.healthy else f"out of use: {tier.reason}",
+    )
+    yield _table(
+        "Partitions",
+        status.partitions,
+        "application=application_id shuffle>shuffle_id committed>committed_map_outputs "
+        "open>open_map_outputs regions> bytes>stored_bytes",
+    )
+    some = counters.copies_made, copies.waiting, copies.short, copies.watched, copies.moved
+    yield _table(
+        "Copies and moves",
+        [status] if any(some) else [],
+        "waiting>copies.waiting short>copies.short watched>copies.watched "
+        "made>counters.copies_made bytes>counters.copy_bytes_out failed>counters.copies_failed "
+        "moved>copies.moved staying>copies.staying reason=copies.reason",
+    )
+    yield _table(
         "Pipelined partitions",
-        "application shuffle attempt type state parts queued longest used limit overdraft "
-        "back-pressured bytes_out",
-        numbers,
+        status.pipelined_partitions,
+        "application=application_id shuffle>shuffle_id attempt>map_attempt_id type=partition_type "
+        "state parts>subpartitions queued>queued_buffers longest>longest_queue "
+        "used>used_segments limit>limit_segments overdraft>overdraft_segments back-pressured "
+        "bytes_out>",
+        **{"back-pressured": _waited},
     )
-    for each in status.pipelined_partitions:
-        waited = f"{each.back_pressured_seconds:.1f} s"
-        table.add(
-            each.application_id,
-            each.shuffle_id,
-            each.map_attempt_id,
-            each.partition_type,
-            each.state,
-            each.subpartitions,
-            each.queued_buffers,
-            each.longest_queue,
-            each.used_segments,
-            each.limit_segments,
-            each.overdraft_segments,
-            f"{waited}, now" if each.back_pressured else waited,
-            approximate_size(each.bytes_out),
-        )
-    return table
-
-
-def _gates(status: TaskManagerStatus) -> Table:
-    numbers = "gate shuffle channels exclusive floating queued longest idle busy back-pressured"
-    table = Table(
+    yield _table(
         "Gates",
-        "gate application shuffle channels exclusive floating queued longest "
-        "idle busy back-pressured",
-        numbers,
+        status.gates,
+        "gate>gate_id application=application_id shuffle>shuffle_id channels> exclusive> "
+        "floating> queued> longest> idle>idle_seconds busy>busy_seconds "
+        "back-pressured>back_pressured_seconds",
+        channels=lambda gate: len(gate.channels),
+        exclusive=lambda gate: f"{gate.exclusive_used}/{gate.exclusive_buffers}",
+        floating=lambda gate: f"{gate.floating_used}/{gate.floating_limit}",
+        queued=lambda gate: sum(channel.queued_buffers for channel in gate.channels),
+        longest=lambda gate: max((each.queued_buffers for each in gate.channels), default=0),
     )
-    for gate in status.gates:
-        queues = [channel.queued_buffers for channel in gate.channels]
-        table.add(
-            gate.gate_id,
-            gate.application_id,
-            gate.shuffle_id,
-            len(gate.channels),
-            f"{gate.exclusive_used}/{gate.exclusive_buffers}",
-            f"{gate.floating_used}/{gate.floating_limit}",
-            sum(queues),
-            max(queues, default=0),
-            f"{gate.idle_seconds:.1f} s",
-            f"{gate.busy_seconds:.1f} s",
-            f"{gate.back_pressured_seconds:.1f} s",
-        )
-    return table
-
-
-def _channels(status: TaskManagerStatus) -> Table:
-    numbers = "gate channel queued credit unannounced backlog bytes_in buffers_in"
-    table = Table(
+    yield _table(
         "Channels of gates",
-        "gate channel kind source queued credit unannounced backlog bytes_in buffers_in",
-        numbers,
+        [_GateChannel(gate, channel) for gate in status.gates for channel in gate.channels],
+        "gate>gate.gate_id channel>at.channel kind=at.kind source=at.source "
+        "queued>at.queued_buffers credit>at.available_credit unannounced>at.unannounced_credit "
+        "backlog>at.backlog_buffers bytes_in>at.bytes_in buffers_in>at.buffers_in",
     )
-    for gate in status.gates:
-        for channel in gate.channels:
-            table.add(
-                gate.gate_id,
-                channel.channel,
-                channel.kind,
-                channel.source,
-                channel.queued_buffers,
-                channel.available_credit,
-                channel.unannounced_credit,
-                channel.backlog_buffers,
-                approximate_size(channel.bytes_in),
-                channel.buffers_in,
-            )
-    return table
+    yield _table(
+        "Local pools",
+        status.pools,
+        "pool=name kind size>size_segments required>required_segments most>maximum_segments "
+        "lent>lent_segments overdraft>overdraft_segments full_channels> "
+        "waiting>waiting_listeners",
+    )
+    yield _table(
+        "Connections",
+        status.connections,
+        "remote leg role flow_control channels> bytes_in> bytes_out> "
+        "unsent>write_buffer_bytes writable",
+    )
+    yield _table(
+        "Applications",
+        status.applications,
+        "application=application_id connections> bytes>stored_bytes expires",
+        expires=_expiry,
+    )
+    yield _table(
+        "Traffic since start",
+        [
+            _Leg("from map tasks", counters.producer_bytes_in, counters.producer_buffers_in),
+            _Leg("to other TaskManagers", counters.peer_bytes_out, counters.peer_buffers_out),
+            _Leg("from other TaskManagers", counters.peer_bytes_in, counters.peer_buffers_in),
+            _Leg(
+                "to reduce tasks, local",
+                counters.consumer_bytes_out_local,
+                counters.consumer_buffers_out_local,
+            ),
+            _Leg(
+                "to reduce tasks, remote",
+                counters.consumer_bytes_out_remote,
+                counters.consumer_buffers_out_remote,
+            ),
+        ],
+        "leg bytes>size_bytes buffers>",
+    )
 
 
-def _pools(status: TaskManagerStatus) -> Table:
-    numbers = "size required most lent overdraft full_channels waiting"
-    table = Table("Local pools", f"pool kind {numbers}", numbers)
-    for pool in status.pools:
-        most = "-" if pool.maximum_segments is None else pool.maximum_segments
-        table.add(
-            pool.name,
-            pool.kind,
-            pool.size_segments,
-            pool.required_segments,
-            most,
-            pool.lent_segments,
-            pool.overdraft_segments,
-            pool.full_channels,
-            pool.waiting_listeners,
-        )
-    return table
+class _GateChannel(NamedTuple):
+    gate: GateStatus
+    at: ChannelStatus
 
 
-def _connections(status: TaskManagerStatus) -> Table:
-    numbers = "channels bytes_in bytes_out unsent"
-    table = Table("Connections", f"remote leg role flow_control {numbers} writable", numbers)
-    for connection in status.connections:
-        table.add(
-            connection.remote,
-            connection.leg,
-            connection.role,
-            connection.flow_control,
-            connection.channels,
-            approximate_size(connection.bytes_in),
-            approximate_size(connection.bytes_out),
-            approximate_size(connection.write_buffer_bytes),
-            "yes" if connection.writable else "no",
-        )
-    return table
+class _Leg(NamedTuple):
+    leg: str
+    size_bytes: int
+    buffers: int
 
 
-def _applications(status: TaskManagerStatus) -> Table:
-    table = Table("Applications", "application connections bytes expires", "connections bytes")
-    for application in status.applications:
-        left = application.expires_in_seconds
-        table.add(
-            application.application_id,
-            application.connections,
-            approximate_size(application.stored_bytes),
-            "-" if left is None else f"in {left:.0f} s",
-        )
-    return table
+def _waited(partition: PipelinedPartitionStatus) -> str:
+    return f"{partition.back_pressured_seconds:.1f} s{', now' if partition.back_pressured else ''}"
+
+
+def _expiry(application: ApplicationStatus) -> str:
+    left = application.expires_in_seconds
+    return "-" if left is None else f"in {left:.0f} s"
 
 
 def _holdings(application: ApplicationStatus) -> Table:
@@ -391,24 +310,39 @@ def _holdings(application: ApplicationStatus) -> Table:
     return table
 
 
-def _traffic(status: TaskManagerStatus) -> Table:
-    counters = status.counters
-    rows: Iterable[tuple[str, int, int]] = (
-        ("from map tasks", counters.producer_bytes_in, counters.producer_buffers_in),
-        ("to other TaskManagers", counters.peer_bytes_out, counters.peer_buffers_out),
-        ("from other TaskManagers", counters.peer_bytes_in, counters.peer_buffers_in),
-        (
-            "to reduce tasks, local",
-            counters.consumer_bytes_out_local,
-            counters.consumer_buffers_out_local,
-        ),
-        (
-            "to reduce tasks, remote",
-            counters.consumer_bytes_out_remote,
-            counters.consumer_buffers_out_remote,
-        ),
-    )
-    table = Table("Traffic since start", "leg bytes buffers", "bytes buffers")
-    for leg, size_bytes, buffers in rows:
-        table.add(leg, approximate_size(size_bytes), buffers)
+def _table(
+    title: str, rows: Sequence[Any], columns: str, **computed: Callable[[Any], object]
+) -> Table:
+    """Make a table of structs.
+
+    Args:
+        title: Stands above the table.
+        rows: A struct for each row.
+        columns: For each column its name, then ``=`` and the field if its name is another one, or
+            ``>`` and the field if it is aligned to the right.
+        computed: Make the cells of columns that are not fields, by their names.
+    """
+    cells = []
+    names: dict[str, bool] = {}
+    for column in columns.split():
+        name, numeric, field = column.partition(">") if ">" in column else column.partition("=")
+        names[name] = numeric == ">"
+        field = field or name
+        cells.append(computed.get(name) or functools.partial(_cell, field, attrgetter(field)))
+    table = Table(title, " ".join(names), " ".join(name for name in names if names[name]))
+    for row in rows:
+        table.add(*(cell(row) for cell in cells))
     return table
+
+
+def _cell(field: str, read: attrgetter[Any], row: object) -> object:
+    """Return the value of a field for people; its name has the unit."""
+    value = read(row)
+    name = field.rpartition(".")[2]
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_seconds"):
+        return f"{value:.1f} s"
+    return approximate_size(value) if "bytes" in name.split("_") else value

@@ -283,23 +283,6 @@ def regions_of(entries: Iterable[ShuffleEntry | None]) -> Iterator[Region]:
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffleStatistics:
-    """Totals of one shuffle.
-
-    Args:
-        key: The shuffle.
-        map_outputs: Committed map attempts.
-        stored_bytes: Their bytes.
-        regions: Their regions.
-    """
-
-    key: ShuffleKey
-    map_outputs: int
-    stored_bytes: int
-    regions: int
-
-
-@dataclass(frozen=True, slots=True)
 class StoreStatistics:
     """Totals of a store. Counters start with the process.
 

@@ -24,6 +24,7 @@ from .errors import StorageError, StorageUnavailable
 from .files.file_calls import allot
 from .files.io_threads import IoThreads
 from .health.directories import DirectoryLock
+from .store_status import RegionAreasStatus
 from .tiers.tier import Referenced
 
 if TYPE_CHECKING:
@@ -178,15 +179,14 @@ class RegionAreas:
             return cls(None, 0)
         return cls(opened, config.region_areas_bytes, accounts)
 
+    def status(self) -> RegionAreasStatus:
+        """Return their number and size."""
+        return RegionAreasStatus(len(self._areas), self.used_bytes)
+
     @property
     def used_bytes(self) -> int:
         """Bytes of all areas."""
         return sum(area.size_bytes for area in self._areas.values())
-
-    @property
-    def count(self) -> int:
-        """Number of areas."""
-        return len(self._areas)
 
     def find(self, application_id: str, token: str) -> RegionArea | None:
         """Return an area of an application with a reference for the caller, or None."""

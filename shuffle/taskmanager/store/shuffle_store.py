@@ -30,12 +30,13 @@ from .files.io_threads import IoThreads
 from .journal.journal_writer import JournalWriter
 from .journal.recovery import OpenedStorage, open_storage
 from .journal.rows import pack_release_application, pack_release_attempts, pack_release_shuffle
-from .output_index import Lost, ShuffleStatistics, StoreStatistics, regions_of
+from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .remote.remote_outputs import RemoteOutputs
 from .remote.remote_sweep import RemoteSweep
 from .remote.remote_watch import RemoteWatch
 from .store_health import StoreHealth
+from .store_status import RemoteStatus, ShuffleStatus
 from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
 from .tiers.tier import Extent, ExtentRead, TierStatistics
 from .tiers.tiers import Tiers
@@ -390,16 +391,20 @@ class ShuffleStore:
         """Return the applications that have committed map outputs, adopted ones included."""
         return self._index.applications()
 
-    def shuffles(self) -> list[ShuffleStatistics]:
-        """Return the statistics of each shuffle."""
+    def shuffles(self) -> list[ShuffleStatus]:
+        """Return the status of each shuffle with committed map outputs."""
         return [
-            ShuffleStatistics(key, len(entry.outputs), entry.stored_bytes, entry.regions)
+            ShuffleStatus(*key, len(entry.outputs), 0, entry.stored_bytes, entry.regions)
             for key, entry in self._index.entries()
         ]
 
     def tiers(self) -> list[TierStatistics]:
         """Return the state of all tiers, then the directories that were left out at the start."""
         return self._tiers.statistics()
+
+    def remote_status(self) -> RemoteStatus:
+        """Return the status of the remote tier; all zero without one."""
+        return RemoteStatus() if self.remote is None else self.remote.status()
 
     @property
     def memory_refusals(self) -> int:

@@ -320,7 +320,7 @@ async def test_the_pool_of_a_partition_is_bounded_and_of_its_kind(tmp_path):
         client.open_gate([written.location], 0) as gate,
     ):
         pools = {
-            partition: partition.writer.memory.pool.statistics() for partition in (written, stored)
+            partition: partition.writer.memory.pool.status() for partition in (written, stored)
         }
         assert [pool.kind for pool in pools.values()] == ["pipelined", "map_output"]
         assert [pool.maximum_segments for pool in pools.values()] == [3, None]

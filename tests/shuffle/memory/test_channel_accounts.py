@@ -25,14 +25,14 @@ def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
     local.recycle(segments[1])
     assert (local.is_available, local.channels.full_channels) == (True, 0)
     assert (local.channels.lent_to(0), local.channels.lent_to(1)) == (1, 2)
-    assert local.statistics().full_channels == 0
+    assert local.status().full_channels == 0
 
 
 def test_a_pool_is_unavailable_while_any_channel_is_full():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
     one, two = take(local, 1), take(local, 2)
-    assert local.statistics().full_channels == 2
+    assert local.status().full_channels == 2
     local.recycle(one)
     assert not local.is_available
     local.recycle(two)

@@ -36,11 +36,11 @@ def test_statistics_and_properties_agree():
     network = NetworkBufferPool(10, 64)
     local, segments = drained(network, "gate 7", 2, 5)
     local.recycle(segments.pop())
-    seen = local.statistics()
+    seen = local.status()
     assert (seen.name, seen.required_segments, seen.maximum_segments) == ("gate 7", 2, 5)
-    assert (seen.size_segments, seen.idle_segments, seen.lent_segments) == (5, 1, 4)
+    assert (seen.size_segments, local.idle_segments, seen.lent_segments) == (5, 1, 4)
     assert (local.size_segments, local.lent_segments, local.waiting_listeners) == (5, 4, 0)
-    assert not seen.is_destroyed
+    assert not local.is_destroyed
 
 
 def test_recycling_twice_is_a_typed_error_and_lends_nothing_twice():

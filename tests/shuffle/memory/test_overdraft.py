@@ -19,7 +19,7 @@ def test_at_the_limit_the_overdraft_is_lent_and_no_more():
     assert local.request_segment_nowait() is None
     assert local.request_buffer_nowait() is None
     assert (local.lent_segments, local.size_segments) == (8, 3)
-    seen = local.statistics()
+    seen = local.status()
     assert (seen.overdraft_segments, seen.overdrafts) == (5, 5)
     assert network.available_segments == 12
     conserved(network)

@@ -144,7 +144,7 @@ async def test_status_shows_what_there_is_and_then_nothing(tmp_path):
     assert status.partitions[0].stored_bytes == len(data)
     assert status.applications[0].stored_bytes == len(data)
     assert sorted(c.role for c in status.connections) == ["driver", "peer", "producer"]
-    assert status.to_json()
+    assert status.encode()
 
     for client in (source, reader, other):
         await client.close()

@@ -32,6 +32,7 @@ from ..objects.remote_objects import RemoteFailure
 from ..objects.remote_upload import Upload
 from ..output_index import OutputIndex
 from ..releases import Releases
+from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import MOST_DELETES, RemoteExtent, RemoteTier
 from ..tiers.tier import Extent, ExtentRead
@@ -355,6 +356,22 @@ class RemoteOutputs:
     def applications(self) -> set[str]:
         """Return the applications of which something moved."""
         return {key.application_id for key in self._moved}
+
+    def status(self) -> RemoteStatus:
+        """Return what the remote tier does, and has done since the start."""
+        tier, objects = self.tier, self.tier.objects
+        return RemoteStatus(
+            tier.budget.used_bytes,
+            tier.budget.waiting,
+            tier.waiting_deletes,
+            objects.requests,
+            objects.errors,
+            objects.read_bytes,
+            objects.written_bytes,
+            self.moves,
+            self.found,
+            tier.removed_orphans,
+        )
 
     async def close(self) -> None:
         """End what is under way."""

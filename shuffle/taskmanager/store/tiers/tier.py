@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from ....names import utf8_text
 from ...bounds.accounts import Account, Resource
 from ..files.file_format import TIER_ID_BYTES, tier_id_of
+from ..store_status import TierStatus
 from .slot_allocator import SlotAllocator, occupied_bytes
 
 if TYPE_CHECKING:
@@ -212,6 +214,18 @@ class TierStatistics:
             largest_free_bytes=0,
             extents=0,
             free_bytes=0,
+        )
+
+    def status(self) -> TierStatus:
+        """Return the part of it that is shown."""
+        return TierStatus(
+            self.kind,
+            utf8_text(self.directory),
+            self.capacity_bytes,
+            self.used_bytes,
+            self.healthy,
+            self.free_bytes,
+            utf8_text(self.reason),
         )
 
 

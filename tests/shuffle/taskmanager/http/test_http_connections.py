@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 
 import pytest
+from msgspec import structs
 
 from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
@@ -133,7 +133,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for():
 
 
 async def test_an_answer_that_nobody_reads_ends_its_connection():
-    long = dataclasses.replace(STATUS, version="v" * UNREAD_BYTES)
+    long = structs.replace(STATUS, version="v" * UNREAD_BYTES)
     async with serving(status=long, http_request_timeout_seconds=SOON) as connect:
         client = await connect()
         client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -290,7 +290,7 @@ async def test_a_client_that_closes_its_sending_half_during_a_request_gets_its_a
 
 
 async def test_a_long_answer_is_whole_for_a_client_that_closes_its_sending_half():
-    long = dataclasses.replace(STATUS, taskmanager_id="x" * UNREAD_BYTES)
+    long = structs.replace(STATUS, taskmanager_id="x" * UNREAD_BYTES)
     async with serving(status=long) as connect:
         client = await connect()
         client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 import threading
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from msgspec import structs
 
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_pages
@@ -27,7 +27,7 @@ class Shown:
         self.status = STATUS
 
     def become(self, state) -> None:
-        self.status = dataclasses.replace(self.status, state=state)
+        self.status = structs.replace(self.status, state=state)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_health_and_readiness_by_state(client, shown, state, healthy, read
 async def test_each_request_sees_the_state_of_its_moment(client, shown):
     async with client.get("/metrics") as answer:
         assert "sluice_gates 1.0" in await answer.text()
-    shown.status = dataclasses.replace(STATUS, gates=())
+    shown.status = structs.replace(STATUS, gates=())
     async with client.get("/metrics") as answer:
         assert "sluice_gates 0.0" in await answer.text()
 

@@ -74,7 +74,7 @@ def consuming(environment: NetworkEnvironment) -> PartitionRequestClient:
 
 def shown_modes(environment: NetworkEnvironment) -> dict[str, str]:
     """The mode that the status shows for each leg."""
-    return {status.leg: status.flow_control for status in _connections(environment)}
+    return {status.leg: status.flow_control for status in _connections(environment, {})}
 
 
 async def stuck_gate(cluster: MiniCluster, ack: HelloAck) -> tuple[Client, Gate]:

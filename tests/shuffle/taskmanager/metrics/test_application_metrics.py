@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 
 import aiohttp
 import pytest
+from msgspec import structs
 from prometheus_client import generate_latest
 
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.protocol.identity import ClusterSecrets
+from sluice.shuffle.taskmanager.bounds.application_status import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.metrics.application_metrics import LARGEST, registry
-from sluice.shuffle.taskmanager.status.status import ApplicationStatus, HoldingStatus
 from tests.shuffle.taskmanager.metrics.rig import families_of, samples
 from tests.support.fakes import no_drain
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
@@ -31,7 +31,7 @@ def application(name: str, **held: int) -> ApplicationStatus:
 
 
 def shown(*applications: ApplicationStatus) -> dict[str, float]:
-    status = dataclasses.replace(EMPTY_STATUS, applications=applications)
+    status = structs.replace(EMPTY_STATUS, applications=applications)
     return samples(families_of(generate_latest(registry(lambda: status)).decode()))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import threading
 import time
@@ -13,6 +12,7 @@ import urllib.request
 
 import aiohttp
 import pytest
+from msgspec import structs
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
@@ -52,7 +52,7 @@ class Taken:
             time.sleep(self._seconds)  # the work of taking it
         if self._error is not None:
             raise self._error
-        return dataclasses.replace(STATUS, uptime_seconds=float(self.count))
+        return structs.replace(STATUS, uptime_seconds=float(self.count))
 
 
 async def published(taken, interval=LONG, answer=PATIENCE_SECONDS) -> PublishedSnapshot:
@@ -136,7 +136,7 @@ async def test_a_data_loop_that_does_not_answer_is_silent_once_and_for_all_who_a
 async def test_pages_made_in_pieces_are_those_made_at_once(status):
     pages, snapshot = Pages(lambda seconds: None), Published(status)
     page = await pages.status(snapshot)
-    assert json.loads(page.body) == json.loads(json.dumps(status.to_json()))
+    assert json.loads(page.body) == json.loads(status.encode())
     whole = registry(lambda: status)
     for accept, encode in (
         ("", generate_latest),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
+from msgspec import structs
 
 from sluice.shuffle.taskmanager.status.table import Table, approximate_size, render
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
@@ -53,7 +53,7 @@ def test_every_part_is_there_and_no_line_is_wider_than_the_terminal(width):
     ],
 )
 def test_the_head_tells_who_is_served(serves, start):
-    _, head = next(render(dataclasses.replace(STATUS, serves=serves), 80))
+    _, head = next(render(structs.replace(STATUS, serves=serves), 80))
     assert head[-1].startswith(start)
 
 
@@ -113,9 +113,9 @@ def test_characters_count_by_the_columns_that_they_take():
 
 def test_names_from_the_network_cannot_steer_the_terminal_or_add_columns():
     name = "a\x1b[31m\nb  c"
-    status = dataclasses.replace(
+    status = structs.replace(
         EMPTY_STATUS,
-        applications=(dataclasses.replace(STATUS.applications[0], application_id=name),),
+        applications=(structs.replace(STATUS.applications[0], application_id=name),),
     )
     (row,) = dict(render(status))["Applications"][1:]
     assert row.split("  ")[0] == "a?[31m?b c"

@@ -1,0 +1,90 @@
+"""Metrics, as fields of a status declare them: in the annotation of the field, or of a property.
+
+::
+
+    SEGMENTS = gauge("network_memory_segments", "Segments of the network buffer pool.")
+
+
+    class NetworkPoolStatus(msgspec.Struct):
+        available_segments: Annotated[int, SEGMENTS.at(state="free")] = 0
+        lent_segments: Annotated[int, SEGMENTS.at(state="lent")] = 0
+
+A number stands for itself, a list for its length and a text for 1, so that structs are counted by
+it. If there are several structs, as in a list of pools, their values are added up.
+``taskmanager/metrics/metrics.py`` makes the metrics page of these declarations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Combine: TypeAlias = Literal["sum", "min", "mean", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric family, and the labels of the series that a field adds to it.
+
+    Args:
+        kind: Its type, as Prometheus has it.
+        name: Its name, without ``sluice_`` and ``_total``; it ends in the unit.
+        text: Its help.
+        by: Fields of the struct whose texts are labels of the same names.
+        key: Label of the keys, if the field is a dict.
+        zeros: Values of ``by``, or of ``key``, that have a series when no struct has them. With
+            ``"other"`` among them, further values count as that.
+        combine: How the values of several structs become one.
+        labels: Further labels of the field.
+    """
+
+    kind: Literal["gauge", "counter", "info"]
+    name: str
+    text: str
+    by: tuple[str, ...] = ()
+    key: str = ""
+    zeros: tuple[tuple[str, ...], ...] = ()
+    combine: Combine = "sum"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, **labels: str) -> Metric:
+        """Return the same family for a field with labels of its own."""
+        return replace(self, labels=labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Annotation of a field that is a struct: what its metrics cannot know by themselves.
+
+    Args:
+        labels: Labels of all its metrics.
+        zeros: Keys that have a series from the start, by the name of its field.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    zeros: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def gauge(
+    name: str,
+    text: str,
+    *by: str,
+    zeros: Sequence[str | tuple[str, ...]] = (),
+    combine: Combine = "sum",
+) -> Metric:
+    """Return a metric that goes up and down."""
+    return Metric("gauge", name, text, by, "", _tuples(zeros), combine)
+
+
+def total(
+    name: str, text: str, *by: str, key: str = "", zeros: Sequence[str | tuple[str, ...]] = ()
+) -> Metric:
+    """Return a metric that only grows while the daemon lives."""
+    return Metric("counter", name, text, by, key, _tuples(zeros))
+
+
+def _tuples(values: Sequence[str | tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    return tuple((each,) if isinstance(each, str) else each for each in values)

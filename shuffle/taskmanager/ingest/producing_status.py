@@ -1,0 +1,84 @@
+"""The status of what is being written: pipelined partitions, and the credit of producers."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from ...metric import gauge
+
+PIPELINED_STATES: Final = ("open", "finished")
+QUEUED: Final = "Buffers and events that wait in subpartitions"
+
+
+class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
+    """One pipelined partition that is being written or read."""
+
+    application_id: str = ""
+    shuffle_id: int = 0
+    map_attempt_id: int = 0
+    partition_type: str = ""
+    """``"PIPELINED"`` or ``"PIPELINED_BOUNDED"``."""
+    state: Annotated[
+        str,
+        gauge(
+            "pipelined_partitions",
+            "Pipelined partitions that are written or read; finished ones are still read.",
+            "state",
+            zeros=PIPELINED_STATES,
+        ),
+    ] = ""
+    """``"open"``, or ``"finished"`` while it is still being read."""
+    subpartitions: Annotated[
+        int, gauge("subpartitions", "Subpartitions of pipelined partitions.")
+    ] = 0
+    queued_buffers: Annotated[int, gauge("subpartition_queued_buffers", f"{QUEUED}.")] = 0
+    """Buffers and events that wait in all subpartitions."""
+    shortest_queue: Annotated[
+        int,
+        gauge("subpartition_queued_buffers_min", f"{QUEUED}: the shortest queue.", combine="min"),
+    ] = 0
+    longest_queue: Annotated[
+        int,
+        gauge("subpartition_queued_buffers_max", f"{QUEUED}: the longest queue.", combine="max"),
+    ] = 0
+    used_segments: Annotated[
+        int,
+        gauge(
+            "output_used_buffers",
+            "Buffers of pipelined partitions that hold data: output pool usage.",
+        ),
+    ] = 0
+    """Segments with data, without those that lie ready for the producer."""
+    limit_segments: Annotated[
+        int,
+        gauge("output_limit_buffers", "Buffers that pipelined partitions may hold now."),
+    ] = 0
+    overdraft_segments: int = 0
+    available_credit: int = 0
+    """Credits that the producer has not used yet."""
+    back_pressured: bool = False
+    """Whether its producer lacks credit now, because memory for more is lacking."""
+    back_pressured_seconds: float = 0.0
+    bytes_out: int = 0
+    buffers_out: int = 0
+
+
+class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
+    """All producers of one kind of partition together."""
+
+    kind: Literal["map_output", "pipelined"] = "map_output"
+    available_credit: Annotated[
+        int,
+        gauge(
+            "producer_available_credit", "Credits granted to producers and not used yet.", "kind"
+        ),
+    ] = 0
+    without_credit: Annotated[
+        int,
+        gauge(
+            "producers_without_credit",
+            "Partitions being written that have no memory for more.",
+            "kind",
+        ),
+    ] = 0
+    """Number of producers that would send and have no credit."""
