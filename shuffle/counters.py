@@ -23,6 +23,10 @@ MAX_KEYS = 64
 client cannot grow a metrics page without end."""
 
 
+PROGRESS_KINDS = ("region", "gate", "channel", "partition", "connection")
+"""Things that are taken back when the other side does not move."""
+
+
 class BoundedCounts(dict[str, int]):
     """Counts by name with a bounded set of names, safe for names that come from the network."""
 
@@ -36,35 +40,35 @@ class BoundedCounts(dict[str, int]):
 
 
 _WAITS = total(
-    "served_channel_wait_seconds",
     "Time that channels had credit and no data, or data and no credit, over all channels.",
+    "served_channel_wait_seconds",
 )
 _SERVING = total(
-    "serving_seconds",
     "Time by state, over all gates (leg consumer) or connections of TaskManagers (leg peer).",
+    "serving_seconds",
 )
-_RECEIVED_BYTES = total("received_bytes", "Payload bytes received, by leg.")
-_RECEIVED_BUFFERS = total("received_buffers", "Buffers received, by leg.")
-_SENT_BYTES = total("sent_bytes", "Payload bytes sent, by leg and by where they were stored.")
-_SENT_BUFFERS = total("sent_buffers", "Buffers sent, by leg and by where they were stored.")
+_RECEIVED_BYTES = total("Payload bytes received, by leg.", "received_bytes")
+_RECEIVED_BUFFERS = total("Buffers received, by leg.", "received_buffers")
+_SENT_BYTES = total("Payload bytes sent, by leg and by where they were stored.", "sent_bytes")
+_SENT_BUFFERS = total("Buffers sent, by leg and by where they were stored.", "sent_buffers")
 _FINISHED = total(
-    "map_outputs_finished",
     "Map outputs by how they ended; adopted ones were found at the start of the daemon.",
+    "map_outputs_finished",
 )
 _HANDSHAKES = total(
-    "connections_finished_handshake", "Connections by whether their handshake succeeded."
+    "Connections by whether their handshake succeeded.", "connections_finished_handshake"
 )
 _TLS_RELOADS = total(
-    "tls_reloads",
     "Changes of TLS files by what became of them; after a refused one the files loaded before "
     "stay in use.",
+    "tls_reloads",
 )
 _PARTITIONS_ENDED = total(
-    "pipelined_partitions_ended", "Pipelined partitions by how their producer ended them."
+    "Pipelined partitions by how their producer ended them.", "pipelined_partitions_ended"
 )
 _CREDIT_WAIT = total(
-    "producer_credit_wait_seconds",
     "Time that partitions being written had no memory for more, over all of them.",
+    "producer_credit_wait_seconds",
 )
 
 
@@ -103,8 +107,8 @@ class Counters:
     region_area_bytes_in: Annotated[
         int,
         total(
-            "region_area_received_bytes",
             "Bytes from map tasks that came through region areas, not through a socket.",
+            "region_area_received_bytes",
         ),
     ] = 0
 
@@ -124,17 +128,16 @@ class Counters:
         int, _SENT_BUFFERS.at(leg="consumer", source="remote")
     ] = 0
 
-    credits_sent: Annotated[int, total("credits_sent", "Credits granted to senders.")] = 0
+    credits_sent: Annotated[int, total("Credits granted to senders.")] = 0
     """1 credit = 1 buffer."""
-    credits_received: Annotated[int, total("credits_received", "Credits granted by receivers.")] = 0
+    credits_received: Annotated[int, total("Credits granted by receivers.")] = 0
 
-    regions_written: Annotated[int, total("regions_written", "Regions written.")] = 0
+    regions_written: Annotated[int, total("Regions written.")] = 0
     memory_tier_refusals: Annotated[
         int,
         total(
-            "memory_tier_refusals",
             "Regions that went to the disk because their application had its share of the memory "
-            "tier.",
+            "tier."
         ),
     ] = 0
     map_outputs_committed: Annotated[int, _FINISHED.at(outcome="committed")] = 0
@@ -144,35 +147,24 @@ class Counters:
     """Committed map outputs found in the journal when the daemon started."""
 
     copies_made: Annotated[
-        int,
-        total("copies_made", "Map outputs copied to other TaskManagers, moves included."),
+        int, total("Map outputs copied to other TaskManagers, moves included.")
     ] = 0
-    copy_bytes_out: Annotated[int, total("copy_sent_bytes", "Bytes of these copies.")] = 0
+    copy_bytes_out: Annotated[int, total("Bytes of these copies.", "copy_sent_bytes")] = 0
     copies_found: Annotated[
-        int,
-        total(
-            "copies_found",
-            "Copies that were not made because the other TaskManager had them already.",
-        ),
+        int, total("Copies that were not made because the other TaskManager had them already.")
     ] = 0
     copies_failed: Annotated[
-        int,
-        total(
-            "copies_failed", "Attempts to copy a map output that failed, because of either side."
-        ),
+        int, total("Attempts to copy a map output that failed, because of either side.")
     ] = 0
     commits_without_copies: Annotated[
         int,
-        total(
-            "commits_without_copies",
-            "Map outputs whose producer was to wait for copies, and was answered without them.",
-        ),
+        total("Map outputs whose producer was to wait for copies, and was answered without them."),
     ] = 0
     map_outputs_moved: Annotated[
-        int, total("map_outputs_moved", "Map outputs that were moved to other TaskManagers.")
+        int, total("Map outputs that were moved to other TaskManagers.")
     ] = 0
 
-    gates_opened: Annotated[int, total("gates_opened", "Input gates opened.")] = 0
+    gates_opened: Annotated[int, total("Input gates opened.")] = 0
 
     connections_accepted: Annotated[int, _HANDSHAKES.at(result="accepted")] = 0
     connections_refused: Annotated[int, _HANDSHAKES.at(result="refused")] = 0
@@ -180,9 +172,7 @@ class Counters:
     socket_file_restorations: Annotated[
         int,
         total(
-            "socket_file_restorations",
-            "Times that another program removed the file of the Unix socket, and it was made "
-            "again.",
+            "Times that another program removed the file of the Unix socket, and it was made again."
         ),
     ] = 0
     tls_reloads: Annotated[int, _TLS_RELOADS.at(result="loaded")] = 0
@@ -190,15 +180,14 @@ class Counters:
     refused_connections: Annotated[
         BoundedCounts,
         total(
-            "connections_refused",
             "Connections that ended in their handshake, or later asked for what they may not do.",
+            "connections_refused",
             key="reason",
         ),
     ] = field(default_factory=BoundedCounts)
     http_refused: Annotated[
         BoundedCounts,
         total(
-            "http_refused",
             "Requests to the HTTP port that were refused: not HTTP, without a token that allows "
             "them, or from another host.",
             key="reason",
@@ -207,30 +196,20 @@ class Counters:
     http_dropped: Annotated[
         BoundedCounts,
         total(
-            "http_connections_dropped",
             "Connections to the HTTP port that their clients did not end: no request in time, none "
             "after the last, an answer not taken, room for a new one; `no room`: refused.",
+            "http_connections_dropped",
             key="reason",
         ),
     ] = field(default_factory=BoundedCounts)
     log_lines_dropped: Annotated[
-        int,
-        total(
-            "log_lines_dropped",
-            "Log lines that were dropped because standard error was not read.",
-        ),
+        int, total("Log lines that were dropped because standard error was not read.")
     ] = 0
     applications_expired: Annotated[
-        int,
-        total(
-            "applications_expired",
-            "Applications whose data was dropped because no client was left.",
-        ),
+        int, total("Applications whose data was dropped because no client was left.")
     ] = 0
 
-    pipelined_partitions_opened: Annotated[
-        int, total("pipelined_partitions_opened", "Pipelined partitions opened.")
-    ] = 0
+    pipelined_partitions_opened: Annotated[int, total("Pipelined partitions opened.")] = 0
     pipelined_partitions_finished: Annotated[int, _PARTITIONS_ENDED.at(outcome="finished")] = 0
     pipelined_partitions_failed: Annotated[int, _PARTITIONS_ENDED.at(outcome="failed")] = 0
     """Partitions given up, by either side, before their producer had finished them."""
@@ -248,51 +227,42 @@ class Counters:
     )
     """Of channels that reduce tasks read."""
     event_loop_lag_seconds: Annotated[
-        float,
-        total(
-            "event_loop_lag_seconds",
-            "Time by which timers of the event loop fired late, one a second.",
-        ),
+        float, total("Time by which timers of the event loop fired late, one a second.")
     ] = 0.0
 
     events_by_type: Annotated[
         BoundedCounts,
-        total("events_received", "Events that producers of pipelined partitions sent.", key="type"),
+        total("Events that producers of pipelined partitions sent.", "events_received", key="type"),
     ] = field(default_factory=BoundedCounts)
     backward_messages: Annotated[
         BoundedCounts,
         total(
-            "backward_messages_received",
             "Messages from consumers to producers: task events, resumed consumption.",
+            "backward_messages_received",
             key="type",
         ),
     ] = field(default_factory=BoundedCounts)
     late_messages: Annotated[
         BoundedCounts,
-        total(
-            "late_messages",
-            "Messages for a channel or partition that was already gone.",
-            key="type",
-        ),
+        total("Messages for a channel or partition that was already gone.", key="type"),
     ] = field(default_factory=BoundedCounts)
     errors_by_code: Annotated[
         BoundedCounts,
         total(
-            "errors",
             "Errors reported to clients and peers, and those that closed a connection.",
+            "errors",
             key="code",
         ),
     ] = field(default_factory=BoundedCounts)
     quota_refusals: Annotated[
-        BoundedCounts,
-        total("quota_refusals", "Requests of applications beyond their quota.", key="resource"),
+        BoundedCounts, total("Requests of applications beyond their quota.", key="resource")
     ] = field(default_factory=BoundedCounts)
     progress_deadlines: Annotated[
         BoundedCounts,
         total(
-            "progress_deadlines",
             "Things that were taken back because the other side did not move in time.",
             key="kind",
+            zeros=PROGRESS_KINDS,
         ),
     ] = field(default_factory=BoundedCounts)
 

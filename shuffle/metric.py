@@ -2,15 +2,19 @@
 
 ::
 
-    SEGMENTS = gauge("network_memory_segments", "Segments of the network buffer pool.")
+    SEGMENTS = gauge("Segments of the network buffer pool.", "network_memory_segments")
 
 
     class NetworkPoolStatus(msgspec.Struct):
+        metric_prefix: ClassVar[str] = "network_memory_"
+
         available_segments: Annotated[int, SEGMENTS.at(state="free")] = 0
         lent_segments: Annotated[int, SEGMENTS.at(state="lent")] = 0
+        waiting_requests: Annotated[int, gauge("Channels that wait for their segments.")] = 0
 
-A number stands for itself, a list for its length and a text for 1, so that structs are counted by
-it. If there are several structs, as in a list of pools, their values are added up.
+The name of a metric is by default that of the field, with the prefix of the struct. A number stands
+for itself, a list for its length and a text for 1, so that structs are counted by it. If there are
+several structs, as in a list of pools, their values are added up.
 ``taskmanager/metrics/metrics.py`` makes the metrics page of these declarations.
 """
 
@@ -31,8 +35,9 @@ class Metric:
 
     Args:
         kind: Its type, as Prometheus has it.
-        name: Its name, without ``sluice_`` and ``_total``; it ends in the unit.
         text: Its help.
+        name: Its name, without ``sluice_`` and ``_total``; it ends in the unit. Empty: that of the
+            field with the prefix of its struct.
         by: Fields of the struct whose texts are labels of the same names.
         key: Label of the keys, if the field is a dict.
         zeros: Values of ``by``, or of ``key``, that have a series when no struct has them. With
@@ -42,8 +47,8 @@ class Metric:
     """
 
     kind: Literal["gauge", "counter", "info"]
-    name: str
     text: str
+    name: str = ""
     by: tuple[str, ...] = ()
     key: str = ""
     zeros: tuple[tuple[str, ...], ...] = ()
@@ -57,33 +62,33 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Annotation of a field that is a struct: what its metrics cannot know by themselves.
-
-    Args:
-        labels: Labels of all its metrics.
-        zeros: Keys that have a series from the start, by the name of its field.
-    """
+    """Annotation of a field that is a struct: labels of all its metrics."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    zeros: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def gauge(
-    name: str,
     text: str,
-    *by: str,
+    name: str = "",
+    *,
+    by: str = "",
     zeros: Sequence[str | tuple[str, ...]] = (),
     combine: Combine = "sum",
 ) -> Metric:
-    """Return a metric that goes up and down."""
-    return Metric("gauge", name, text, by, "", _tuples(zeros), combine)
+    """Return a metric that goes up and down; ``by`` is split at its blanks."""
+    return Metric("gauge", text, name, tuple(by.split()), "", _tuples(zeros), combine)
 
 
 def total(
-    name: str, text: str, *by: str, key: str = "", zeros: Sequence[str | tuple[str, ...]] = ()
+    text: str,
+    name: str = "",
+    *,
+    by: str = "",
+    key: str = "",
+    zeros: Sequence[str | tuple[str, ...]] = (),
 ) -> Metric:
     """Return a metric that only grows while the daemon lives."""
-    return Metric("counter", name, text, by, key, _tuples(zeros))
+    return Metric("counter", text, name, tuple(by.split()), key, _tuples(zeros))
 
 
 def _tuples(values: Sequence[str | tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -40,8 +40,7 @@ DATA_PLANE_BANNED = frozenset(
 THIRD_PARTY = {
     "protocol": {"msgpack"},
     "transport": {"uvloop", "pydantic", "cryptography"},
-    "shuffle": set(),
-    "shuffle.memory": {"msgspec"},  # the status of pools, as in the packages below
+    "shuffle": {"msgspec"},  # the status of the pools
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.gate": {"crc32c"},  # of pipelined buffers on the peer leg
     "shuffle.records": {"msgpack", "crc32c", "pyarrow"},  # values; pyarrow at its first use

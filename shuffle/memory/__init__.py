@@ -39,7 +39,6 @@ from .distribution import (
 )
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
-from .pool_status import PoolStatus
 from .segment import MemorySegment
 from .segment_owner import SegmentOwner
 from .segment_queue import ListenerHandle, SegmentListener
@@ -62,7 +61,6 @@ __all__ = [
     "NetworkBufferTimeout",
     "PoolBounds",
     "PoolDestroyed",
-    "PoolStatus",
     "SegmentListener",
     "SegmentNotLent",
     "SegmentOwner",

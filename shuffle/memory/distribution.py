@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import InvalidPoolSize
-from .pool_status import PoolStatus
+from ..pool_status import PoolStatus
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import PoolDestroyed
+from ..pool_status import PoolStatus
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
 from .distribution import PoolBounds
-from .pool_status import PoolStatus
 from .segment_queue import ListenerHandle, SegmentListener, SegmentQueue, SegmentRequest
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
-from ..memory import LocalBufferPool, PoolStatus
+from ..memory import LocalBufferPool
+from ..pool_status import PoolStatus
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.shuffle.counters import BoundedCounts, Counters, ServingSeconds
-from sluice.shuffle.memory.pool_status import NetworkPoolStatus, PoolStatus
+from sluice.shuffle.counters import PROGRESS_KINDS, BoundedCounts, Counters, ServingSeconds
+from sluice.shuffle.pool_status import NetworkPoolStatus, PoolStatus
 from sluice.shuffle.taskmanager.bounds.application_status import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import (
     PipelinedPartitionStatus,
@@ -17,7 +17,6 @@ from sluice.shuffle.taskmanager.serve.serving_status import (
 )
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.status.status import (
-    PROGRESS_KINDS,
     ConnectionStatus,
     ControlMemoryStatus,
     EventLoopStatus,

@@ -1,6 +1,6 @@
 """The status of what is being written: pipelined partitions, and the credit of producers."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -21,37 +21,34 @@ class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
     state: Annotated[
         str,
         gauge(
-            "pipelined_partitions",
             "Pipelined partitions that are written or read; finished ones are still read.",
-            "state",
+            "pipelined_partitions",
+            by="state",
             zeros=PIPELINED_STATES,
         ),
     ] = ""
     """``"open"``, or ``"finished"`` while it is still being read."""
-    subpartitions: Annotated[
-        int, gauge("subpartitions", "Subpartitions of pipelined partitions.")
-    ] = 0
-    queued_buffers: Annotated[int, gauge("subpartition_queued_buffers", f"{QUEUED}.")] = 0
+    subpartitions: Annotated[int, gauge("Subpartitions of pipelined partitions.")] = 0
+    queued_buffers: Annotated[int, gauge(f"{QUEUED}.", "subpartition_queued_buffers")] = 0
     """Buffers and events that wait in all subpartitions."""
     shortest_queue: Annotated[
         int,
-        gauge("subpartition_queued_buffers_min", f"{QUEUED}: the shortest queue.", combine="min"),
+        gauge(f"{QUEUED}: the shortest queue.", "subpartition_queued_buffers_min", combine="min"),
     ] = 0
     longest_queue: Annotated[
         int,
-        gauge("subpartition_queued_buffers_max", f"{QUEUED}: the longest queue.", combine="max"),
+        gauge(f"{QUEUED}: the longest queue.", "subpartition_queued_buffers_max", combine="max"),
     ] = 0
     used_segments: Annotated[
         int,
         gauge(
-            "output_used_buffers",
             "Buffers of pipelined partitions that hold data: output pool usage.",
+            "output_used_buffers",
         ),
     ] = 0
     """Segments with data, without those that lie ready for the producer."""
     limit_segments: Annotated[
-        int,
-        gauge("output_limit_buffers", "Buffers that pipelined partitions may hold now."),
+        int, gauge("Buffers that pipelined partitions may hold now.", "output_limit_buffers")
     ] = 0
     overdraft_segments: int = 0
     available_credit: int = 0
@@ -66,19 +63,20 @@ class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
 class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
     """All producers of one kind of partition together."""
 
-    kind: Literal["map_output", "pipelined"] = "map_output"
+    kind: str = ""
+    """``"map_output"`` or ``"pipelined"``."""
     available_credit: Annotated[
         int,
         gauge(
-            "producer_available_credit", "Credits granted to producers and not used yet.", "kind"
+            "Credits granted to producers and not used yet.", "producer_available_credit", by="kind"
         ),
     ] = 0
     without_credit: Annotated[
         int,
         gauge(
-            "producers_without_credit",
             "Partitions being written that have no memory for more.",
-            "kind",
+            "producers_without_credit",
+            by="kind",
         ),
     ] = 0
     """Number of producers that would send and have no credit."""

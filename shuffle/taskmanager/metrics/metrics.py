@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from ...metric import Metric, Part
+from ..status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 from ..status.status import TaskManagerStatus
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ _FAMILIES: Final = {
     "counter": CounterMetricFamily,
     "info": InfoMetricFamily,
 }
+
+_REASONS: Final = {
+    "connections_refused": REFUSAL_REASONS,
+    "http_refused": HTTP_REASONS,
+    "http_connections_dropped": DROP_REASONS,
+}
+"""Keys that always have a series, of families whose fields lie below those who know them."""
 
 
 def registry(status: Callable[[], TaskManagerStatus]) -> CollectorRegistry:
@@ -60,18 +68,18 @@ class TaskManagerCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Yield every family of one snapshot, in the order of their names."""
         parts = _Parts(self._status())
-        for metric, sources in _sources_by_family():
-            family = _FAMILIES[metric.kind](
-                f"sluice_{metric.name}", metric.text, labels=_label_names(metric, sources[0].labels)
-            )
+        for sources in _sources_by_family():
+            first = sources[0]
+            metric, labels = first.metric, _label_names(first)
+            family = _FAMILIES[metric.kind](f"sluice_{first.family}", metric.text, labels=labels)
             if metric.kind == "info":
                 texts = {each.name: getattr(parts.status, each.name) for each in sources}
                 family.add_metric((), texts)
             else:
                 for source in sources:
-                    for labels, value in _samples(parts, source):
-                        family.add_metric((*source.labels.values(), *labels), value)
-            if family.samples or _label_names(metric, sources[0].labels):
+                    for values, number in _samples(parts, source):
+                        family.add_metric((*source.labels.values(), *values), number)
+            if family.samples or labels:
                 yield family
 
 
@@ -81,13 +89,15 @@ class _Source(NamedTuple):
     Attributes:
         path: Fields that lead from the status to the structs that have it.
         name: Its name.
-        metric: The family.
+        family: The name of the family.
+        metric: The declaration.
         labels: Labels of all its series.
         zeros: Values of the other labels that always have a series.
     """
 
     path: tuple[str, ...]
     name: str
+    family: str
     metric: Metric
     labels: dict[str, str]
     zeros: tuple[tuple[str, ...], ...]
@@ -159,17 +169,18 @@ def _combined(metric: Metric, values: list[float]) -> float:
     return sum(values)
 
 
-def _label_names(metric: Metric, labels: dict[str, str]) -> tuple[str, ...]:
-    return (*labels, *metric.by, *((metric.key,) if metric.key else ()))
+def _label_names(source: _Source) -> tuple[str, ...]:
+    metric = source.metric
+    return (*source.labels, *metric.by, *((metric.key,) if metric.key else ()))
 
 
 @functools.cache
-def _sources_by_family() -> list[tuple[Metric, list[_Source]]]:
+def _sources_by_family() -> list[list[_Source]]:
     """Return the fields that make up each family, in the order of their names."""
     families: dict[str, list[_Source]] = {}
     for source in _sources(TaskManagerStatus, (), Part()):
-        families.setdefault(source.metric.name, []).append(source)
-    return [(families[name][0].metric, families[name]) for name in sorted(families)]
+        families.setdefault(source.family, []).append(source)
+    return [families[name] for name in sorted(families)]
 
 
 def _sources(kind: type, path: tuple[str, ...], part: Part) -> Iterator[_Source]:
@@ -187,11 +198,11 @@ def _sources(kind: type, path: tuple[str, ...], part: Part) -> Iterator[_Source]
             if isinstance(note, Part):
                 inside = note
             elif isinstance(note, Metric):
-                zeros = note.zeros or tuple((key,) for key in part.zeros.get(name, ()))
+                family = note.name or getattr(kind, "metric_prefix", "") + name
+                zeros = note.zeros or tuple((key,) for key in _REASONS.get(family, ()))
                 if not (zeros or note.by or note.key):
                     zeros = ((),)
-                labels = {**part.labels, **note.labels}
-                yield _Source(path, name, note, labels, zeros)
+                yield _Source(path, name, family, note, {**part.labels, **note.labels}, zeros)
         for each in (bare, *typing.get_args(bare)):
             if isinstance(each, type) and (
                 issubclass(each, msgspec.Struct) or dataclasses.is_dataclass(each)

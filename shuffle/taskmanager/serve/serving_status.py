@@ -1,65 +1,52 @@
 """The status of the serving side: the gates of reduce tasks, and all channels that it serves."""
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
 from ...metric import Combine, Metric, gauge
 
-ChannelKind: TypeAlias = Literal["local", "remote"]
-
 CHANNEL_KINDS: Final = ("local", "remote")
 
 _QUEUED: Final = "Buffers received and not sent on, by channel"
 _USED = gauge(
-    "input_used_buffers",
-    "Receive buffers of gates that hold data or receive it: input pool usage.",
+    "Receive buffers of gates that hold data or receive it: input pool usage.", "input_used_buffers"
 )
-_LIMIT = gauge("input_limit_buffers", "Receive buffers that gates have, or may have now.")
+_LIMIT = gauge("Receive buffers that gates have, or may have now.", "input_limit_buffers")
 _SERVED = gauge(
-    "served_channels",
     "Channels that other TaskManagers (leg peer) and reduce tasks (leg consumer) read.",
-    "leg",
+    "served_channels",
+    by="leg",
 )
 
 
-def _by_kind(name: str, text: str, combine: Combine = "sum") -> Metric:
-    return gauge(name, text, "kind", zeros=CHANNEL_KINDS, combine=combine)
+def _by_kind(text: str, name: str = "", combine: Combine = "sum") -> Metric:
+    return gauge(text, name, by="kind", zeros=CHANNEL_KINDS, combine=combine)
 
 
 class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
     """One input channel of a gate."""
 
+    metric_prefix: ClassVar[str] = "channel_"
+
     channel: int = 0
-    kind: Annotated[
-        ChannelKind,
-        _by_kind("channels", "Input channels of open gates."),
-    ] = "local"
+    kind: Annotated[str, _by_kind("Input channels of open gates.", "channels")] = "local"
     source: str = ""
     """Address of the TaskManager that the channel reads from."""
     queued_buffers: Annotated[
         int,
-        _by_kind("channel_queued_buffers", f"{_QUEUED}."),
-        _by_kind("channel_queued_buffers_min", f"{_QUEUED}: the shortest.", "min"),
-        _by_kind("channel_queued_buffers_avg", f"{_QUEUED}: the mean.", "mean"),
-        _by_kind("channel_queued_buffers_max", f"{_QUEUED}: the longest.", "max"),
+        _by_kind(f"{_QUEUED}."),
+        _by_kind(f"{_QUEUED}: the shortest.", "channel_queued_buffers_min", "min"),
+        _by_kind(f"{_QUEUED}: the mean.", "channel_queued_buffers_avg", "mean"),
+        _by_kind(f"{_QUEUED}: the longest.", "channel_queued_buffers_max", "max"),
     ] = 0
-    available_credit: Annotated[
-        int,
-        _by_kind("channel_available_credit", "Credits that sources may use."),
-    ] = 0
+    available_credit: Annotated[int, _by_kind("Credits that sources may use.")] = 0
     """Credits that the source has not used yet; 0 for a local channel."""
-    backlog_buffers: Annotated[
-        int,
-        _by_kind("channel_backlog_buffers", "Buffers waiting at sources."),
-    ] = 0
+    backlog_buffers: Annotated[int, _by_kind("Buffers waiting at sources.")] = 0
     bytes_in: int = 0
     buffers_in: int = 0
     unannounced_credit: Annotated[
-        int,
-        _by_kind(
-            "channel_unannounced_credit", "Free buffers that are not announced to sources yet."
-        ),
+        int, _by_kind("Free buffers that are not announced to sources yet.")
     ] = 0
     """Buffers that are free and not announced to the source yet; 0 for a local channel."""
 
@@ -86,7 +73,7 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_full(
         self,
-    ) -> Annotated[bool, gauge("gates_full", "Open input gates whose buffers are all in use.")]:
+    ) -> Annotated[bool, gauge("Open input gates whose buffers are all in use.", "gates_full")]:
         """Whether all its buffers are in use; never if it has none."""
         buffers = self.exclusive_buffers + self.floating_limit
         return 0 < buffers <= self.exclusive_used + self.floating_used
@@ -95,17 +82,15 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False):
 class ServedChannelsStatus(msgspec.Struct, frozen=True, gc=False):
     """All channels that one leg serves together."""
 
-    leg: Literal["peer", "consumer"] = "peer"
+    metric_prefix: ClassVar[str] = "served_channel_"
+
+    leg: str = ""
+    """``"peer"`` or ``"consumer"``."""
     sending: Annotated[int, _SERVED.at(activity="sending")] = 0
     waiting_for_data: Annotated[int, _SERVED.at(activity="waiting_for_data")] = 0
     """Channels with credit and nothing to send."""
     waiting_for_credit: Annotated[int, _SERVED.at(activity="waiting_for_credit")] = 0
     """Channels with something to send and no credit."""
     available_credit: Annotated[
-        int,
-        gauge(
-            "served_channel_available_credit",
-            "Credits that consumers granted and that are not used yet.",
-            "leg",
-        ),
+        int, gauge("Credits that consumers granted and that are not used yet.", by="leg")
     ] = 0

@@ -15,9 +15,9 @@ from ....protocol.messages import (
 from ....transport.connection import Connection
 from ...counters import BoundedCounts, Counters
 from ...memory import NetworkBufferPoolStatistics
-from ...memory.pool_status import NetworkPoolStatus
 from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
+from ...pool_status import NetworkPoolStatus
 from ..bounds.application_status import ApplicationStatus
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler

@@ -14,24 +14,21 @@ import msgspec
 from ....protocol import framing
 from ....protocol.errors import ErrorCode, Fault, SluiceError
 from ...counters import BoundedCounts, Counters
-from ...memory.pool_status import NetworkPoolStatus, PoolStatus
-from ...metric import Metric, Part, gauge, total
+from ...metric import Metric, gauge, total
+from ...pool_status import NetworkPoolStatus, PoolStatus
 from ..bounds.application_status import ApplicationStatus
 from ..ingest.producing_status import QUEUED, PipelinedPartitionStatus, ProducersStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
-from .reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
-FlowControl: TypeAlias = Literal["credit", "watermark"]
 Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
 
 COMPILED: Final = "compiled"
 INTERPRETED: Final = "interpreted"
 
 STATES: Final = ("starting", "ready", "draining", "stopped")
-PROGRESS_KINDS: Final = ("region", "gate", "channel", "partition", "connection")
 FLOW_CONTROL_MODES: Final = ("credit", "watermark")
 LEGS: Final = {
     "handshake": "handshake",
@@ -48,17 +45,17 @@ _ROLES: Final = tuple(sorted(set(LEGS.values())))
 _KINDS_OF_CONNECTIONS: Final = tuple(
     (leg, role, mode) for (leg, role), mode in itertools.product(LEGS.items(), FLOW_CONTROL_MODES)
 )
-_INFO = Metric("info", "taskmanager", "Identity of this TaskManager.")
+_INFO = Metric("info", "Identity of this TaskManager.", "taskmanager")
 _MESSAGES = total(
-    "connection_messages",
     "Messages over accepted connections, with and without a payload.",
-    "role",
+    "connection_messages",
+    by="role",
     zeros=_ROLES,
 )
 _BYTES = total(
-    "connection_bytes",
     "Bytes over accepted connections, with the heads of frames.",
-    "role",
+    "connection_bytes",
+    by="role",
     zeros=_ROLES,
 )
 
@@ -74,34 +71,23 @@ def data_path() -> str:
 class ControlMemoryStatus(msgspec.Struct, frozen=True, gc=False):
     """Long control parts under way and unread answers, over all connections."""
 
+    metric_prefix: ClassVar[str] = "control_memory_"
+
     used_bytes: Annotated[
-        int,
-        gauge(
-            "control_memory_used_bytes",
-            "Memory of long control parts under way and of answers that are not read.",
-        ),
+        int, gauge("Memory of long control parts under way and of answers that are not read.")
     ] = 0
-    capacity_bytes: Annotated[
-        int,
-        gauge(
-            "control_memory_capacity_bytes",
-            "Most of it that all connections may have together.",
-        ),
-    ] = 0
-    refusals: Annotated[
-        int,
-        total("control_memory_refusals", "Connections closed because that memory was used up."),
-    ] = 0
+    capacity_bytes: Annotated[int, gauge("Most of it that all connections may have together.")] = 0
+    refusals: Annotated[int, total("Connections closed because that memory was used up.")] = 0
 
 
 class EventLoopStatus(msgspec.Struct, frozen=True, gc=False):
     """The lag of the event loop, measured once a second."""
 
     last_lag_seconds: Annotated[
-        float, gauge("event_loop_lag_last_seconds", "The last lag measured.")
+        float, gauge("The last lag measured.", "event_loop_lag_last_seconds")
     ] = 0.0
     max_lag_seconds: Annotated[
-        float, gauge("event_loop_lag_max_seconds", "The worst lag of the last minute.")
+        float, gauge("The worst lag of the last minute.", "event_loop_lag_max_seconds")
     ] = 0.0
 
 
@@ -113,11 +99,9 @@ class ConnectionStatus(msgspec.Struct, frozen=True, gc=False):
     leg: Annotated[
         str,
         gauge(
-            "connections",
             "Open connections.",
-            "leg",
-            "role",
-            "flow_control",
+            "connections",
+            by="leg role flow_control",
             zeros=_KINDS_OF_CONNECTIONS,
         ),
     ] = ""
@@ -126,16 +110,16 @@ class ConnectionStatus(msgspec.Struct, frozen=True, gc=False):
     bytes_out: int = 0
     write_buffer_bytes: Annotated[
         int,
-        gauge("connection_write_buffer_bytes", "Written, not yet sent.", "leg", zeros=(*LEGS,)),
+        gauge("Written, not yet sent.", "connection_write_buffer_bytes", by="leg", zeros=(*LEGS,)),
     ] = 0
     writable: bool = True
-    flow_control: FlowControl = "credit"
+    flow_control: str = "credit"
 
     @property
     def is_unwritable(
         self,
     ) -> Annotated[
-        bool, gauge("connections_unwritable", "Above the high watermark.", "leg", zeros=(*LEGS,))
+        bool, gauge("Above the high watermark.", "connections_unwritable", by="leg", zeros=(*LEGS,))
     ]:
         """Whether more is written than the high watermark allows."""
         return not self.writable
@@ -164,19 +148,17 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     socket_path: str | None = None
     state: Annotated[
         TaskManagerState,
-        gauge("taskmanager_state", "1 for the present state.", "state", zeros=STATES),
+        gauge("1 for the present state.", "taskmanager_state", by="state", zeros=STATES),
     ] = "starting"
-    uptime_seconds: Annotated[float, gauge("uptime_seconds", "Time since the daemon started.")] = (
-        0.0
-    )
+    uptime_seconds: Annotated[float, gauge("Time since the daemon started.")] = 0.0
     pools: tuple[PoolStatus, ...] = ()
     network_pool: NetworkPoolStatus = NetworkPoolStatus()
     storage: tuple[TierStatus, ...] = ()
     partitions: Annotated[
-        tuple[ShuffleStatus, ...], gauge("shuffles", "Shuffles with map outputs here.")
+        tuple[ShuffleStatus, ...], gauge("Shuffles with map outputs here.", "shuffles")
     ] = ()
     pipelined_partitions: tuple[PipelinedPartitionStatus, ...] = ()
-    gates: Annotated[tuple[GateStatus, ...], gauge("gates", "Open input gates.")] = ()
+    gates: Annotated[tuple[GateStatus, ...], gauge("Open input gates.")] = ()
     served_channels: tuple[ServedChannelsStatus, ...] = ()
     producers: tuple[ProducersStatus, ...] = ()
     region_areas: RegionAreasStatus = RegionAreasStatus()
@@ -185,28 +167,16 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     control_memory: ControlMemoryStatus = ControlMemoryStatus()
     connections: tuple[ConnectionStatus, ...] = ()
     traffic: tuple[TrafficStatus, ...] = ()
-    applications: Annotated[
-        tuple[ApplicationStatus, ...], gauge("applications", "Applications known.")
-    ] = ()
+    applications: Annotated[tuple[ApplicationStatus, ...], gauge("Applications known.")] = ()
     event_loop: EventLoopStatus = EventLoopStatus()
     tls_certificate_expires_at: Annotated[
         float | None,
         gauge(
-            "tls_certificate_expiry_timestamp_seconds",
             "Time at which the TLS certificate in use expires, since 1970; absent without TLS.",
+            "tls_certificate_expiry_timestamp_seconds",
         ),
     ] = None
-    counters: Annotated[
-        Counters,
-        Part(
-            zeros={
-                "refused_connections": REFUSAL_REASONS,
-                "http_refused": HTTP_REASONS,
-                "http_dropped": DROP_REASONS,
-                "progress_deadlines": PROGRESS_KINDS,
-            }
-        ),
-    ] = msgspec.field(default_factory=Counters)
+    counters: Counters = msgspec.field(default_factory=Counters)
     serves: Served | None = None
     """Whose connections are accepted: those with a credential, those of this host, or any."""
     no_room_because: str | None = None
@@ -228,8 +198,8 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     ) -> Annotated[
         bool,
         gauge(
-            "taskmanager_takes_work",
             "1 while /readyz says that this TaskManager should get new work.",
+            "taskmanager_takes_work",
         ),
     ]:
         """Whether this TaskManager should get new work."""
@@ -240,7 +210,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
         self,
     ) -> Annotated[
         bool,
-        gauge("anonymous_allowed", "1 if whoever reaches a port is served without a credential."),
+        gauge("1 if whoever reaches a port is served without a credential.", "anonymous_allowed"),
     ]:
         """Whether connections without a credential are accepted from any host."""
         return self.serves == "anonymous"
@@ -248,7 +218,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     @property
     def mean_queue(
         self,
-    ) -> Annotated[float, gauge("subpartition_queued_buffers_avg", f"{QUEUED}: the mean.")]:
+    ) -> Annotated[float, gauge(f"{QUEUED}: the mean.", "subpartition_queued_buffers_avg")]:
         """Mean length of the queues of all subpartitions; 0 if there are none."""
         queued = sum(partition.queued_buffers for partition in self.pipelined_partitions)
         queues = sum(partition.subpartitions for partition in self.pipelined_partitions)
