@@ -7,13 +7,12 @@ TaskManager that receives them from a task in another process. Its states are in
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
 from ..memory import LocalBufferPool
-from ..pool_status import PoolStatus
+from ..partition_status import PipelinedPartitionStatus
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
@@ -38,32 +37,6 @@ class PartitionListeners(NamedTuple):
 
 
 NO_LISTENERS = PartitionListeners()
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinedPartitionStatistics:
-    """A pipelined partition at one moment.
-
-    Args:
-        name: The partition's name.
-        state: The partition's state, in a word.
-        queued_buffers: Buffers and events that wait, by subpartition; their extremes and their mean
-            are the queue lengths of the output.
-        bytes_out: Data bytes that readers have taken.
-        buffers_out: Data buffers that readers have taken.
-        soft_back_pressured_seconds: Time the writer waited between records.
-        hard_back_pressured_seconds: Time the writer waited within a record.
-        pool: The partition's memory.
-    """
-
-    name: str
-    state: str
-    queued_buffers: tuple[int, ...]
-    bytes_out: int
-    buffers_out: int
-    soft_back_pressured_seconds: float
-    hard_back_pressured_seconds: float
-    pool: PoolStatus
 
 
 class PipelinedResultPartition(BufferWritingPartition):
@@ -211,7 +184,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self._consumed == self.num_subpartitions and fully_consumed is not None:
             fully_consumed()
 
-    # ---- the flusher, and statistics ---------------------------------------------------------
+    # ---- the flusher, and the status ---------------------------------------------------------
 
     def flush_open(self) -> int:
         """Flush, if it is time to; return how many open buffers wait to be read.
@@ -239,17 +212,24 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Whether a buffer is still being filled."""
         return any(subpartition.has_open_buffer for subpartition in self._subpartitions)
 
-    def statistics(self) -> PipelinedPartitionStatistics:
-        """Take a frozen snapshot."""
-        return PipelinedPartitionStatistics(
-            name=self.name,
+    def status(self) -> PipelinedPartitionStatus:
+        """Return its numbers of this moment, without its names and without its producer's."""
+        queues = [each.queued_buffers for each in self._subpartitions]
+        memory = self.memory
+        return PipelinedPartitionStatus(
+            partition_type=self.partition_type.name,
             state=self.state.value,
-            queued_buffers=tuple(each.queued_buffers for each in self._subpartitions),
+            subpartitions=len(queues),
+            queued_buffers=sum(queues),
+            shortest_queue=min(queues),
+            longest_queue=max(queues),
+            used_segments=memory.pool.lent_segments,
+            limit_segments=memory.pool.size_segments,
+            overdraft_segments=memory.pool.overdraft_segments,
+            back_pressured_seconds=memory.soft_back_pressured_seconds
+            + memory.hard_back_pressured_seconds,
             bytes_out=sum(each.total_bytes for each in self._subpartitions),
             buffers_out=sum(each.total_buffers for each in self._subpartitions),
-            soft_back_pressured_seconds=self.memory.soft_back_pressured_seconds,
-            hard_back_pressured_seconds=self.memory.hard_back_pressured_seconds,
-            pool=self.memory.pool.status(),
         )
 
     # ---- inside ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.cluster import StandaloneCluster
-    from sluice.shuffle.taskmanager.ingest.producing_status import PipelinedPartitionStatus
+    from sluice.shuffle.partition_status import PipelinedPartitionStatus
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons

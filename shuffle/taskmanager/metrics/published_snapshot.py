@@ -216,7 +216,10 @@ class PublishedSnapshot:
 
 
 class Pages:
-    """Makes the pages of snapshots, in pieces between which the data path has its turn.
+    """Makes the pages of snapshots.
+
+    Metrics are made family by family, and the data path has its turn in between. The status as JSON
+    is made in one piece: 4 MB of it, 20,000 channels, take about 2 ms.
 
     Args:
         forgive: Called with the processor time of each piece. There are as few of them as there are

@@ -17,11 +17,12 @@ from ...counters import BoundedCounts, Counters
 from ...memory import NetworkBufferPoolStatistics
 from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
+from ...partition_status import PipelinedPartitionStatus
 from ...pool_status import NetworkPoolStatus
 from ..bounds.application_status import ApplicationStatus
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
-from ..ingest.producing_status import PipelinedPartitionStatus, ProducersStatus
+from ..ingest.producing_status import ProducersStatus
 from ..serve.channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA
 from ..serve.consumer_handler import ConsumerHandler
 from ..serve.serving_handler import ServingHandler
@@ -249,43 +250,28 @@ def _pipelined(
 ) -> tuple[PipelinedPartitionStatus, ...]:
     """Look at every pipelined partition, written or only read."""
     written = {(output.key, output.map_attempt_id): output for output in outputs}
-    return tuple(
-        _pipelined_partition(key, map_attempt_id, partition, written.get((key, map_attempt_id)))
-        for key, map_attempt_id, partition in environment.partitions.pipelined
-        if isinstance(partition, PipelinedResultPartition)
-    )
-
-
-def _pipelined_partition(
-    key: ShuffleKey,
-    map_attempt_id: int,
-    partition: PipelinedResultPartition,
-    output: PipelinedOutput | None,
-) -> PipelinedPartitionStatus:
-    seen = partition.statistics()
-    queues, pool = seen.queued_buffers, seen.pool
-    waited = seen.soft_back_pressured_seconds + seen.hard_back_pressured_seconds
-    if output is not None and output.is_open:
-        waited = output.credit_wait.seconds
-    return PipelinedPartitionStatus(
-        application_id=key.application_id,
-        shuffle_id=key.shuffle_id,
-        map_attempt_id=map_attempt_id,
-        partition_type=partition.partition_type.name,
-        state=seen.state,
-        subpartitions=len(queues),
-        queued_buffers=sum(queues),
-        shortest_queue=min(queues),
-        longest_queue=max(queues),
-        used_segments=pool.lent_segments - (0 if output is None else output.ready_segments),
-        limit_segments=pool.size_segments,
-        overdraft_segments=pool.overdraft_segments,
-        available_credit=0 if output is None else output.available_credit,
-        back_pressured=output is not None and output.credit_wait.is_waiting,
-        back_pressured_seconds=waited,
-        bytes_out=seen.bytes_out,
-        buffers_out=seen.buffers_out,
-    )
+    found = []
+    for key, map_attempt_id, partition in environment.partitions.pipelined:
+        if isinstance(partition, PipelinedResultPartition):
+            status = partition.status()
+            output = written.get((key, map_attempt_id))
+            seen: dict[str, object] = {}
+            if output is not None:
+                seen["used_segments"] = status.used_segments - output.ready_segments
+                seen["available_credit"] = output.available_credit
+                seen["back_pressured"] = output.credit_wait.is_waiting
+                if output.is_open:
+                    seen["back_pressured_seconds"] = output.credit_wait.seconds
+            found.append(
+                structs.replace(
+                    status,
+                    application_id=key.application_id,
+                    shuffle_id=key.shuffle_id,
+                    map_attempt_id=map_attempt_id,
+                    **seen,
+                )
+            )
+    return tuple(found)
 
 
 def _connections(

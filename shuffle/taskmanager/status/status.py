@@ -15,9 +15,10 @@ from ....protocol import framing
 from ....protocol.errors import ErrorCode, Fault, SluiceError
 from ...counters import BoundedCounts, Counters
 from ...metric import Metric, gauge, total
+from ...partition_status import QUEUED, PipelinedPartitionStatus
 from ...pool_status import NetworkPoolStatus, PoolStatus
 from ..bounds.application_status import ApplicationStatus
-from ..ingest.producing_status import QUEUED, PipelinedPartitionStatus, ProducersStatus
+from ..ingest.producing_status import ProducersStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus

@@ -20,8 +20,8 @@ from ....transport.settings import SIZE_UNITS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ...partition_status import PipelinedPartitionStatus
     from ..bounds.application_status import ApplicationStatus
-    from ..ingest.producing_status import PipelinedPartitionStatus
     from ..serve.serving_status import ChannelStatus, GateStatus
     from .status import TaskManagerStatus
 

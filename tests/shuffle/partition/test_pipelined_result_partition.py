@@ -506,21 +506,20 @@ def test_other_types_and_no_subpartitions_are_refused():
         Rig(subpartitions=0)
 
 
-# ---- statistics and flushes ------------------------------------------------------------------
+# ---- status and flushes ----------------------------------------------------------------------
 
 
-def test_statistics(rig):
+def test_status(rig):
     (view, *_) = rig.views()
     rig.write(b"ab", 0).finish()
     rig.write(b"c", 0).finish()
     rig.writer.emit_event(b"event", EVENT, 1)
     assert read(view) == b"ab"
-    seen = rig.partition.statistics()
-    assert (seen.name, seen.state) == ("test", "open")
-    assert seen.queued_buffers == (1, 1, 0)
+    seen = rig.partition.status()
+    assert (seen.state, seen.subpartitions, seen.queued_buffers) == ("open", 3, 2)
+    assert (seen.shortest_queue, seen.longest_queue) == (0, 1)
     assert (seen.bytes_out, seen.buffers_out) == (2, 1)
-    assert seen.pool.lent_segments == 1
-    assert (seen.soft_back_pressured_seconds, seen.hard_back_pressured_seconds) == (0, 0)
+    assert (seen.used_segments, seen.back_pressured_seconds) == (1, 0)
 
 
 def test_a_flush_waits_while_flushed_buffers_do_and_others_become_full():

@@ -158,11 +158,11 @@ async def test_the_buffer_timeout_decides_when_a_record_is_sent(
             assert await reader.next() == ChannelRecord(0, b"second")
         else:
             filling = bytes(SEGMENT_SIZE_BYTES - 2 * 4 - len(b"first"))
-            assert partition.statistics().buffers_out == 0
+            assert partition.status().buffers_out == 0
             assert writer.emit(filling) is None
             assert await first == ChannelRecord(0, b"first")
             assert await reader.next() == ChannelRecord(0, filling)
-            assert partition.statistics().buffers_out == 1
+            assert partition.status().buffers_out == 1
         reader.close()
 
 
@@ -181,7 +181,7 @@ async def test_a_reader_that_does_not_read_stops_the_writer(tmp_path: Path) -> N
             pending = writer.emit(content[emitted])
             emitted += 1
         # Nothing has been sent so far: the loop has not run. One record is cut by the end.
-        held_bytes = partition.statistics().pool.size_segments * SEGMENT_SIZE_BYTES
+        held_bytes = partition.status().limit_segments * SEGMENT_SIZE_BYTES
         assert emitted == held_bytes // 1004 + 1
         reads = asyncio.ensure_future(read(reader, 1))
         await pending
