@@ -218,6 +218,12 @@ class TestStatus:
         [
             ("hello", 200, "it did not answer JSON"),
             ("{}", 200, "status has no taskmanager_id"),
+            (
+                '{"pools": [{"name": 7}]}',
+                200,
+                "status is not what a TaskManager reports: "
+                "Expected `str`, got `int` - at `$.pools[0].name`",
+            ),
             ("gone", 404, "it answered 404 Not Found"),
         ],
     )
