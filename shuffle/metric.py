@@ -40,8 +40,8 @@ class Metric:
             field with the prefix of its struct.
         by: Fields of the struct whose texts are labels of the same names.
         key: Label of the keys, if the field is a dict.
-        zeros: Values of ``by``, or of ``key``, that have a series when no struct has them. With
-            ``"other"`` among them, further values count as that.
+        zeros: Values of ``by``, or of ``key``, that have a series when no struct has them. Structs
+            with other values of ``by`` count as ``"other"`` if that is one of them, else not.
         combine: How the values of several structs become one.
         labels: Further labels of the field.
     """

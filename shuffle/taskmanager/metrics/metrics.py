@@ -124,15 +124,15 @@ class _Parts:
         key = (source.path, source.metric.by, source.zeros)
         if key not in self._grouped:
             groups: dict[tuple[str, ...], list[Any]] = {each: [] for each in source.zeros}
-            others = ("other",) if ("other",) in groups else None
+            others = groups.get(("other",))
             parts = self.at(source.path)
             columns = [map(attrgetter(name), parts) for name in source.metric.by]
             all_labels = zip(*columns, strict=True) if columns else repeat((), len(parts))
             for part, labels in zip(parts, all_labels, strict=True):
-                if labels not in groups:
-                    labels = others or labels
-                    groups.setdefault(labels, [])
-                groups[labels].append(part)
+                if labels in groups or not source.zeros:
+                    groups.setdefault(labels, []).append(part)
+                elif others is not None:
+                    others.append(part)
             self._grouped[key] = groups
         return self._grouped[key]
 

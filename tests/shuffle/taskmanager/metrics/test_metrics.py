@@ -23,7 +23,9 @@ PROMTOOL_TIMEOUT_SECONDS = 30
 
 
 def test_the_sample_has_the_recorded_metrics():
-    assert page_of_sample() == RECORDED.read_text(encoding="utf-8"), f"run: python -m {rig.__name__}"
+    assert page_of_sample() == RECORDED.read_text(encoding="utf-8"), (
+        f"run: python -m {rig.__name__}"
+    )
 
 
 def test_every_counter_has_one_series():
@@ -78,6 +80,14 @@ def test_readiness_is_a_metric(changes, takes_work):
 
 def _reasons(text: str) -> str:
     return "\n".join(re.findall(r"reason=(.+)", text))
+
+
+def test_a_pipelined_partition_in_a_passing_state_adds_no_series():
+    passing = structs.replace(STATUS.pipelined_partitions[0], state="finishing")
+    found = values(structs.replace(STATUS, pipelined_partitions=(passing,)))
+    assert found.keys() == values(STATUS).keys()
+    assert found['sluice_pipelined_partitions{state="open"}'] == 0
+    assert found["sluice_subpartitions"] == passing.subpartitions
 
 
 def test_a_pool_of_an_unknown_kind_adds_no_series():
