@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.server
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client import generate_latest
 
 from benchmarks.metrics import MetricMissing, Moved, parse, scrape
@@ -17,7 +17,7 @@ from tools.docs.sample_status import STATUS
 
 def page(counters: Counters) -> str:
     """A daemon's whole page, over given counters."""
-    status = replace(STATUS, counters=counters)
+    status = structs.replace(STATUS, counters=counters)
     return generate_latest(registry(lambda: status)).decode()
 
 
