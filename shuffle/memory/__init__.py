@@ -32,11 +32,7 @@ from .buffer import (
     runs_of_neighbours,
 )
 from .channel_accounts import NO_CHANNEL
-from .distribution import (
-    MemoryDemand,
-    NetworkBufferPoolStatistics,
-    PoolBounds,
-)
+from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
 from .segment import MemorySegment
