@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PEERS, CLIENTS = Link(HOST, "peers"), Link(HOST, "clients")
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60
 
 
 @contextmanager

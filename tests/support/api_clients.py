@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
     from tests.support.mini_cluster import MiniCluster
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 
 
 @contextlib.asynccontextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.gate.input_gate import InputGate
     from sluice.transport.config import TransportConfig
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60
 LOOK_AGAIN_SECONDS = 0.002
 SEGMENT_SIZE_BYTES = 4096
 

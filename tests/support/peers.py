@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SEGMENT = 4096
 BUFFERS = 400
 """Buffers of a long transfer."""
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60
 """Longest wait of a test for an event that must come."""
 
 

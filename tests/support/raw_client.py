@@ -14,7 +14,7 @@ from sluice.protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck
 if TYPE_CHECKING:
     from sluice.transport.address import Address
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 
 
 class RawClient:

@@ -17,7 +17,7 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
 )
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -19,7 +19,7 @@ from tests.shuffle.partition.rig import read
 from tests.support.mini_cluster import eventually
 
 INTERVAL_SECONDS = 0.005
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 class Rig:

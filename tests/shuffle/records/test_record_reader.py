@@ -27,7 +27,7 @@ from sluice.shuffle.records.record_reader import (
 from sluice.shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
 from tests.support.fake_partition import FakeGate
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 END = EndOfPartition(0, 0)
 
 

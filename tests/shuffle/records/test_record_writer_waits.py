@@ -14,7 +14,7 @@ from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.fake_partition import FakePartition
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 def frame(record: bytes) -> bytes:

@@ -270,7 +270,7 @@ async def test_nobody_answers_at_the_address(tmp_path):
     ],
 )
 async def test_an_impossible_address_fails_its_channel(tmp_path, host, port, code):
-    async with mini_cluster(tmp_path, connect_timeout_seconds=0.3) as cluster:
+    async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(1)
         odd = ack._replace(advertised_host=host, data_port=port)
