@@ -43,7 +43,7 @@ def hide_hosts(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Do what the driver does when the first executor without a TaskManager on its host reports."""
     jvm_view: Any = spark.sparkContext._jvm
     loader = jvm_view.java.lang.Thread.currentThread().getContextClassLoader()
-    tracker = loader.loadClass("io.sluice.spark.SparkTracker")
+    tracker = loader.loadClass("io.sluice.spark.outputs.SparkTracker")
     method = next(each for each in tracker.getDeclaredMethods() if _hides_all(each))
     method.setAccessible(True)
     method.invoke(None, None)

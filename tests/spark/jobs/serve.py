@@ -66,7 +66,7 @@ def settings(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequen
 def counters(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
     """Return one row for each counter of Sluice in the driver's JVM, and its value."""
     jvm_view: Any = spark.sparkContext._jvm
-    counted = jvm_view.io.sluice.spark.SluiceMetrics.INSTANCE.snapshot()
+    counted = jvm_view.io.sluice.spark.common.SluiceMetrics.INSTANCE.snapshot()
     return [(name, int(counted[name])) for name in counted]
 
 

@@ -78,7 +78,7 @@ def switched_stream(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     files = directory / "files"
     files.mkdir()
     jvm: Any = spark.sparkContext._jvm
-    metrics = jvm.io.sluice.spark.SluiceMetrics.INSTANCE
+    metrics = jvm.io.sluice.spark.common.SluiceMetrics.INSTANCE
     before = int(metrics.snapshot()["fallbackDisabled"])
     left: list[int] = []
     state: Rows = []

@@ -1,6 +1,21 @@
 package io.sluice.spark;
 
-import io.sluice.client.Credential;
+import io.sluice.client.auth.Credential;
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.common.DriverMessages;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.driver.ApplicationListener;
+import io.sluice.spark.driver.DriverRuntime;
+import io.sluice.spark.driver.Reachability;
+import io.sluice.spark.executor.CounterReporter;
+import io.sluice.spark.executor.ExecutorRuntime;
+import io.sluice.spark.outputs.ExecutorOutputs;
+import io.sluice.spark.outputs.SparkTracker;
+import io.sluice.spark.settings.Activation;
+import io.sluice.spark.settings.CallerSettings;
+import io.sluice.spark.settings.ChangedSettings;
+import io.sluice.spark.settings.Credentials;
+import io.sluice.spark.settings.SluiceSettings;
 import io.sluice.spark.ui.StatusTab;
 import java.util.Map;
 import java.util.function.IntPredicate;

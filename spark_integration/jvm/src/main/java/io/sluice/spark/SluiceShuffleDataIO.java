@@ -1,5 +1,7 @@
 package io.sluice.spark;
 
+import io.sluice.spark.driver.DriverRuntime;
+import io.sluice.spark.outputs.ExecutorOutputs;
 import io.sluice.spark.writer.MapTask;
 import io.sluice.spark.writer.SluiceShuffleMapOutputWriter;
 import java.io.IOException;

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.spark.driver.DriverRuntime;
 import java.io.IOException;
 import java.io.ObjectOutputStream;
 import org.apache.spark.ShuffleDependency;

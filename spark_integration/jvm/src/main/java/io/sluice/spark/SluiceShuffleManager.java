@@ -1,6 +1,15 @@
 package io.sluice.spark;
 
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.driver.DriverRuntime;
+import io.sluice.spark.executor.ExecutorRuntime;
+import io.sluice.spark.executor.TaskReader;
 import io.sluice.spark.reader.SluiceShuffleReader;
+import io.sluice.spark.registration.DirectReaders;
+import io.sluice.spark.registration.InputSize;
+import io.sluice.spark.registration.NewShuffle;
+import io.sluice.spark.registration.ShuffleRegistrar;
+import io.sluice.spark.settings.SluiceSettings;
 import io.sluice.spark.writer.MapTask;
 import io.sluice.spark.writer.PagedShuffleWriter;
 import io.sluice.spark.writer.SparkWriterAdapter;

@@ -1,9 +1,13 @@
 package io.sluice.spark;
 
+import io.sluice.spark.executor.ExecutorRuntime;
+import io.sluice.spark.executor.TaskReader;
 import io.sluice.spark.pipelined.PipelinedShuffleHandle;
 import io.sluice.spark.pipelined.PipelinedShuffleReader;
 import io.sluice.spark.pipelined.PipelinedShuffleWriter;
 import io.sluice.spark.pipelined.ProducerDirectory;
+import io.sluice.spark.registration.NewShuffle;
+import io.sluice.spark.registration.ShuffleRegistrar;
 import java.util.Optional;
 import java.util.OptionalLong;
 import org.apache.spark.ShuffleDependency;

@@ -1,9 +1,9 @@
 package io.sluice.spark.pipelined;
 
-import io.sluice.client.PipelinedGate;
-import io.sluice.spark.SluiceMetrics;
-import io.sluice.spark.TaskEndAction;
-import io.sluice.spark.TaskReader;
+import io.sluice.client.gate.PipelinedGate;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.common.TaskEndAction;
+import io.sluice.spark.executor.TaskReader;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;

@@ -1,12 +1,12 @@
 package io.sluice.spark.pipelined;
 
-import io.sluice.client.Message;
-import io.sluice.client.PipelinedGate;
-import io.sluice.client.Source;
-import io.sluice.client.TaskManagerConnection;
-import io.sluice.spark.Compat;
-import io.sluice.spark.SluiceSettings;
-import io.sluice.spark.TaskReader;
+import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.gate.PipelinedGate;
+import io.sluice.client.gate.Source;
+import io.sluice.client.wire.Message;
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.executor.TaskReader;
+import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
 import java.util.List;
 import org.apache.spark.InterruptibleIterator;

@@ -1,11 +1,11 @@
 package io.sluice.spark.pipelined;
 
-import io.sluice.client.Message;
-import io.sluice.client.PipelinedPartition;
-import io.sluice.spark.ExecutorRuntime;
-import io.sluice.spark.SluiceMetrics;
-import io.sluice.spark.SluiceSettings;
-import io.sluice.spark.TaskEndAction;
+import io.sluice.client.output.PipelinedPartition;
+import io.sluice.client.wire.Message;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.common.TaskEndAction;
+import io.sluice.spark.executor.ExecutorRuntime;
+import io.sluice.spark.settings.SluiceSettings;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;

@@ -1,8 +1,8 @@
 package io.sluice.spark.pipelined;
 
-import io.sluice.client.Message;
-import io.sluice.client.Source;
-import io.sluice.spark.SluiceSettings;
+import io.sluice.client.gate.Source;
+import io.sluice.client.wire.Message;
+import io.sluice.spark.settings.SluiceSettings;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;

@@ -1,2 +1,2 @@
-/** Writes and reads the pipelined shuffles of Spark 4.3 while both sides run. */
+/** Writes and reads the pipelined shuffles of Spark 4.3. */
 package io.sluice.spark.pipelined;

@@ -1,12 +1,12 @@
 package io.sluice.spark.reader;
 
-import io.sluice.client.ErrorCode;
-import io.sluice.client.SourceFailure;
-import io.sluice.spark.Compat;
-import io.sluice.spark.ExecutorRuntime;
-import io.sluice.spark.SluiceMetrics;
-import io.sluice.spark.TaskManagerIds;
-import io.sluice.spark.TaskReader;
+import io.sluice.client.gate.SourceFailure;
+import io.sluice.client.wire.ErrorCode;
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.common.TaskManagerIds;
+import io.sluice.spark.executor.ExecutorRuntime;
+import io.sluice.spark.executor.TaskReader;
 import java.io.IOException;
 import org.apache.spark.shuffle.FetchFailedException;
 import org.apache.spark.storage.BlockManagerId;

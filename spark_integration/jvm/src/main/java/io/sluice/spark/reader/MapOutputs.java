@@ -1,8 +1,8 @@
 package io.sluice.spark.reader;
 
-import io.sluice.client.Source;
-import io.sluice.spark.TaskManagerIds;
-import io.sluice.spark.TaskReader;
+import io.sluice.client.gate.Source;
+import io.sluice.spark.common.TaskManagerIds;
+import io.sluice.spark.executor.TaskReader;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;

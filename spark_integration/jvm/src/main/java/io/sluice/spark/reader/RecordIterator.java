@@ -1,9 +1,9 @@
 package io.sluice.spark.reader;
 
-import io.sluice.client.BlockStream;
-import io.sluice.client.InputGate;
-import io.sluice.spark.SluiceMetrics;
-import io.sluice.spark.TaskEndAction;
+import io.sluice.client.gate.BlockStream;
+import io.sluice.client.gate.InputGate;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.common.TaskEndAction;
 import java.io.Closeable;
 import java.io.FilterInputStream;
 import java.io.IOException;

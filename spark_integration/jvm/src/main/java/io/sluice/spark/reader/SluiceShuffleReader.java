@@ -1,11 +1,11 @@
 package io.sluice.spark.reader;
 
-import io.sluice.client.InputGate;
-import io.sluice.client.Source;
-import io.sluice.spark.Compat;
-import io.sluice.spark.SluiceSettings;
+import io.sluice.client.gate.InputGate;
+import io.sluice.client.gate.Source;
 import io.sluice.spark.SluiceShuffleHandle;
-import io.sluice.spark.TaskReader;
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.executor.TaskReader;
+import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
 import java.util.List;
 import org.apache.spark.Aggregator;

@@ -1,6 +1,6 @@
 package io.sluice.spark.reader;
 
-import io.sluice.client.BlockStream;
+import io.sluice.client.gate.BlockStream;
 import java.io.InputStream;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;

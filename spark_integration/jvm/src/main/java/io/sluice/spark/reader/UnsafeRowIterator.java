@@ -1,7 +1,7 @@
 package io.sluice.spark.reader;
 
-import io.sluice.spark.TaskReader;
-import io.sluice.spark.UnsafeRowFormat;
+import io.sluice.spark.common.UnsafeRowFormat;
+import io.sluice.spark.executor.TaskReader;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;

@@ -1,2 +1,2 @@
-/** Reads stored map outputs as records, and tells Spark which outputs are lost. */
+/** Reads stored map outputs as records, and reports lost outputs to Spark. */
 package io.sluice.spark.reader;

@@ -1,11 +1,11 @@
 package io.sluice.spark.ui;
 
-import io.sluice.client.Message;
-import io.sluice.spark.DriverLink;
-import io.sluice.spark.DriverRuntime;
-import io.sluice.spark.ShuffleTable;
-import io.sluice.spark.SluiceSettings;
-import io.sluice.spark.TaskManagerIds;
+import io.sluice.client.wire.Message;
+import io.sluice.spark.common.TaskManagerIds;
+import io.sluice.spark.driver.DriverLink;
+import io.sluice.spark.driver.DriverRuntime;
+import io.sluice.spark.registration.ShuffleTable;
+import io.sluice.spark.settings.SluiceSettings;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;

@@ -1,7 +1,7 @@
 package io.sluice.spark.ui;
 
-import io.sluice.spark.ShuffleTable;
-import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.registration.ShuffleTable;
 import java.util.Locale;
 import java.util.Map;
 

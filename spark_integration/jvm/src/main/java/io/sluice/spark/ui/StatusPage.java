@@ -1,6 +1,6 @@
 package io.sluice.spark.ui;
 
-import io.sluice.spark.Compat;
+import io.sluice.spark.common.Compat;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.function.Supplier;

@@ -1,6 +1,6 @@
 package io.sluice.spark.ui;
 
-import io.sluice.spark.DriverRuntime;
+import io.sluice.spark.driver.DriverRuntime;
 import org.apache.spark.SparkContext;
 import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.SparkUITab;

@@ -1,2 +1,2 @@
-/** Adds the tab "Sluice" to the UI of a running application. */
+/** The tab "Sluice" in the UI of a running application. */
 package io.sluice.spark.ui;

@@ -1,6 +1,6 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.MapOutputWriter;
+import io.sluice.client.output.MapOutputWriter;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;

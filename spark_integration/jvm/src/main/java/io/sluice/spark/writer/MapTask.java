@@ -1,11 +1,11 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.MapOutputWriter;
-import io.sluice.client.Message;
-import io.sluice.spark.ExecutorRuntime;
-import io.sluice.spark.SluiceMetrics;
-import io.sluice.spark.TaskEndAction;
-import io.sluice.spark.TaskManagerIds;
+import io.sluice.client.output.MapOutputWriter;
+import io.sluice.client.wire.Message;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.common.TaskEndAction;
+import io.sluice.spark.common.TaskManagerIds;
+import io.sluice.spark.executor.ExecutorRuntime;
 import java.io.IOException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;

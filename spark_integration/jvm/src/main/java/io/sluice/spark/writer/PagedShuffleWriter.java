@@ -1,9 +1,9 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.MapOutputWriter;
-import io.sluice.spark.Compat;
-import io.sluice.spark.ExecutorRuntime;
-import io.sluice.spark.SluiceMetrics;
+import io.sluice.client.output.MapOutputWriter;
+import io.sluice.spark.common.Compat;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.executor.ExecutorRuntime;
 import java.io.IOException;
 import org.apache.spark.Partitioner;
 import org.apache.spark.ShuffleDependency;

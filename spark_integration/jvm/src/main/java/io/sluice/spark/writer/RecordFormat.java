@@ -1,6 +1,6 @@
 package io.sluice.spark.writer;
 
-import io.sluice.spark.UnsafeRowFormat;
+import io.sluice.spark.common.UnsafeRowFormat;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.lang.reflect.Field;

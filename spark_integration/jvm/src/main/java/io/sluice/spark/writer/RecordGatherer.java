@@ -1,8 +1,8 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.ClientException;
-import io.sluice.client.MapOutputWriter;
-import io.sluice.spark.SluiceMetrics;
+import io.sluice.client.output.MapOutputWriter;
+import io.sluice.client.wire.ClientException;
+import io.sluice.spark.common.SluiceMetrics;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import org.apache.spark.serializer.Serializer;

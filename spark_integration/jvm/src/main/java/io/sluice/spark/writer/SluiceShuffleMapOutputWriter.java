@@ -1,6 +1,6 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.MapOutputWriter;
+import io.sluice.client.output.MapOutputWriter;
 import java.io.File;
 import java.io.FileInputStream;
 import java.io.IOException;

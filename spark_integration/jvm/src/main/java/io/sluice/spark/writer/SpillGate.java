@@ -1,6 +1,6 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.ClientException;
+import io.sluice.client.wire.ClientException;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 

@@ -1,6 +1,6 @@
 package io.sluice.spark.writer;
 
-import io.sluice.client.MapOutputWriter;
+import io.sluice.client.output.MapOutputWriter;
 import java.io.IOException;
 import java.io.OutputStream;
 import org.apache.spark.SparkConf;

@@ -2,7 +2,7 @@ package io.sluice.spark.writer;
 
 import com.github.luben.zstd.EndDirective;
 import com.github.luben.zstd.ZstdCompressCtx;
-import io.sluice.client.MapOutputWriter;
+import io.sluice.client.output.MapOutputWriter;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import org.apache.spark.SparkConf;

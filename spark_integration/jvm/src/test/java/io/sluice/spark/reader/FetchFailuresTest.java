@@ -3,7 +3,7 @@ package io.sluice.spark.reader;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertSame;
 
-import io.sluice.client.ClientException;
+import io.sluice.client.wire.ClientException;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import org.junit.jupiter.api.Test;

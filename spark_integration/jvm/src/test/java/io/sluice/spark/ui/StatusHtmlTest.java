@@ -4,8 +4,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.spark.ShuffleTable;
-import io.sluice.spark.SluiceMetrics;
+import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.registration.ShuffleTable;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;

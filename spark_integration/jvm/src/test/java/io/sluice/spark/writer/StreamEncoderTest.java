@@ -5,8 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.github.luben.zstd.ZstdInputStream;
-import io.sluice.client.MapOutputWriter;
-import io.sluice.client.WrittenOutput;
+import io.sluice.client.output.MapOutputWriter;
+import io.sluice.client.support.WrittenOutput;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;

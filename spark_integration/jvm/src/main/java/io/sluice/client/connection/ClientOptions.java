@@ -1,0 +1,40 @@
+package io.sluice.client.connection;
+
+import io.sluice.client.auth.Credential;
+import io.sluice.client.tls.Tls;
+import io.sluice.client.wire.ChunkPool;
+
+/**
+ * Holds the options that all connections of a process share.
+ *
+ * @param applicationId the application that owns the shuffles
+ * @param name name of the client in the TaskManager's log, at most 256 characters
+ * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
+ * @param ioTimeoutMillis longest wait without any progress
+ * @param chunks memory for received buffers
+ * @param tls encryption of TCP connections; null is {@link Tls#OFF}
+ * @param credential what connections prove to TaskManagers, and have them prove; null for nothing
+ */
+public record ClientOptions(
+        String applicationId,
+        String name,
+        long connectTimeoutMillis,
+        long ioTimeoutMillis,
+        ChunkPool chunks,
+        Tls tls,
+        Credential credential) {
+
+    public ClientOptions {
+        tls = tls == null ? Tls.OFF : tls;
+    }
+
+    /** Makes options for connections without TLS and credential. */
+    public ClientOptions(
+            String applicationId,
+            String name,
+            long connectTimeoutMillis,
+            long ioTimeoutMillis,
+            ChunkPool chunks) {
+        this(applicationId, name, connectTimeoutMillis, ioTimeoutMillis, chunks, Tls.OFF, null);
+    }
+}

@@ -1,0 +1,92 @@
+package io.sluice.client.connection;
+
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Endpoint;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * Keeps the idle connections of an executor. A task leases a connection for itself; it gives the
+ * connection back when nothing is under way on it, and closes it otherwise.
+ *
+ * <p>Thread safe. The number of idle connections is bounded here, the number in use by the running
+ * tasks.
+ */
+public final class ConnectionPool implements AutoCloseable {
+    private record Key(Endpoint endpoint, int role) {}
+
+    private final ClientOptions options;
+    private final int maxIdle;
+    private final Map<Key, Deque<TaskManagerConnection>> idle = new HashMap<>();
+    private int idleCount;
+    private boolean closed;
+
+    /**
+     * @param maxIdle number of unused connections to keep, all roles and endpoints together
+     */
+    public ConnectionPool(ClientOptions options, int maxIdle) {
+        this.options = options;
+        this.maxIdle = maxIdle;
+    }
+
+    /**
+     * Leases a connection to the calling task alone: an idle one that still works, otherwise a new
+     * one.
+     *
+     * @throws ClientException.ConnectFailed if no TaskManager answers there
+     */
+    public TaskManagerConnection lease(Endpoint endpoint, int role) throws ClientException {
+        Key key = new Key(endpoint, role);
+        while (true) {
+            TaskManagerConnection connection = takeIdle(key);
+            if (connection == null) {
+                return TaskManagerConnection.connect(endpoint, options, role);
+            }
+            if (connection.isReusable()) {
+                return connection;
+            }
+            connection.close();
+        }
+    }
+
+    private synchronized TaskManagerConnection takeIdle(Key key) {
+        Deque<TaskManagerConnection> connections = idle.get(key);
+        TaskManagerConnection connection = connections == null ? null : connections.pollLast();
+        if (connection != null) {
+            idleCount--;
+        }
+        return connection;
+    }
+
+    /** Takes back a connection on which nothing is under way. */
+    public void giveBack(TaskManagerConnection connection) {
+        connection.setHandler(null);
+        synchronized (this) {
+            if (!closed && idleCount < maxIdle) {
+                idle.computeIfAbsent(
+                                new Key(connection.endpoint(), connection.role()),
+                                k -> new ArrayDeque<>())
+                        .addLast(connection);
+                idleCount++;
+                return;
+            }
+        }
+        connection.close();
+    }
+
+    public synchronized int idleConnections() {
+        return idleCount;
+    }
+
+    @Override
+    public synchronized void close() {
+        closed = true;
+        for (Deque<TaskManagerConnection> connections : idle.values()) {
+            connections.forEach(TaskManagerConnection::close);
+        }
+        idle.clear();
+        idleCount = 0;
+    }
+}

@@ -1,0 +1,192 @@
+package io.sluice.client.connection;
+
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.FrameWriter;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import java.util.function.LongSupplier;
+
+/**
+ * Drives a socket on behalf of a waiting thread: reads and writes meanwhile, gives up after a
+ * deadline, and pings a silent peer.
+ */
+public final class ConnectionWaits implements FrameWriter.Room {
+    private static final String IO_TIMEOUT = "spark.sluice.io.timeout";
+    private static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
+
+    private static final long END_TIMEOUT_MILLIS = 5_000;
+
+    private final FrameSocket socket;
+    private final long connectTimeoutMillis;
+    private final long ioTimeoutMillis;
+
+    public ConnectionWaits(FrameSocket socket, ClientOptions options) {
+        this.socket = socket;
+        this.connectTimeoutMillis = options.connectTimeoutMillis();
+        this.ioTimeoutMillis = options.ioTimeoutMillis();
+    }
+
+    /** Connects the socket, and does the handshake of TLS within the same deadline. */
+    public void connect() throws IOException {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(connectTimeoutMillis);
+        if (!socket.connect()) {
+            while (!socket.finishConnect()) {
+                pause(deadline, deadline, "the connection", connectTimeoutMillis, CONNECT_TIMEOUT);
+            }
+        }
+        while (!socket.encrypt()) {
+            socket.watchForBoth();
+            pause(
+                    deadline,
+                    deadline,
+                    "the handshake of TLS",
+                    connectTimeoutMillis,
+                    CONNECT_TIMEOUT);
+        }
+    }
+
+    /** Sends buffered bytes until {@code taken}. */
+    @Override
+    public void await(BooleanSupplier taken) throws IOException {
+        await(taken, "the TaskManager to read");
+    }
+
+    /**
+     * Sends buffered bytes and dispatches received frames until {@code done}.
+     *
+     * @throws ClientException.Deadline if nothing was read or written for {@code
+     *     spark.sluice.io.timeout}
+     */
+    public void await(BooleanSupplier done, String what) throws IOException {
+        await(done, what, Long.MAX_VALUE);
+    }
+
+    /**
+     * Waits as above, but returns at the given time even if {@code done} does not hold.
+     *
+     * @param wakeAtNanos as {@link System#nanoTime}; {@code Long.MAX_VALUE} for never
+     */
+    public void await(BooleanSupplier done, String what, long wakeAtNanos) throws IOException {
+        await(done, what, new Limit(ioTimeoutMillis, IO_TIMEOUT, true), wakeAtNanos);
+    }
+
+    /** Waits as above, with the deadline of a connect. */
+    public void awaitSoon(BooleanSupplier done, String what) throws IOException {
+        Limit limit = new Limit(connectTimeoutMillis, CONNECT_TIMEOUT, true);
+        await(done, what, limit, Long.MAX_VALUE);
+    }
+
+    /**
+     * Waits for the handshake, with the deadline of a connect for all of it: bytes that trickle in
+     * do not put it off.
+     */
+    void awaitHandshake(BooleanSupplier done) throws IOException {
+        Limit limit = new Limit(connectTimeoutMillis, CONNECT_TIMEOUT, false);
+        await(done, "the handshake", limit, Long.MAX_VALUE);
+    }
+
+    /** Waits as above for the orderly end of an operation; the caller gives up on failure. */
+    public void awaitEnd(BooleanSupplier done, String what) throws IOException {
+        Limit limit = new Limit(END_TIMEOUT_MILLIS, "fixed", true);
+        await(done, what, limit, Long.MAX_VALUE);
+    }
+
+    /**
+     * How long to wait.
+     *
+     * @param setting its name in messages
+     * @param isRenewed whether any progress begins it anew
+     */
+    private record Limit(long millis, String setting, boolean isRenewed) {}
+
+    private void await(BooleanSupplier done, String what, Limit limit, long wakeAtNanos)
+            throws IOException {
+        long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(limit.millis());
+        long deadline = System.nanoTime() + timeoutNanos;
+        while (true) {
+            socket.checkUsable();
+            // Both directions move in every round, so that a full peer cannot block us both.
+            boolean wrote = socket.write();
+            boolean heard = socket.read();
+            if (done.getAsBoolean()) {
+                return;
+            }
+            long now = System.nanoTime();
+            boolean wakes = wakeAtNanos != Long.MAX_VALUE;
+            if (wakes && wakeAtNanos - now <= 0) {
+                return;
+            }
+            if ((wrote || heard) && limit.isRenewed()) {
+                deadline = now + timeoutNanos;
+            }
+            if ((wrote || heard) && deadline - now > 0) {
+                continue;
+            }
+            socket.watchForBoth();
+            long wakeAt = wakes ? wakeAtNanos : deadline;
+            pause(deadline, wakeAt, what, limit.millis(), limit.setting());
+        }
+    }
+
+    private void pause(
+            long deadline, long wakeAtNanos, String what, long timeoutMillis, String setting)
+            throws IOException {
+        long now = System.nanoTime();
+        if (TimeUnit.NANOSECONDS.toMillis(deadline - now) <= 0) {
+            throw new ClientException.Deadline(
+                    socket.endpoint().toString(), what, timeoutMillis, setting);
+        }
+        long mostNanos = Math.min(deadline - now, Math.max(0, wakeAtNanos - now));
+        // Rounded up: a select with zero would wait without limit.
+        socket.pause(TimeUnit.NANOSECONDS.toMillis(mostNanos) + 1);
+    }
+
+    /**
+     * Waits for an event that may take any time because another task is slow. The TaskManager must
+     * show that it is alive: after half of {@code spark.sluice.io.timeout} without a byte it is
+     * pinged, and it has the other half to answer.
+     *
+     * @param mostNanos called before each pause; returns after how many nanoseconds {@code done}
+     *     has to be looked at again even if nothing arrived
+     * @throws ClientException.Deadline if the TaskManager gives no sign of life
+     */
+    public void awaitPatiently(BooleanSupplier done, LongSupplier mostNanos, String what)
+            throws IOException {
+        long patienceNanos = TimeUnit.MILLISECONDS.toNanos(ioTimeoutMillis) / 2;
+        long lastSign = System.nanoTime();
+        boolean asked = false;
+        while (true) {
+            socket.checkUsable();
+            boolean wrote = socket.write();
+            boolean heard = socket.read();
+            if (done.getAsBoolean()) {
+                return;
+            }
+            long now = System.nanoTime();
+            if (heard) {
+                lastSign = now;
+                asked = false;
+            }
+            if (wrote || heard) {
+                continue;
+            }
+            long left = lastSign + patienceNanos - now;
+            if (left <= 0) {
+                if (asked) {
+                    throw new ClientException.Deadline(
+                            socket.endpoint().toString(), what, ioTimeoutMillis, IO_TIMEOUT);
+                }
+                asked = true;
+                lastSign = now;
+                socket.writer().send(new Message.Ping(now), this);
+                continue;
+            }
+            long pauseNanos = Math.max(1, Math.min(left, mostNanos.getAsLong()));
+            socket.watchForBoth();
+            // Rounded up: a pause that ends too early would spin for the rest of a millisecond.
+            socket.pause((pauseNanos + 999_999) / 1_000_000);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+package io.sluice.client.connection;
+
+import io.sluice.client.gate.SourceFailure;
+import io.sluice.client.tls.Tls;
+import io.sluice.client.tls.TlsChannel;
+import io.sluice.client.tls.TlsRefusals;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Endpoint;
+import io.sluice.client.wire.FrameHandler;
+import io.sluice.client.wire.FrameReader;
+import io.sluice.client.wire.FrameWriter;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.StandardSocketOptions;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+
+/**
+ * Reads and writes frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe,
+ * except {@link #cancel} and {@link #wake}.
+ */
+public final class FrameSocket implements AutoCloseable {
+    private static final int RECEIVE_BYTES = 256 * 1024;
+
+    private final Endpoint endpoint;
+    private final SocketChannel channel;
+    private final Tls tls;
+    private final Selector selector;
+    private final SelectionKey key;
+    private final FrameHandler handler;
+
+    /** Direct for the kernel; on the heap for TLS, which copies decrypted bytes from there. */
+    private final ByteBuffer in;
+
+    private final FrameReader reader;
+    private final FrameWriter writer;
+
+    /** TLS on the channel, once it is connected; null on a connection without TLS. */
+    private TlsChannel encrypted;
+
+    private long waitedNanos;
+    private boolean open = true;
+    private volatile boolean cancelled;
+
+    private FrameSocket(
+            Endpoint endpoint,
+            ClientOptions options,
+            FrameHandler handler,
+            SocketChannel channel,
+            Selector selector)
+            throws IOException {
+        this.endpoint = endpoint;
+        this.tls = endpoint.isUnix() ? Tls.OFF : options.tls();
+        this.in =
+                tls.isOn()
+                        ? ByteBuffer.allocate(RECEIVE_BYTES)
+                        : ByteBuffer.allocateDirect(RECEIVE_BYTES);
+        this.channel = channel;
+        this.selector = selector;
+        this.key = channel.register(selector, SelectionKey.OP_CONNECT);
+        this.handler = handler;
+        this.reader = new FrameReader(options.chunks());
+        this.writer = new FrameWriter(endpoint);
+    }
+
+    /**
+     * Opens a socket that is not connected yet; {@code handler} receives the frames that are read.
+     */
+    public static FrameSocket open(Endpoint endpoint, ClientOptions options, FrameHandler handler)
+            throws IOException {
+        SocketChannel channel = null;
+        Selector selector = null;
+        try {
+            channel =
+                    endpoint.isUnix()
+                            ? SocketChannel.open(StandardProtocolFamily.UNIX)
+                            : SocketChannel.open();
+            channel.configureBlocking(false);
+            if (!endpoint.isUnix()) {
+                channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
+                channel.setOption(StandardSocketOptions.SO_KEEPALIVE, true);
+            }
+            selector = Selector.open();
+            return new FrameSocket(endpoint, options, handler, channel, selector);
+        } catch (IOException | RuntimeException e) {
+            closeQuietly(channel, selector);
+            throw e;
+        }
+    }
+
+    /** Begins to connect; returns whether the connection is already made. */
+    boolean connect() throws IOException {
+        return channel.connect(endpoint.address());
+    }
+
+    boolean finishConnect() throws IOException {
+        return channel.finishConnect();
+    }
+
+    /**
+     * Goes on with the handshake of TLS on a connected socket; returns whether it is done. Without
+     * TLS it is done at once.
+     */
+    boolean encrypt() throws IOException {
+        if (!tls.isOn()) {
+            return true;
+        }
+        if (encrypted == null) {
+            encrypted = new TlsChannel(channel, tls.engine(endpoint), tls.hasCertificate());
+        }
+        in.clear();
+        return encrypted.handshake(in);
+    }
+
+    /**
+     * Returns the bytes that bind a proof to this connection: the SHA-256 of the server's
+     * certificate; empty without TLS.
+     */
+    byte[] channelBinding() {
+        return encrypted == null ? new byte[0] : encrypted.binding();
+    }
+
+    Endpoint endpoint() {
+        return endpoint;
+    }
+
+    FrameReader reader() {
+        return reader;
+    }
+
+    FrameWriter writer() {
+        return writer;
+    }
+
+    /** Reads and dispatches available bytes; returns whether there were any. */
+    boolean read() throws IOException {
+        boolean moved = false;
+        // Bounded, so that a fast sender cannot keep the caller from checking its condition.
+        for (int round = 0; round < 4; round++) {
+            in.clear();
+            int n;
+            try {
+                n = encrypted == null ? channel.read(in) : encrypted.read(in);
+            } catch (IOException e) {
+                throw new ClientException.ConnectionLost(endpoint.toString(), e.getMessage(), e);
+            }
+            if (n < 0 && reader.isTlsAlert()) {
+                throw TlsRefusals.needsTls(null);
+            }
+            if (n < 0) {
+                throw new ClientException.ConnectionLost(
+                        endpoint.toString(),
+                        reader.atBorder()
+                                ? "the TaskManager closed it"
+                                : "it ended in the middle of a frame",
+                        null);
+            }
+            if (n == 0) {
+                break;
+            }
+            moved = true;
+            in.flip();
+            reader.feed(in, handler);
+            // TLS delivers whole records, which do not fill the buffer to its end.
+            if (encrypted == null ? n < RECEIVE_BYTES : !encrypted.hasReceived()) {
+                break;
+            }
+        }
+        return moved;
+    }
+
+    /** Writes as much as the socket takes; returns whether it took anything. */
+    boolean write() throws IOException {
+        try {
+            if (encrypted == null) {
+                return writer.writeTo(channel);
+            }
+            boolean moved = encrypted.flush();
+            return writer.writeTo(encrypted) || moved;
+        } catch (IOException e) {
+            throw whyWriteFailed(e);
+        }
+    }
+
+    /**
+     * Looks for the reason of a failed write: the TaskManager may have sent an ErrorResponse before
+     * it closed.
+     */
+    private IOException whyWriteFailed(IOException failure) {
+        try {
+            boolean more = true;
+            while (more) {
+                more = read();
+            }
+        } catch (ClientException.Remote | SourceFailure answer) {
+            return answer;
+        } catch (IOException e) {
+            if (e.getCause() instanceof ClientException.Refused) {
+                return e;
+            }
+            failure.addSuppressed(e);
+        }
+        return new ClientException.ConnectionLost(
+                endpoint.toString(), failure.getMessage(), failure);
+    }
+
+    /**
+     * Makes the next pauses end when bytes arrive or, with bytes to send, when the socket takes
+     * them.
+     */
+    void watchForBoth() {
+        boolean wants = writer.isWanting();
+        int interest =
+                encrypted != null
+                        ? encrypted.interest(wants)
+                        : SelectionKey.OP_READ | (wants ? SelectionKey.OP_WRITE : 0);
+        if (key.interestOps() != interest) {
+            key.interestOps(interest);
+        }
+    }
+
+    /** Returns whether the socket has taken everything, encrypted bytes too. */
+    boolean isFlushed() {
+        return writer.isEmpty() && (encrypted == null || !encrypted.hasUnsent());
+    }
+
+    /** Waits for the socket; 0 waits without limit. */
+    void pause(long millis) throws IOException {
+        long before = System.nanoTime();
+        selector.select(millis);
+        selector.selectedKeys().clear();
+        waitedNanos += System.nanoTime() - before;
+        checkUsable();
+    }
+
+    /** Returns the nanoseconds spent in pauses so far. */
+    long waitedNanos() {
+        return waitedNanos;
+    }
+
+    /** Ends the pause of another thread. */
+    void wake() {
+        selector.wakeup();
+    }
+
+    /** Returns a key of another selector that tells when bytes arrive. */
+    SelectionKey register(Selector other, Object attachment) throws IOException {
+        return channel.register(other, SelectionKey.OP_READ, attachment);
+    }
+
+    /** Ends the pause of another thread and makes the socket unusable. */
+    void cancel() {
+        cancelled = true;
+        selector.wakeup();
+    }
+
+    /** Called when the TaskManager has announced the end of the connection. */
+    void end() {
+        open = false;
+    }
+
+    boolean isOpen() {
+        return open;
+    }
+
+    void checkUsable() throws ClientException {
+        if (cancelled) {
+            throw new ClientException.Interrupted("the shuffle operation was cancelled");
+        }
+        if (Thread.currentThread().isInterrupted()) {
+            throw new ClientException.Interrupted(
+                    "the task was interrupted while it used a TaskManager");
+        }
+        if (!open) {
+            throw new ClientException.ConnectionLost(
+                    endpoint.toString(), "it had been closed already", null);
+        }
+    }
+
+    @Override
+    public void close() {
+        open = false;
+        reader.discard();
+        try {
+            if (encrypted != null) {
+                encrypted.close();
+            }
+        } catch (IOException e) {
+            // The connection is given up anyway.
+        }
+        closeQuietly(channel, selector);
+    }
+
+    private static void closeQuietly(SocketChannel channel, Selector selector) {
+        try {
+            if (channel != null) {
+                channel.close();
+            }
+            if (selector != null) {
+                selector.close();
+            }
+        } catch (IOException e) {
+            // The connection is given up anyway.
+        }
+    }
+}

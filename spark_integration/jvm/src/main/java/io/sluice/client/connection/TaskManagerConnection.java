@@ -1,0 +1,343 @@
+package io.sluice.client.connection;
+
+import io.sluice.client.tls.TlsRefusals;
+import io.sluice.client.wire.Chunk;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Endpoint;
+import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.FrameHandler;
+import io.sluice.client.wire.Frames;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.UnresolvedAddressException;
+
+/**
+ * A connection to a TaskManager, driven by the thread that uses it.
+ *
+ * <p>An interrupt of the thread does not close the socket; it ends the wait with {@link
+ * ClientException.Interrupted}. After any exception except a {@link ClientException.Remote} that
+ * names a channel, the connection must be closed. Not thread safe, except {@link #cancel} and
+ * {@link #wake}.
+ */
+public final class TaskManagerConnection implements AutoCloseable {
+    /** Largest number of a partition, gate or channel; 0 follows. */
+    public static final long MAX_NUMBER = 0x7FFF_FFFFL;
+
+    private final ClientOptions options;
+    private final int role;
+    private final FrameSocket socket;
+    private final ConnectionWaits waits;
+
+    private FrameHandler handler;
+    private Message.HelloAck ack;
+    private long nextNumber;
+    private RegionArea regionArea;
+
+    private TaskManagerConnection(Endpoint endpoint, ClientOptions options, int role)
+            throws IOException {
+        this.options = options;
+        this.role = role;
+        this.socket = FrameSocket.open(endpoint, options, new Dispatcher());
+        this.waits = new ConnectionWaits(socket, options);
+    }
+
+    /**
+     * Connects and does the handshake.
+     *
+     * @param role {@link Message#ROLE_PRODUCER}, {@link Message#ROLE_CONSUMER} or {@link
+     *     Message#ROLE_DRIVER}
+     * @throws ClientException.ConnectFailed if no TaskManager answers within the deadline
+     */
+    public static TaskManagerConnection connect(Endpoint endpoint, ClientOptions options, int role)
+            throws ClientException {
+        return connect(endpoint, options, role, null);
+    }
+
+    /**
+     * Connects and does the handshake, as above.
+     *
+     * @param next takes the messages that follow the handshake, which may arrive together with it;
+     *     null to drop them
+     */
+    static TaskManagerConnection connect(
+            Endpoint endpoint, ClientOptions options, int role, FrameHandler next)
+            throws ClientException {
+        TaskManagerConnection connection = null;
+        try {
+            connection = new TaskManagerConnection(endpoint, options, role);
+            connection.waits.connect();
+            connection.shakeHands(next);
+            return connection;
+        } catch (IOException | RuntimeException e) {
+            // NIO reports an unresolved host name as a RuntimeException.
+            if (connection != null) {
+                connection.close();
+            }
+            if (e instanceof ClientException.Interrupted interrupted) {
+                throw interrupted;
+            }
+            Exception cause = TlsRefusals.in(e);
+            throw new ClientException.ConnectFailed(endpoint.toString(), reason(cause), cause);
+        }
+    }
+
+    /** Returns the reason of a failure; NIO gives none for an unknown host name. */
+    private static String reason(Exception failure) {
+        if (failure instanceof UnresolvedAddressException) {
+            return "no host of this name is known";
+        }
+        return failure.getMessage() == null
+                ? failure.getClass().getSimpleName()
+                : failure.getMessage();
+    }
+
+    private void shakeHands(FrameHandler next) throws IOException {
+        Handshake handshake =
+                new Handshake(
+                        hello(),
+                        Handshake.credentialFor(role, options.credential()),
+                        socket.channelBinding(),
+                        this::send,
+                        () -> handler = next);
+        send(handshake.hello());
+        handler = handshake;
+        waits.awaitHandshake(() -> handshake.ack() != null);
+        ack = handshake.ack();
+        if (ack.version() != Frames.VERSION
+                || ack.segmentSizeBytes() < 1
+                || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
+            throw new ClientException.Protocol(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "this client does not support the answer to the handshake: " + ack,
+                    null);
+        }
+        if (options.tls().needsEncryptedPeers() && !has(Frames.FEATURE_ENCRYPTED_PEERS)) {
+            throw TlsRefusals.unencryptedPeers();
+        }
+        boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);
+        socket.reader()
+                .allowPayload(
+                        segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
+    }
+
+    private Message.Hello hello() {
+        String name = options.name();
+        return new Message.Hello(
+                Frames.MAGIC,
+                Frames.VERSION,
+                Frames.VERSION,
+                role,
+                options.applicationId(),
+                new byte[0],
+                0,
+                0,
+                Frames.FEATURE_LARGE_PAYLOADS
+                        | Frames.FEATURE_RESUMABLE_OUTPUTS
+                        | Frames.FEATURE_REGION_AREAS
+                        | Frames.FEATURE_ENCRYPTED_PEERS
+                        | Frames.FEATURE_LOST_OUTPUTS
+                        | Frames.FEATURE_COPIES
+                        | Frames.FEATURE_BOUNDED_RELEASES
+                        | Frames.FEATURE_CHECKED_OUTPUTS
+                        | Frames.FEATURE_INSTANCES,
+                name.substring(0, Math.min(name.length(), 256)));
+    }
+
+    public Endpoint endpoint() {
+        return socket.endpoint();
+    }
+
+    public Message.HelloAck taskManager() {
+        return ack;
+    }
+
+    int role() {
+        return role;
+    }
+
+    public ClientOptions options() {
+        return options;
+    }
+
+    /** Returns whether both sides support a feature of the protocol. */
+    public boolean has(long feature) {
+        return (ack.features() & feature) != 0;
+    }
+
+    /**
+     * Returns the TaskManager's segment size, which is the largest payload unless a larger one was
+     * agreed.
+     */
+    public int segmentBytes() {
+        return (int) ack.segmentSizeBytes();
+    }
+
+    /**
+     * Returns the next number for a partition, gate or channel; it is not in use on this
+     * connection.
+     */
+    public long nextNumber() {
+        nextNumber = (nextNumber + 1) & MAX_NUMBER;
+        return nextNumber;
+    }
+
+    /**
+     * Returns the region area that is attached to this connection, or null. It stays attached while
+     * the connection is idle.
+     */
+    public RegionArea regionArea() {
+        return regionArea;
+    }
+
+    public void setRegionArea(RegionArea area) {
+        regionArea = area;
+    }
+
+    /** Returns the waits of this connection, which send and dispatch until a condition holds. */
+    public ConnectionWaits waits() {
+        return waits;
+    }
+
+    /** Returns the nanoseconds spent waiting so far. */
+    public long waitedNanos() {
+        return socket.waitedNanos();
+    }
+
+    public void setHandler(FrameHandler handler) {
+        this.handler = handler;
+    }
+
+    /** Ends another thread's wait on this connection, which must be closed after that. */
+    public void cancel() {
+        socket.cancel();
+    }
+
+    /**
+     * Ends another thread's pause in {@link ConnectionWaits#awaitPatiently}, which then checks its
+     * condition again.
+     */
+    public void wake() {
+        socket.wake();
+    }
+
+    // ---- sending and receiving
+
+    /** Puts a message into the send buffer; waits for room if it is full. */
+    public void send(Message message) throws IOException {
+        socket.writer().send(message, waits);
+    }
+
+    /**
+     * Sends a message with its payload; returns when {@code payload} has been taken and the caller
+     * may change it.
+     *
+     * @param payload a direct buffer; its position is moved to its limit
+     */
+    public void send(Message message, ByteBuffer payload) throws IOException {
+        socket.writer().send(message, payload, waits);
+    }
+
+    /**
+     * Sends a message if that is possible at once, even on an interrupted thread. The connection
+     * must be closed after that.
+     */
+    public void sendLast(Message message) {
+        if (socket.isOpen() && socket.writer().takeAlone(message)) {
+            try {
+                socket.write();
+            } catch (IOException e) {
+                // The end of the connection tells the TaskManager.
+            }
+        }
+    }
+
+    /** Sends as much as the socket takes now. */
+    public void sendNow() throws IOException {
+        socket.checkUsable();
+        socket.write();
+    }
+
+    /**
+     * Sends everything buffered; waits for the socket to take it, and dispatches received frames
+     * meanwhile.
+     */
+    public void flush() throws IOException {
+        waits.await(socket::isFlushed);
+    }
+
+    /** Dispatches what has arrived, without waiting. */
+    public void receive() throws IOException {
+        socket.checkUsable();
+        while (socket.read()) {
+            socket.write();
+        }
+    }
+
+    /** Returns a key of a selector that tells when something arrives. */
+    SelectionKey register(Selector selector, Object attachment) throws IOException {
+        return socket.register(selector, attachment);
+    }
+
+    /**
+     * Returns whether an idle connection can be used again: the peer is there, and nothing
+     * unexpected arrived.
+     */
+    boolean isReusable() {
+        try {
+            setHandler(null);
+            socket.checkUsable();
+            socket.read();
+            socket.write();
+            return socket.isOpen() && socket.isFlushed() && socket.reader().atBorder();
+        } catch (IOException e) {
+            return false;
+        }
+    }
+
+    @Override
+    public void close() {
+        socket.close();
+    }
+
+    /** Answers messages about the connection itself and passes on all others. */
+    private final class Dispatcher implements FrameHandler {
+        @Override
+        public void onMessage(Message message) throws IOException {
+            if (message instanceof Message.Ping ping) {
+                // write() sends it: a frame may be half written here.
+                socket.writer().pong(ping.nonce());
+            } else if (message instanceof Message.ErrorResponse response
+                    && response.channel() == null) {
+                socket.end();
+                throw new ClientException.Remote(endpoint().toString(), response);
+            } else if (message instanceof Message.CloseRequest) {
+                socket.end();
+                throw new ClientException.ConnectionLost(
+                        endpoint().toString(), "the TaskManager is shutting down", null);
+            } else if (handler != null) {
+                handler.onMessage(message);
+            }
+            // Without a handler the connection is idle; late answers for its last user are dropped.
+        }
+
+        @Override
+        public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+            if (handler != null) {
+                handler.onBuffer(response, payload);
+            } else {
+                options.chunks().recycle(payload);
+            }
+        }
+
+        @Override
+        public void onEnd(Message.BufferResponse response, Message.EndOfPartition event)
+                throws IOException {
+            if (handler != null) {
+                handler.onEnd(response, event);
+            }
+        }
+    }
+}

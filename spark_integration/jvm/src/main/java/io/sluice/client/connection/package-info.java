@@ -1,0 +1,2 @@
+/** Connections to TaskManagers, each driven by the thread that uses it. */
+package io.sluice.client.connection;

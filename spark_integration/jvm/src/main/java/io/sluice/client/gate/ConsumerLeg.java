@@ -1,0 +1,253 @@
+package io.sluice.client.gate;
+
+import io.sluice.client.connection.RoleHandler;
+import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.wire.Chunk;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.function.BooleanSupplier;
+
+/**
+ * Runs the channels of a gate on one connection. To the TaskManager, the first channels are one
+ * gate, and each later request opens another.
+ */
+final class ConsumerLeg extends RoleHandler {
+    private final TaskManagerConnection connection;
+    private final long shuffleId;
+    private final int startSubpartition;
+    private final int endSubpartition;
+    private final int credit;
+    private final long waitedBefore;
+
+    /**
+     * All channels ever requested, by their consecutive numbers; null where the number belongs to a
+     * gate. Data for a cancelled channel may still arrive.
+     */
+    private final List<ConsumerChannel> channels = new ArrayList<>();
+
+    private final Set<Long> openGates = new HashSet<>();
+
+    private long firstNumber;
+    private boolean ponged;
+    private long localBytes;
+    private long remoteBytes;
+    private Message.ErrorResponse gateError;
+
+    ConsumerLeg(
+            TaskManagerConnection connection,
+            long shuffleId,
+            int startSubpartition,
+            int endSubpartition,
+            int credit) {
+        super("on a consumer connection");
+        this.connection = connection;
+        this.shuffleId = shuffleId;
+        this.startSubpartition = startSubpartition;
+        this.endSubpartition = endSubpartition;
+        this.credit = credit;
+        this.waitedBefore = connection.waitedNanos();
+        connection.setHandler(this);
+    }
+
+    TaskManagerConnection connection() {
+        return connection;
+    }
+
+    /** Requests channels, if there are any. */
+    void ask(List<? extends ConsumerChannel> asked) throws IOException {
+        if (asked.isEmpty()) {
+            return;
+        }
+        long gate = number(null);
+        List<Message.GateChannel> requests = new ArrayList<>();
+        for (ConsumerChannel channel : asked) {
+            long number = number(channel);
+            channel.asked(connection, number);
+            Source source = channel.source();
+            requests.add(
+                    new Message.GateChannel(
+                            number,
+                            source.taskManagerId(),
+                            source.host(),
+                            source.port(),
+                            source.mapAttemptIds()));
+        }
+        openGates.add(gate);
+        connection.send(
+                new Message.OpenGate(
+                        gate, shuffleId, startSubpartition, endSubpartition, credit, requests));
+        connection.sendNow();
+    }
+
+    private long number(ConsumerChannel channel) {
+        long number = connection.nextNumber();
+        if (channels.isEmpty()) {
+            firstNumber = number;
+        }
+        channels.add(channel);
+        return number;
+    }
+
+    /** Cancels a channel; another one will replace it. */
+    void retire(ConsumerChannel channel) throws IOException {
+        channel.release();
+        if (channel.isOn(connection) && !channel.isReceived()) {
+            // Has no effect on a channel that has already failed there.
+            connection.send(new Message.CancelPartitionRequest(channel.number()));
+        }
+    }
+
+    /**
+     * Waits until {@code done}.
+     *
+     * @param wakeAtNanos latest time of the return, as {@link System#nanoTime}
+     */
+    void await(BooleanSupplier done, long wakeAtNanos) throws IOException {
+        connection
+                .waits()
+                .await(() -> done.getAsBoolean() || gateError != null, "map outputs", wakeAtNanos);
+        checkGate();
+    }
+
+    /** Waits until {@code done}, as long as the own TaskManager gives signs of life. */
+    void awaitPatiently(BooleanSupplier done) throws IOException {
+        connection
+                .waits()
+                .awaitPatiently(
+                        () -> done.getAsBoolean() || gateError != null,
+                        () -> Long.MAX_VALUE,
+                        "records of running tasks");
+        checkGate();
+    }
+
+    private void checkGate() throws ClientException.Remote {
+        if (gateError != null) {
+            throw new ClientException.Remote(connection.endpoint().toString(), gateError);
+        }
+    }
+
+    /**
+     * Returns whether the TaskManager answers a ping within the deadline of a connect, even if it
+     * has no data.
+     */
+    boolean isAlive() {
+        try {
+            ponged = false;
+            connection.send(new Message.Ping(System.nanoTime()));
+            connection.waits().awaitSoon(() -> ponged, "a sign of life");
+            return true;
+        } catch (IOException e) {
+            return false;
+        }
+    }
+
+    /**
+     * Returns the nanoseconds waited so far; must not be called after the connection was given
+     * back.
+     */
+    long waitedNanos() {
+        return connection.waitedNanos() - waitedBefore;
+    }
+
+    long localBytes() {
+        return localBytes;
+    }
+
+    long remoteBytes() {
+        return remoteBytes;
+    }
+
+    /**
+     * Closes the gates; returns whether the connection is clean and can serve another task.
+     *
+     * <p>If all data has arrived, this does not wait for the answer. The answer then reaches an
+     * idle connection or the leg of the next task, and both ignore it.
+     */
+    boolean close() {
+        try {
+            for (long gate : openGates) {
+                connection.send(new Message.CloseGate(gate));
+            }
+            if (hasReceivedAll()) {
+                connection.flush();
+            } else {
+                connection.waits().awaitEnd(openGates::isEmpty, "the end of a gate");
+            }
+            return gateError == null;
+        } catch (IOException e) {
+            // The connection is closed, and closes the gates too.
+            return false;
+        }
+    }
+
+    private boolean hasReceivedAll() {
+        for (ConsumerChannel channel : channels) {
+            if (channel != null && !channel.isReceived()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /**
+     * Returns whether a number belongs to the previous task, which did not wait for its gates to be
+     * closed. The numbers of a connection increase.
+     */
+    private boolean isOfTaskBefore(long number) {
+        return (number - firstNumber & TaskManagerConnection.MAX_NUMBER)
+                > TaskManagerConnection.MAX_NUMBER / 2;
+    }
+
+    private ConsumerChannel channel(long number) throws ClientException.Protocol {
+        long index = number - firstNumber & TaskManagerConnection.MAX_NUMBER;
+        ConsumerChannel channel = index < channels.size() ? channels.get((int) index) : null;
+        if (channel == null || channel.number() != number) {
+            throw new ClientException.Protocol(
+                    ErrorCode.UNKNOWN_CHANNEL,
+                    "message for channel " + number + ", which was never requested",
+                    null);
+        }
+        return channel;
+    }
+
+    @Override
+    public void onMessage(Message message) throws IOException {
+        if (message instanceof Message.GateClosed closed) {
+            openGates.remove(closed.gate());
+        } else if (message instanceof Message.ErrorResponse response) {
+            if (openGates.remove(response.channel())) {
+                gateError = response;
+            } else if (!isOfTaskBefore(response.channel())) {
+                channel(response.channel()).fail(response);
+            }
+        } else if (message instanceof Message.Pong) {
+            ponged = true;
+        } else if (!(message instanceof Message.GateOpened)
+                && !(message instanceof Message.BacklogAnnouncement)) {
+            throw unexpected(message);
+        }
+    }
+
+    @Override
+    public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
+        ConsumerChannel channel = channel(response.channel());
+        if (channel.isLocal()) {
+            localBytes += payload.length;
+        } else {
+            remoteBytes += payload.length;
+        }
+        channel.add(response, payload);
+    }
+
+    @Override
+    public void onEnd(Message.BufferResponse response, Message.EndOfPartition event)
+            throws IOException {
+        channel(response.channel()).end(response, event);
+    }
+}

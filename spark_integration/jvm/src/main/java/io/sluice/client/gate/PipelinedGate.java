@@ -1,0 +1,114 @@
+package io.sluice.client.gate;
+
+import io.sluice.client.connection.ConnectionPool;
+import io.sluice.client.connection.TaskManagerConnection;
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The consumer leg of a task that reads while its producers write: one channel for each producer.
+ * Records are returned as they arrive, from any channel, until all producers have finished.
+ *
+ * <p>A channel has at most its credit under way. A slow reader therefore holds a bounded amount of
+ * data, and its producers wait.
+ */
+public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedRecord> {
+    private final List<PipelinedChannel> channels = new ArrayList<>();
+    private final ArrayDeque<PipelinedChannel> withBytes = new ArrayDeque<>();
+    private final ReceivedRecord record = new ReceivedRecord();
+
+    private PipelinedChannel last;
+
+    /**
+     * A record at {@code bytes[offset .. offset + length)}, valid until the next record is asked
+     * for.
+     */
+    public static final class ReceivedRecord {
+        private int source;
+        private byte[] bytes;
+        private int offset;
+        private int length;
+
+        void set(int source, byte[] bytes, int offset, int length) {
+            this.source = source;
+            this.bytes = bytes;
+            this.offset = offset;
+            this.length = length;
+        }
+
+        /** Returns the index of the gate's source that wrote it. */
+        public int source() {
+            return source;
+        }
+
+        public byte[] bytes() {
+            return bytes;
+        }
+
+        public int offset() {
+            return offset;
+        }
+
+        public int length() {
+            return length;
+        }
+    }
+
+    /**
+     * Opens the gate on a leased connection, which the gate gives back to {@code pool} or closes in
+     * the end.
+     *
+     * @param subpartition the subpartition to read
+     * @param credit buffers that each channel may have under way
+     * @param sources one source with one map attempt for each producer
+     */
+    public PipelinedGate(
+            TaskManagerConnection connection,
+            ConnectionPool pool,
+            long shuffleId,
+            int subpartition,
+            int credit,
+            List<Source> sources)
+            throws IOException {
+        super(shuffleId, subpartition, subpartition + 1, credit, pool::giveBack);
+        for (Source source : sources) {
+            channels.add(new PipelinedChannel(source, channels.size(), credit, withBytes));
+        }
+        use(connection);
+        open();
+    }
+
+    @Override
+    List<PipelinedChannel> channels() {
+        return channels;
+    }
+
+    @Override
+    ReceivedRecord find() throws IOException {
+        if (last != null && last.releaseHead()) {
+            // One buffer of each channel in turn.
+            withBytes.add(withBytes.remove());
+        }
+        last = null;
+        while (true) {
+            PipelinedChannel channel = withBytes.peek();
+            if (channel == null) {
+                if (openChannels == 0) {
+                    return null;
+                }
+                leg.awaitPatiently(() -> !withBytes.isEmpty());
+            } else if (channel.next(record)) {
+                last = channel;
+                return record;
+            } else {
+                withBytes.remove();
+                channel.dequeued();
+                if (channel.isReceived()) {
+                    openChannels--;
+                }
+            }
+        }
+    }
+}

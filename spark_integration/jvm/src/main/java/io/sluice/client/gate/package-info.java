@@ -1,0 +1,2 @@
+/** Gates, which read map outputs and pipelined partitions. */
+package io.sluice.client.gate;

@@ -1,0 +1,267 @@
+package io.sluice.client.output;
+
+import io.sluice.client.connection.RegionArea;
+import io.sluice.client.connection.RoleHandler;
+import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Frames;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+
+/** Speaks for one map output on one connection, on behalf of {@link MapOutputSender}. */
+final class ProducerLeg extends RoleHandler {
+    private final TaskManagerConnection connection;
+    private final long partition;
+
+    private long credit;
+    private int payloadBytes;
+    private long regionNumber;
+    private long creditWaitNanos;
+    private long sharedBytes;
+    private Message.RegionAreaAttached attached;
+    private long securedRegion = -1;
+    private Message.PartitionResumed resumed;
+    private boolean finished;
+    private boolean aborted;
+    private Message.ErrorResponse error;
+
+    /**
+     * A region to be sent, and sent again after a lost connection.
+     *
+     * @param bytes a direct buffer with the region in {@code [start .. end)}
+     * @param start offset of the region's first byte
+     * @param end offset behind the region's last byte
+     * @param first number of the region's first subpartition
+     * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
+     * @param count number of subpartitions
+     * @param crc32c checksum of all bytes
+     */
+    record Region(
+            ByteBuffer bytes,
+            int start,
+            int end,
+            long first,
+            long[] lengths,
+            int count,
+            long crc32c) {
+        int length() {
+            return end - start;
+        }
+    }
+
+    ProducerLeg(TaskManagerConnection connection) {
+        super("on a producer connection");
+        this.connection = connection;
+        this.partition = connection.nextNumber();
+        connection.setHandler(this);
+    }
+
+    /** Opens a map output, without waiting for the answer. */
+    void open(long shuffleId, long mapAttemptId, int numSubpartitions) throws IOException {
+        connection.send(
+                new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+    }
+
+    /** Resumes a map output behind the regions that the TaskManager has. */
+    Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
+            throws IOException {
+        connection.send(
+                new Message.ResumePartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+        connection
+                .waits()
+                .await(() -> resumed != null || error != null, "a map output to be resumed");
+        check();
+        return resumed;
+    }
+
+    /** Returns whether a map output can continue on another connection. */
+    boolean isResumable() {
+        return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
+    }
+
+    /** Sends AttachRegionArea; returns the answer. */
+    Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
+        attached = null;
+        connection.send(new Message.AttachRegionArea(token, sizeBytes));
+        connection.waits().await(() -> attached != null, "a region area");
+        return attached;
+    }
+
+    /**
+     * Asks the TaskManager to secure all regions up to this one, so that they outlive its process.
+     * Must be followed by {@link #awaitSecured}.
+     */
+    void askToSecure(long region) throws IOException {
+        connection.send(new Message.SecureRegion(partition, region));
+        connection.flush();
+    }
+
+    /** Waits until all regions up to this one are secured. */
+    void awaitSecured(long region) throws IOException {
+        connection
+                .waits()
+                .await(() -> securedRegion >= region || error != null, "a region to be secured");
+        check();
+    }
+
+    TaskManagerConnection connection() {
+        return connection;
+    }
+
+    /**
+     * Sends a region; returns when all its bytes are under way.
+     *
+     * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
+     * told with the next message, {@link #askToSecure} or {@link #askToFinish}, and takes them
+     * before it answers that.
+     */
+    void sendRegion(long number, Region region) throws IOException {
+        ByteBuffer bytes = region.bytes();
+        int start = region.start();
+        int length = region.length();
+        Message.BeginRegion begin =
+                new Message.BeginRegion(
+                        partition,
+                        number,
+                        region.first(),
+                        region.lengths(),
+                        region.count(),
+                        region.crc32c());
+        RegionArea area = isResumable() ? connection.regionArea() : null;
+        long slot = area == null ? -1 : area.offsetOf(bytes);
+        if (slot >= 0) {
+            // Sent together with the next message, a SecureRegion or a FinishPartition: one system
+            // call, and the TaskManager wakes up once.
+            connection.send(new Message.SharedRegion(begin, slot + start));
+            sharedBytes += length;
+            return;
+        }
+        credit = 0;
+        regionNumber = number;
+        // RegionOpened, which may change it, comes before the first credit.
+        payloadBytes = connection.segmentBytes();
+        connection.send(begin);
+        int offset = 0;
+        while (offset < length) {
+            if (credit == 0) {
+                long before = connection.waitedNanos();
+                connection.waits().await(() -> credit > 0 || error != null, "credit for a region");
+                creditWaitNanos += connection.waitedNanos() - before;
+                check();
+            }
+            int n = Math.min(payloadBytes, length - offset);
+            bytes.limit(start + offset + n).position(start + offset);
+            connection.send(new Message.RegionData(partition, offset), bytes);
+            credit--;
+            offset += n;
+        }
+        // The task may now compute for minutes; a half-sent frame would run into the TaskManager's
+        // deadline.
+        connection.flush();
+        check();
+    }
+
+    /** Returns the nanoseconds spent waiting for credit so far. */
+    long creditWaitNanos() {
+        return creditWaitNanos;
+    }
+
+    /** Returns the bytes sent through the region area so far. */
+    long sharedBytes() {
+        return sharedBytes;
+    }
+
+    /** Requests the commit of the map output. Must be followed by {@link #awaitFinished}. */
+    void askToFinish(long totalBytes, long regions, Replicas replicas) throws IOException {
+        if (replicas.count() > 1 && connection.has(Frames.FEATURE_COPIES)) {
+            // Sent together with the next message.
+            connection.send(
+                    new Message.ReplicatePartition(
+                            partition, replicas.count(), replicas.isSynchronous()));
+        }
+        connection.send(new Message.FinishPartition(partition, totalBytes, regions));
+        connection.flush();
+    }
+
+    /**
+     * Waits until the journal has the map output. If the copies are synchronous, also waits until
+     * the journals of other TaskManagers have it.
+     */
+    void awaitFinished() throws IOException {
+        // The answer may have come with the flush of the request. A TaskManager that stops then has
+        // closed the connection already, and reading would lose what it had answered.
+        if (!finished && error == null) {
+            connection.waits().await(() -> finished || error != null, "the commit of a map output");
+        }
+        check();
+        connection.setHandler(null);
+    }
+
+    /** Gives up the map output; returns whether the connection can be used again. */
+    boolean abort() {
+        try {
+            connection.send(new Message.AbortPartition(partition));
+            connection
+                    .waits()
+                    .awaitEnd(() -> aborted || error != null, "the end of a given up map output");
+            connection.setHandler(null);
+            return aborted;
+        } catch (IOException e) {
+            // An interrupted task cannot wait. Without this message the TaskManager would keep
+            // secured regions for a while.
+            connection.sendLast(new Message.AbortPartition(partition));
+            return false;
+        }
+    }
+
+    private static int checkedPayload(Message.RegionOpened opened) throws ClientException.Protocol {
+        if (opened.payloadBytes() > Frames.MAX_SEGMENT_BYTES) {
+            throw new ClientException.Protocol(
+                    ErrorCode.FRAME_TOO_LARGE,
+                    opened + " (limit " + Frames.MAX_SEGMENT_BYTES + " bytes)",
+                    null);
+        }
+        return (int) opened.payloadBytes();
+    }
+
+    private void check() throws ClientException.Remote {
+        if (error != null) {
+            throw new ClientException.Remote(connection.endpoint().toString(), error);
+        }
+    }
+
+    @Override
+    public void onMessage(Message message) throws IOException {
+        if (message instanceof Message.AddCredit add) {
+            if (add.channel() == partition) {
+                credit += add.credit();
+            }
+        } else if (message instanceof Message.RegionOpened opened) {
+            if (opened.partition() == partition && opened.region() == regionNumber) {
+                payloadBytes = checkedPayload(opened);
+            }
+        } else if (message instanceof Message.RegionSecured secured) {
+            if (secured.partition() == partition) {
+                securedRegion = secured.region();
+            }
+        } else if (message instanceof Message.RegionAreaAttached answer) {
+            attached = answer;
+        } else if (message instanceof Message.PartitionResumed answer) {
+            if (answer.partition() == partition) {
+                resumed = answer;
+            }
+        } else if (message instanceof Message.PartitionFinished answer) {
+            finished |= answer.partition() == partition;
+        } else if (message instanceof Message.PartitionAborted answer) {
+            aborted |= answer.partition() == partition;
+        } else if (message instanceof Message.ErrorResponse response) {
+            if (response.channel() == partition) {
+                error = response;
+            }
+        } else if (!(message instanceof Message.PartitionOpened)) {
+            throw unexpected(message);
+        }
+    }
+}

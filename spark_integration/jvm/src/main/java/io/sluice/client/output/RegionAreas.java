@@ -1,0 +1,176 @@
+package io.sluice.client.output;
+
+import io.sluice.client.connection.RegionArea;
+import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Frames;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.nio.channels.ClosedByInterruptException;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Requests the region area of an executor and attaches connections to it. Thread safe.
+ *
+ * <pre>
+ *   NONE ──── one task asks ──────────────────────▶ ASKED
+ *   ASKED ─── the file is mapped ─────────────────▶ HERE
+ *   ASKED ─── the file cannot be mapped ──────────▶ OFF, for good
+ *   ASKED ─── the TaskManager refuses ────────────▶ REFUSED ── 30 s, one task asks ──▶ ASKED
+ *   ASKED ─── the connection is lost ─────────────▶ NONE
+ *   HERE ──── the TaskManager forgot the area ────▶ NONE
+ * </pre>
+ *
+ * <p>A task that finds no area, because another task is asking for one or there will be none, sends
+ * its regions over the socket.
+ */
+final class RegionAreas {
+    private static final Logger LOG = LoggerFactory.getLogger(RegionAreas.class);
+
+    /**
+     * How long a refusal holds, whichever TaskManager refused. The cause (a limit, a setting,
+     * space) does not change from task to task, and a restarted TaskManager is asked soon enough.
+     */
+    private static final long REFUSED_NANOS = TimeUnit.SECONDS.toNanos(30);
+
+    private enum State {
+        NONE,
+        ASKED,
+        HERE,
+        REFUSED,
+        OFF
+    }
+
+    private final int regionBytes;
+    private final int regions;
+    private State state;
+    private long refusedAt;
+
+    /** Set only in state HERE. */
+    private volatile RegionArea current;
+
+    /**
+     * @param regionBytes size of a slot
+     * @param regions number of slots to request; 0 turns region areas off
+     */
+    RegionAreas(int regionBytes, int regions) {
+        this.regionBytes = regionBytes;
+        this.regions = regions;
+        this.state = regions > 0 ? State.NONE : State.OFF;
+    }
+
+    /** Returns the executor's area, or null. */
+    RegionArea current() {
+        return current;
+    }
+
+    /**
+     * Attaches the connection of a leg to the executor's area if possible. Sends nothing on a
+     * connection that is already attached.
+     */
+    void attach(ProducerLeg leg) throws IOException {
+        TaskManagerConnection connection = leg.connection();
+        // Without resumable outputs there is no answer that says when the TaskManager has taken a
+        // region from its slot.
+        if (!connection.endpoint().isUnix()
+                || !connection.has(Frames.FEATURE_REGION_AREAS)
+                || !connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS)) {
+            return;
+        }
+        RegionArea area = current;
+        if (area != null) {
+            boolean attached = connection.regionArea() == area;
+            // Compared by endpoint, because a TaskManager that took another's place must be asked
+            // for an area of its own.
+            boolean foreign = !area.endpoint().equals(connection.endpoint());
+            if (attached || foreign || attach(leg, area)) {
+                return;
+            }
+            drop(area);
+        }
+        if (beginToAsk()) {
+            ask(leg);
+        }
+    }
+
+    /**
+     * Attaches an area that the TaskManager made earlier; returns whether it still knows the area.
+     */
+    private static boolean attach(ProducerLeg leg, RegionArea area) throws IOException {
+        boolean known = leg.attachArea(area.token(), 0).token().equals(area.token());
+        leg.connection().setRegionArea(known ? area : null);
+        return known;
+    }
+
+    /** Requests a new area and maps it. */
+    private void ask(ProducerLeg leg) throws IOException {
+        TaskManagerConnection connection = leg.connection();
+        State next = State.NONE;
+        RegionArea area = null;
+        try {
+            Message.RegionAreaAttached made = leg.attachArea("", (long) regions * regionBytes);
+            if (made.token().isEmpty()) {
+                LOG.debug(
+                        "The TaskManager at {} refuses to share a region area",
+                        connection.endpoint());
+                next = State.REFUSED;
+                return;
+            }
+            try {
+                area =
+                        RegionArea.open(
+                                made.token(),
+                                connection.endpoint(),
+                                made.path(),
+                                made.sizeBytes(),
+                                regionBytes);
+                connection.setRegionArea(area);
+                next = State.HERE;
+            } catch (ClosedByInterruptException e) {
+                // The task is being killed, which says nothing about the file.
+                throw new ClientException.Interrupted("interrupted while a region area was mapped");
+            } catch (IOException e) {
+                next = State.OFF;
+                LOG.info(
+                        "Regions go over the socket, because the region area {} of the TaskManager"
+                            + " at {} cannot be mapped here ({}). Mount its directory at the same"
+                            + " path for executor and TaskManager, writable for the users of both",
+                        made.path(),
+                        connection.endpoint(),
+                        e.toString());
+                leg.attachArea("", 0);
+            }
+        } finally {
+            enter(next, area);
+        }
+    }
+
+    private synchronized boolean beginToAsk() {
+        boolean due =
+                state == State.NONE
+                        || (state == State.REFUSED
+                                && System.nanoTime() - refusedAt >= REFUSED_NANOS);
+        if (due) {
+            state = State.ASKED;
+        }
+        return due;
+    }
+
+    private synchronized void enter(State next, RegionArea area) {
+        state = next;
+        current = area;
+        refusedAt = System.nanoTime();
+    }
+
+    /**
+     * Forgets an area that its TaskManager no longer knows, unless another task has replaced it
+     * meanwhile.
+     */
+    private synchronized void drop(RegionArea area) {
+        if (current == area) {
+            enter(State.NONE, null);
+        }
+    }
+}

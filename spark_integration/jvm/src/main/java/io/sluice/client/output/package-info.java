@@ -1,0 +1,2 @@
+/** Writers of map outputs and pipelined partitions. */
+package io.sluice.client.output;

@@ -1,0 +1,114 @@
+package io.sluice.client.tls;
+
+import io.sluice.client.wire.Endpoint;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
+import java.util.List;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLEngine;
+import javax.net.ssl.SSLParameters;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Encrypts the TCP connections of a process. Files are read again for the next connection when they
+ * change; while the new ones cannot be used, the old ones stay in use.
+ *
+ * <p>Thread safe.
+ */
+public final class Tls {
+    private static final Logger LOG = LoggerFactory.getLogger(Tls.class);
+
+    /** Leaves TCP connections as they are. */
+    public static final Tls OFF = new Tls(null, false);
+
+    /** Tells two versions of a file apart; -1 is the size of a file that is not there. */
+    private record Stamp(FileTime modified, long size) {}
+
+    private final TlsSettings settings;
+    private final boolean needsEncryptedPeers;
+    private SSLContext context;
+    private List<Stamp> stamps;
+
+    private Tls(TlsSettings settings, boolean needsEncryptedPeers) {
+        this.settings = settings;
+        this.needsEncryptedPeers = needsEncryptedPeers;
+        if (settings != null) {
+            stamps = stamps(settings);
+            context = TlsMaterial.read(settings);
+        }
+    }
+
+    /**
+     * Reads the files.
+     *
+     * @param settings null for TCP connections without TLS
+     * @param needsEncryptedPeers whether a TaskManager must speak TLS with all others, on the Unix
+     *     socket too
+     * @throws IllegalArgumentException if a file cannot be used; the message names setting, file
+     *     and reason
+     */
+    public static Tls of(TlsSettings settings, boolean needsEncryptedPeers) {
+        return new Tls(settings, needsEncryptedPeers);
+    }
+
+    /** Returns whether TCP connections are encrypted. */
+    public boolean isOn() {
+        return settings != null;
+    }
+
+    public boolean needsEncryptedPeers() {
+        return needsEncryptedPeers;
+    }
+
+    /** Returns whether this side has a certificate to show. */
+    public boolean hasCertificate() {
+        return settings != null && settings.hasCertificate();
+    }
+
+    /** Returns an engine for a new connection. */
+    public SSLEngine engine(Endpoint endpoint) {
+        SSLEngine engine = context().createSSLEngine(endpoint.host(), endpoint.port());
+        engine.setUseClientMode(true);
+        SSLParameters parameters = engine.getSSLParameters();
+        parameters.setProtocols(settings.protocols());
+        if (settings.checkHostName()) {
+            parameters.setEndpointIdentificationAlgorithm("HTTPS");
+        }
+        engine.setSSLParameters(parameters);
+        return engine;
+    }
+
+    private synchronized SSLContext context() {
+        // Looked at before they are read: a change meanwhile is found the next time.
+        List<Stamp> now = stamps(settings);
+        if (!now.equals(stamps)) {
+            stamps = now;
+            try {
+                context = TlsMaterial.read(settings);
+                LOG.info("New connections to TaskManagers use the changed TLS files");
+            } catch (IllegalArgumentException e) {
+                LOG.warn(
+                        "The changed TLS files are not used, the former ones stay in use: {}",
+                        e.getMessage());
+            }
+        }
+        return context;
+    }
+
+    private static List<Stamp> stamps(TlsSettings settings) {
+        return settings.files().stream().map(Tls::stamp).toList();
+    }
+
+    private static Stamp stamp(Path file) {
+        try {
+            BasicFileAttributes found = Files.readAttributes(file, BasicFileAttributes.class);
+            return new Stamp(found.lastModifiedTime(), found.size());
+        } catch (IOException e) {
+            return new Stamp(FileTime.fromMillis(0), -1);
+        }
+    }
+}

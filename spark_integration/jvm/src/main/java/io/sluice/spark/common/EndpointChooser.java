@@ -1,0 +1,66 @@
+package io.sluice.spark.common;
+
+import io.sluice.client.wire.Endpoint;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+
+/**
+ * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
+ * by rendezvous hashing. Executors without a TaskManager of their own therefore spread evenly and
+ * keep their choice.
+ */
+public final class EndpointChooser {
+    private EndpointChooser() {}
+
+    public static List<Endpoint> order(
+            List<Endpoint> endpoints, String ownHost, String executorId) {
+        List<Endpoint> ordered = new ArrayList<>(endpoints);
+        // The sort is stable: equal ranks and weights keep the order of the setting.
+        ordered.sort(
+                Comparator.comparingInt((Endpoint endpoint) -> rank(endpoint, ownHost))
+                        .thenComparing(endpoint -> -weight(endpoint, executorId)));
+        return ordered;
+    }
+
+    /**
+     * Returns whether the endpoint names a different TaskManager on each host, so that one host
+     * cannot test it for another.
+     */
+    public static boolean isOfEachHost(Endpoint endpoint) {
+        if (endpoint.isUnix()) {
+            return true;
+        }
+        String host = endpoint.host();
+        return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
+    }
+
+    private static int rank(Endpoint endpoint, String ownHost) {
+        if (endpoint.isUnix()) {
+            return endpoint.socketExists() ? 0 : 3;
+        }
+        return endpoint.host().equals(ownHost) ? 1 : 2;
+    }
+
+    private static long weight(Endpoint endpoint, String executorId) {
+        if (endpoint.isUnix()) {
+            return 0;
+        }
+        return hash(executorId + "@" + endpoint) >>> 1;
+    }
+
+    /**
+     * Hashes with FNV-1a over the text's bytes and then mixes the bits. A checksum is not
+     * sufficient: two checksums differ in the same bits for every executor, so too many executors
+     * would agree on the order of two endpoints.
+     */
+    private static long hash(String text) {
+        long hash = 0xCBF2_9CE4_8422_2325L;
+        for (byte b : text.getBytes(java.nio.charset.StandardCharsets.UTF_8)) {
+            hash = (hash ^ (b & 0xFF)) * 0x0000_0100_0000_01B3L;
+        }
+        hash = (hash ^ hash >>> 33) * 0xFF51_AFD7_ED55_8CCDL;
+        hash = (hash ^ hash >>> 33) * 0xC4CE_B9FE_1A85_EC53L;
+        return hash ^ hash >>> 33;
+    }
+}

@@ -1,0 +1,127 @@
+package io.sluice.spark.common;
+
+import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.wire.Message;
+import org.apache.spark.storage.BlockManagerId;
+import scala.Option;
+
+/**
+ * Names TaskManagers in Spark's map statuses, in the form of block managers.
+ *
+ * <p>Spark's scheduler prefers the host of a block manager for reduce tasks. So a location has the
+ * host of an executor that reads the output locally, or a host that cannot exist. The host at which
+ * the TaskManager listens is then in the topology, which Spark uses for cached blocks only.
+ */
+public final class TaskManagerIds {
+    private static final String PREFIX = "sluice-";
+    private static final String NO_HOST = ".invalid";
+    private static final char PART = '#';
+
+    /**
+     * Spark prefers a location that has at least a fifth of a reducer's bytes. Outputs without a
+     * preferred host are named in this many ways, so that none of them has.
+     */
+    private static final int PARTS = 16;
+
+    private TaskManagerIds() {}
+
+    /**
+     * Returns the location of a map output.
+     *
+     * @param preferredHost the host that Spark's scheduler is to prefer for its readers; null for
+     *     none
+     */
+    public static BlockManagerId location(
+            Message.HelloAck taskManager, String preferredHost, long attempt) {
+        return location(
+                new PlaceDirectory.Place(
+                        taskManager.taskManagerId(),
+                        taskManager.advertisedHost(),
+                        taskManager.dataPort()),
+                preferredHost,
+                attempt);
+    }
+
+    public static BlockManagerId location(
+            PlaceDirectory.Place place, String preferredHost, long attempt) {
+        Hosts hosts = Hosts.of(place, preferredHost, attempt);
+        return BlockManagerId.apply(
+                PREFIX + place.taskManagerId(),
+                hosts.host(),
+                place.port(),
+                Option.apply(hosts.topology()));
+    }
+
+    /**
+     * The two hosts in a location.
+     *
+     * @param host what Spark's scheduler sees
+     * @param topology the TaskManager's host, and a number if no host is preferred; null if the
+     *     TaskManager's host is {@code host}
+     */
+    record Hosts(String host, String topology) {
+        static Hosts of(PlaceDirectory.Place place, String preferredHost, long attempt) {
+            if (preferredHost == null) {
+                String id = place.taskManagerId().replaceAll("[^A-Za-z0-9.-]", "-");
+                return new Hosts(
+                        PREFIX + id + NO_HOST, place.host() + PART + Math.floorMod(attempt, PARTS));
+            }
+            return new Hosts(
+                    preferredHost, preferredHost.equals(place.host()) ? null : place.host());
+        }
+
+        static Hosts of(BlockManagerId location) {
+            Option<String> topology = location.topologyInfo();
+            return new Hosts(location.host(), topology.isEmpty() ? null : topology.get());
+        }
+
+        String ofTaskManager() {
+            if (topology == null) {
+                return host;
+            }
+            int part = topology.indexOf(PART);
+            return part < 0 ? topology : topology.substring(0, part);
+        }
+
+        boolean isPreferred() {
+            return topology == null || topology.indexOf(PART) < 0;
+        }
+    }
+
+    /** Returns the same location without a preferred host. */
+    public static BlockManagerId withoutHost(BlockManagerId location, long attempt) {
+        return location(
+                new PlaceDirectory.Place(taskManagerId(location), host(location), location.port()),
+                null,
+                attempt);
+    }
+
+    /** Returns the host at which the TaskManager of a map output listens. */
+    public static String host(BlockManagerId location) {
+        return Hosts.of(location).ofTaskManager();
+    }
+
+    /** Returns whether Spark's scheduler prefers a host for the readers of a map output. */
+    public static boolean prefersHost(BlockManagerId location) {
+        return Hosts.of(location).isPreferred();
+    }
+
+    /**
+     * Returns whether a map output is at a TaskManager. Outputs of shuffles that fell back are at
+     * executors.
+     */
+    public static boolean isTaskManager(BlockManagerId location) {
+        return location.executorId().startsWith(PREFIX);
+    }
+
+    /** Returns the TaskManager's own id. */
+    public static String taskManagerId(BlockManagerId location) {
+        if (!isTaskManager(location)) {
+            throw new IllegalStateException(
+                    "a map output of a Sluice shuffle is at "
+                            + location
+                            + ", which is not a TaskManager");
+        }
+        return location.executorId().substring(PREFIX.length());
+    }
+}

@@ -1,0 +1,2 @@
+/** Classes that driver and executors share. */
+package io.sluice.spark.common;

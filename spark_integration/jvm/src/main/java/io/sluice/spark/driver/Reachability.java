@@ -1,0 +1,196 @@
+package io.sluice.spark.driver;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
+
+/**
+ * Tracks the executors and whether each of them reaches a TaskManager, by its latest report. Knows
+ * neither Spark nor the network. Thread safe; there is one entry for each live executor.
+ */
+public final class Reachability {
+
+    /** The conclusion from the reports of all executors. */
+    enum Verdict {
+        /** At least one executor reaches a TaskManager; the others are told its address. */
+        REACHABLE,
+        /** There are executors, and none of them reaches a TaskManager. */
+        UNREACHABLE,
+        /** No executor has reported within the given time, or none is expected. */
+        UNKNOWN
+    }
+
+    /**
+     * The latest report of an executor.
+     *
+     * @param taskManagerId the TaskManager it reaches, or null
+     * @param why why it reaches none, or null
+     * @param nanos when the report arrived
+     */
+    private record Report(String taskManagerId, String why, long nanos) {
+        static final Report NONE_YET = new Report(null, null, 0);
+    }
+
+    /**
+     * The executors of an application start within this time of each other, if there is room for
+     * them.
+     */
+    public static final long SETTLE_MILLIS = 5_000;
+
+    private static final int TOLD_EXECUTORS = 3;
+
+    private final int initialExecutors;
+    private final long settleNanos;
+    private final Map<String, Report> executors = new LinkedHashMap<>();
+    private boolean anyEver;
+    private boolean waitedInVain;
+    private Report lastReport = Report.NONE_YET;
+    private long newestNanos;
+
+    /**
+     * @param initialExecutors number of executors that dynamic allocation starts with; negative
+     *     without dynamic allocation, when executors are always expected
+     * @param settleMillis how long to wait, after the newest executor's start, for other executors
+     *     that may reach a TaskManager if the present ones do not
+     */
+    public Reachability(int initialExecutors, long settleMillis) {
+        this.initialExecutors = initialExecutors;
+        this.settleNanos = TimeUnit.MILLISECONDS.toNanos(settleMillis);
+    }
+
+    synchronized void executorAdded(String executorId) {
+        added(executorId, Report.NONE_YET);
+    }
+
+    synchronized void executorRemoved(String executorId) {
+        executors.remove(executorId);
+        notifyAll();
+    }
+
+    synchronized void reached(String executorId, String taskManagerId) {
+        store(executorId, new Report(taskManagerId, null, System.nanoTime()));
+    }
+
+    /**
+     * Records that an executor reaches no TaskManager; returns whether its previous report said
+     * otherwise.
+     */
+    synchronized boolean unreachable(String executorId, String why) {
+        Report before = executors.get(executorId);
+        store(executorId, new Report(null, why, System.nanoTime()));
+        return before == null || before.why() == null;
+    }
+
+    private void store(String executorId, Report report) {
+        // The report may arrive before the listener event of the executor's start.
+        added(executorId, report);
+        executors.put(executorId, report);
+        lastReport = report;
+    }
+
+    private void added(String executorId, Report report) {
+        if (executors.putIfAbsent(executorId, report) == null) {
+            anyEver = true;
+            newestNanos = System.nanoTime();
+        }
+        waitedInVain = false;
+        notifyAll();
+    }
+
+    /**
+     * Returns whether there are executors and all of them report that they reach no TaskManager.
+     *
+     * @param isGone tells whether the TaskManager with an id is known to be gone, which makes a
+     *     report on it outdated
+     */
+    synchronized boolean noneReachable(Predicate<String> isGone) {
+        return !executors.isEmpty()
+                && executors.values().stream().allMatch(report -> reachesNone(report, isGone));
+    }
+
+    /**
+     * Returns whether the latest report of all said that no TaskManager was reached, even if its
+     * executor is gone now.
+     */
+    synchronized boolean lastReportedUnreachable() {
+        return lastReport.why() != null;
+    }
+
+    private static boolean reachesNone(Report report, Predicate<String> isGone) {
+        return report.why() != null
+                || (report.taskManagerId() != null && isGone.test(report.taskManagerId()));
+    }
+
+    private boolean anyReachable(Predicate<String> isGone) {
+        return executors.values().stream()
+                .anyMatch(
+                        report ->
+                                report.taskManagerId() != null
+                                        && !isGone.test(report.taskManagerId()));
+    }
+
+    /**
+     * Waits until the executors' reports decide. A wait without a result is not repeated before
+     * another executor starts.
+     *
+     * @param isGone as for {@link #noneReachable}
+     * @param timeoutMillis longest wait
+     * @param maxAgeMillis greatest age of a report that no TaskManager is reached; an older one has
+     *     to be repeated
+     */
+    synchronized Verdict await(Predicate<String> isGone, long timeoutMillis, long maxAgeMillis)
+            throws InterruptedException {
+        long maxAgeNanos = TimeUnit.MILLISECONDS.toNanos(maxAgeMillis);
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        while (true) {
+            if (anyReachable(isGone)) {
+                return Verdict.REACHABLE;
+            }
+            long now = System.nanoTime();
+            long leftNanos = deadline - now;
+            boolean noneReachable = noneReachable(isGone);
+            if (noneReachable) {
+                if (executors.values().stream()
+                        .allMatch(
+                                report ->
+                                        report.why() == null
+                                                || now - report.nanos() <= maxAgeNanos)) {
+                    leftNanos = Math.min(leftNanos, newestNanos + settleNanos - now);
+                }
+            } else if (waitedInVain || !someoneIsExpected()) {
+                return Verdict.UNKNOWN;
+            }
+            if (leftNanos <= 0) {
+                waitedInVain = !noneReachable;
+                return noneReachable ? Verdict.UNREACHABLE : Verdict.UNKNOWN;
+            }
+            // Rounded up: a wait of zero milliseconds would never end.
+            wait(TimeUnit.NANOSECONDS.toMillis(leftNanos) + 1);
+        }
+    }
+
+    private boolean someoneIsExpected() {
+        return !executors.isEmpty() || initialExecutors < 0 || (initialExecutors > 0 && !anyEver);
+    }
+
+    /** Returns the reasons of the first executors that reach no TaskManager. */
+    synchronized List<String> failures() {
+        List<String> told = new ArrayList<>();
+        int more = 0;
+        for (Map.Entry<String, Report> executor : executors.entrySet()) {
+            String why = executor.getValue().why();
+            if (why != null && told.size() < TOLD_EXECUTORS) {
+                told.add("executor " + executor.getKey() + ": " + why);
+            } else if (why != null) {
+                more++;
+            }
+        }
+        if (more > 0) {
+            told.add("and " + more + " more executors");
+        }
+        return told;
+    }
+}

@@ -1,0 +1,90 @@
+package io.sluice.spark.executor;
+
+import io.sluice.spark.common.DriverMessages;
+import io.sluice.spark.common.SluiceMetrics;
+import java.io.IOException;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Reports the counters of this executor to the driver: shortly after tasks have ended, at most once
+ * a second, and only if a counter has changed. A report has the differences to the last one, so the
+ * driver only adds. Thread safe.
+ */
+public final class CounterReporter implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(CounterReporter.class);
+    private static final long PAUSE_MILLIS = 1_000;
+    private static final long IDLE_THREAD_SECONDS = 30;
+
+    /** Sends a message to the driver without waiting for an answer. */
+    @FunctionalInterface
+    public interface Sender {
+        void send(String[] message) throws IOException;
+    }
+
+    private final SluiceMetrics metrics;
+    private final Sender sender;
+    private final Map<String, Long> reported = new HashMap<>();
+    private final ScheduledThreadPoolExecutor thread;
+    private boolean scheduled;
+
+    public CounterReporter(SluiceMetrics metrics, Sender sender) {
+        this.metrics = metrics;
+        this.sender = sender;
+        this.thread =
+                new ScheduledThreadPoolExecutor(
+                        1,
+                        work -> {
+                            Thread created = new Thread(work, "sluice-counters");
+                            created.setDaemon(true);
+                            return created;
+                        });
+        thread.setKeepAliveTime(IDLE_THREAD_SECONDS, TimeUnit.SECONDS);
+        thread.allowCoreThreadTimeOut(true);
+    }
+
+    /** Called when a task has ended, whatever its outcome. */
+    public synchronized void taskEnded() {
+        if (!scheduled && !thread.isShutdown()) {
+            scheduled = true;
+            // No caller waits for it, and it catches its own failures.
+            ScheduledFuture<?> unused =
+                    thread.schedule(this::report, PAUSE_MILLIS, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    private synchronized void report() {
+        scheduled = false;
+        Map<String, Long> now = metrics.snapshot();
+        Map<String, Long> more = new HashMap<>();
+        now.forEach(
+                (name, value) -> {
+                    long before = reported.getOrDefault(name, 0L);
+                    if (value != before) {
+                        more.put(name, value - before);
+                    }
+                });
+        if (more.isEmpty()) {
+            return;
+        }
+        try {
+            sender.send(DriverMessages.counters(more));
+            reported.putAll(now);
+        } catch (IOException | RuntimeException e) {
+            // The next report includes these counts.
+            LOG.debug("The counters did not reach the driver", e);
+        }
+    }
+
+    /** Reports the remaining counts. */
+    @Override
+    public void close() {
+        report();
+        thread.shutdownNow();
+    }
+}

@@ -1,0 +1,96 @@
+package io.sluice.spark.executor;
+
+import io.sluice.client.connection.ConnectionSource;
+import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.failover.Absences;
+import io.sluice.client.failover.Patience;
+import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Endpoint;
+import io.sluice.spark.common.SluiceMetrics;
+import java.io.IOException;
+
+/** Leases connections to the tasks of an executor in one role. Thread safe. */
+final class TaskConnections implements ConnectionSource {
+    private final ExecutorRuntime runtime;
+    private final int role;
+    private final long returnTimeoutMillis;
+
+    /**
+     * @param returnTimeoutMillis how long tasks in this role wait for a TaskManager that went away
+     */
+    TaskConnections(ExecutorRuntime runtime, int role, long returnTimeoutMillis) {
+        this.runtime = runtime;
+        this.role = role;
+        this.returnTimeoutMillis = returnTimeoutMillis;
+    }
+
+    @Override
+    public TaskManagerConnection lease() throws IOException {
+        return runtime.lease(role, returnTimeoutMillis);
+    }
+
+    @Override
+    public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId)
+            throws IOException {
+        Patience patience = new Patience(returnTimeoutMillis);
+        while (true) {
+            try {
+                TaskManagerConnection connection = runtime.pool().lease(endpoint, role);
+                String answers = connection.taskManager().taskManagerId();
+                if (answers.equals(taskManagerId)) {
+                    return connection;
+                }
+                runtime.pool().giveBack(connection);
+                throw new ClientException.ConnectFailed(
+                        endpoint.toString(),
+                        "TaskManager " + answers + " answers there now, not " + taskManagerId,
+                        null);
+            } catch (ClientException.ConnectFailed e) {
+                if (!patience.pause("the return of TaskManager " + taskManagerId)) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    @Override
+    public long returnTimeoutMillis() {
+        return returnTimeoutMillis;
+    }
+
+    @Override
+    public void giveBack(TaskManagerConnection connection) {
+        runtime.pool().giveBack(connection);
+    }
+
+    @Override
+    public void passOver(Endpoint endpoint) {
+        runtime.passOver(endpoint, role);
+    }
+
+    @Override
+    public void reconnected() {
+        SluiceMetrics.INSTANCE.reconnects.increment();
+    }
+
+    @Override
+    public PlaceDirectory places() {
+        return runtime.places();
+    }
+
+    @Override
+    public Absences absences() {
+        return runtime.absences();
+    }
+
+    @Override
+    public void failedOver() {
+        SluiceMetrics.INSTANCE.sourceFailovers.increment();
+    }
+
+    @Override
+    public void refetched() {
+        SluiceMetrics.INSTANCE.refetches.increment();
+    }
+}

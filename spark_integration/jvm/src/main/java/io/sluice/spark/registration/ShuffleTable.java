@@ -1,0 +1,101 @@
+package io.sluice.spark.registration;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Keeps the newest of the application's shuffles for the page in Spark's UI. Thread safe. */
+public final class ShuffleTable {
+    /** Bounded, because a streaming query never stops registering shuffles. */
+    static final int MAX_SHUFFLES = 1000;
+
+    /**
+     * The way that was chosen for a shuffle.
+     *
+     * @param policy the policy by which it is Spark's own, or empty if it goes through Sluice
+     * @param reason reason that the policy gave
+     */
+    public record Decision(String policy, String reason) {
+        static final Decision SLUICE = new Decision("", "");
+    }
+
+    /**
+     * One shuffle.
+     *
+     * @param bytes stored bytes of the map stages that have ended
+     * @param released whether Spark has released it
+     */
+    public record Row(
+            int shuffleId,
+            int maps,
+            int partitions,
+            Decision decision,
+            long records,
+            long bytes,
+            boolean released) {
+
+        Row written(long moreRecords, long moreBytes) {
+            return new Row(
+                    shuffleId,
+                    maps,
+                    partitions,
+                    decision,
+                    records + moreRecords,
+                    bytes + moreBytes,
+                    released);
+        }
+
+        Row gone() {
+            return new Row(shuffleId, maps, partitions, decision, records, bytes, true);
+        }
+    }
+
+    private final Map<Integer, Row> rows =
+            new LinkedHashMap<>() {
+                private static final long serialVersionUID = 1L;
+
+                @Override
+                protected boolean removeEldestEntry(Map.Entry<Integer, Row> eldest) {
+                    return size() > MAX_SHUFFLES;
+                }
+            };
+
+    private long registered;
+
+    synchronized void add(NewShuffle shuffle, Decision decision) {
+        registered++;
+        rows.put(
+                shuffle.shuffleId(),
+                new Row(
+                        shuffle.shuffleId(),
+                        shuffle.maps(),
+                        shuffle.partitions(),
+                        decision,
+                        0,
+                        0,
+                        false));
+    }
+
+    /** Adds the amounts of a map stage that has ended. */
+    public synchronized void written(int shuffleId, long records, long bytes) {
+        rows.computeIfPresent(shuffleId, (id, row) -> row.written(records, bytes));
+    }
+
+    public synchronized void released(int shuffleId) {
+        rows.computeIfPresent(shuffleId, (id, row) -> row.gone());
+    }
+
+    /** Returns the number of all shuffles registered so far. */
+    public synchronized long registered() {
+        return registered;
+    }
+
+    /** Returns the shuffles, the newest first. */
+    public synchronized List<Row> newest() {
+        List<Row> newest = new ArrayList<>(rows.values());
+        Collections.reverse(newest);
+        return newest;
+    }
+}

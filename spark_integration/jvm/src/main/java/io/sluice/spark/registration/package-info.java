@@ -1,0 +1,2 @@
+/** The choice between Sluice and Spark's own shuffle for each new shuffle. */
+package io.sluice.spark.registration;

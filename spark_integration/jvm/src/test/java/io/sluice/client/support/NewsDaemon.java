@@ -1,0 +1,76 @@
+package io.sluice.client.support;
+
+import io.sluice.client.wire.Endpoint;
+import io.sluice.client.wire.Frames;
+import io.sluice.client.wire.Message;
+import java.io.IOException;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.BlockingQueue;
+
+/** A mock daemon for the tests of the driver's links, which are outside of this package. */
+public final class NewsDaemon implements AutoCloseable {
+    private final MockDaemon daemon = new MockDaemon();
+
+    public NewsDaemon(String id, boolean hasCopies) throws IOException {
+        daemon.id = id;
+        daemon.answersPings = true;
+        daemon.features |= hasCopies ? Frames.FEATURE_COPIES : 0;
+    }
+
+    public Endpoint endpoint() {
+        return daemon.endpoint();
+    }
+
+    /** Tells a driver something with the next sign of life. */
+    public void tell(Message... news) {
+        daemon.newsAtPing = List.of(news);
+    }
+
+    /** Returns the TaskManagers, moves and errors that drivers have told, as they come. */
+    public BlockingQueue<Message> told() {
+        return daemon.told;
+    }
+
+    /** Adds the features of this release: bounded releases and checks of map outputs. */
+    public NewsDaemon ofThisRelease() {
+        daemon.features |=
+                Frames.FEATURE_BOUNDED_RELEASES
+                        | Frames.FEATURE_CHECKED_OUTPUTS
+                        | Frames.FEATURE_LOST_OUTPUTS;
+        return this;
+    }
+
+    /** Gives it an instance id. */
+    public NewsDaemon ofInstance(String instanceId) {
+        daemon.features |= Frames.FEATURE_INSTANCES;
+        daemon.instanceId = instanceId;
+        return this;
+    }
+
+    /** Makes it report these map outputs as lost when they are checked. */
+    public void loses(Long... mapAttemptIds) {
+        daemon.lacks = Set.of(mapAttemptIds);
+    }
+
+    /** Answers only Hello from now on. */
+    public NewsDaemon hangs() {
+        daemon.answersPings = false;
+        return this;
+    }
+
+    /** Gives it another id for later connections. */
+    public void becomes(String id) {
+        daemon.id = id;
+    }
+
+    /** Ends all connections; new ones are accepted. */
+    public void resetConnections() {
+        daemon.resetConnections();
+    }
+
+    @Override
+    public void close() throws IOException {
+        daemon.close();
+    }
+}

@@ -1,0 +1,81 @@
+package io.sluice.spark.executor;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.sluice.client.failover.PlaceDirectory.Place;
+import io.sluice.client.wire.ClientException;
+import io.sluice.spark.common.DriverMessages;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(60)
+class DriverPlacesTest {
+    private static final long[] IDS = {1, 2};
+    private static final Place PLACE = new Place("tm-b", "host", 7337);
+    private static final List<Place> NONE = Arrays.asList(null, null);
+
+    /** Shuffles of which the executor has outdated statuses. */
+    private final List<Integer> outdated = new ArrayList<>();
+
+    @Test
+    void theDriverIsAsked() throws Exception {
+        DriverPlaces.Driver driver =
+                question -> {
+                    assertEquals(
+                            new DriverMessages.PlacesQuestion(3, List.of(1L, 2L), Set.of("tm-a")),
+                            DriverMessages.PlacesQuestion.read((String[]) question));
+                    return new DriverMessages.PlacesAnswer(true, Arrays.asList(null, PLACE))
+                            .message();
+                };
+        try (DriverPlaces places = new DriverPlaces(driver, outdated::add, 30_000)) {
+            assertEquals(Arrays.asList(null, PLACE), places.places(3, IDS, Set.of("tm-a")));
+        }
+        assertEquals(List.of(3), outdated);
+    }
+
+    @Test
+    void aDriverThatDoesNotAnswerKnowsOfNone() throws Exception {
+        CountDownLatch never = new CountDownLatch(1);
+        DriverPlaces.Driver silent =
+                question -> {
+                    never.await();
+                    return null;
+                };
+        try (DriverPlaces places = new DriverPlaces(silent, outdated::add, 1)) {
+            assertEquals(NONE, places.places(3, IDS, Set.of("tm-a")));
+        }
+    }
+
+    @Test
+    void aDriverThatFailsKnowsOfNone() throws Exception {
+        DriverPlaces.Driver failing =
+                question -> {
+                    throw new IllegalStateException("no plugin");
+                };
+        try (DriverPlaces places = new DriverPlaces(failing, outdated::add, 30_000)) {
+            assertEquals(NONE, places.places(3, IDS, Set.of("tm-a")));
+        }
+    }
+
+    @Test
+    void anInterruptEndsTheQuestion() {
+        CountDownLatch never = new CountDownLatch(1);
+        DriverPlaces.Driver silent =
+                question -> {
+                    never.await();
+                    return null;
+                };
+        try (DriverPlaces places = new DriverPlaces(silent, outdated::add, 30_000)) {
+            Thread.currentThread().interrupt();
+            assertThrows(ClientException.Interrupted.class, () -> places.places(3, IDS, Set.of()));
+            assertTrue(Thread.interrupted(), "the interrupt is left for the task");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+package io.sluice.spark.outputs;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.sluice.spark.outputs.Locality.Mode;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+class LocalityTest {
+    private int hidden;
+    private Locality locality;
+
+    @BeforeEach
+    void makeAuto() {
+        locality = new Locality(Mode.AUTO, () -> hidden++);
+    }
+
+    @Test
+    void hostsArePreferredIfEachExecutorHasATaskManager() {
+        locality.reached("0", "tm-a", "a");
+        locality.reached("1", "tm-b", "b");
+        assertTrue(locality.prefersHosts());
+        assertEquals("b", locality.hostOf("tm-b"));
+        assertNull(locality.hostOf("tm-c"));
+        assertEquals(0, hidden);
+    }
+
+    @Test
+    void oneExecutorWithoutATaskManagerEndsThePreference() {
+        locality.reached("0", "tm-a", "a");
+        locality.reached("1", "tm-a", null);
+        assertFalse(locality.prefersHosts());
+        assertTrue(locality.hidesHosts());
+        assertNull(locality.hostOf("tm-a"));
+        locality.reached("2", "tm-a", null);
+        assertEquals(1, hidden);
+    }
+
+    @Test
+    void thePreferenceReturnsWhenThatExecutorIsGone() {
+        locality.reached("0", "tm-a", "a");
+        locality.reached("1", "tm-a", null);
+        locality.executorRemoved("1");
+        assertTrue(locality.prefersHosts());
+        locality.reached("2", "tm-a", null);
+        assertEquals(2, hidden);
+    }
+
+    @Test
+    void anExecutorWithoutAReportHidesNothingThatIsNamed() {
+        locality.reached("0", "tm-a", "a");
+        locality.executorAdded("1");
+        assertFalse(locality.prefersHosts());
+        assertFalse(locality.hidesHosts());
+        locality.reached("1", "tm-b", "b");
+        assertTrue(locality.prefersHosts());
+        assertEquals(0, hidden);
+    }
+
+    @Test
+    void aReportBeforeTheExecutorsStartIsKept() {
+        locality.reached("0", "tm-a", "a");
+        locality.executorAdded("0");
+        assertTrue(locality.prefersHosts());
+    }
+
+    @Test
+    void noExecutorIsNoReasonToPreferHosts() {
+        assertFalse(locality.prefersHosts());
+    }
+
+    @Test
+    void theSettingDecidesOtherwise() {
+        Locality always = new Locality(Mode.ALWAYS, () -> hidden++);
+        always.reached("0", "tm-a", "a");
+        always.reached("1", "tm-a", null);
+        assertEquals("a", always.hostOf("tm-a"));
+        Locality never = new Locality(Mode.NEVER, () -> hidden++);
+        never.reached("0", "tm-a", "a");
+        assertFalse(never.prefersHosts());
+        assertEquals(0, hidden);
+    }
+}
