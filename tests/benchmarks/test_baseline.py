@@ -45,9 +45,8 @@ def test_the_example_asks_for_the_shuffle_service(monkeypatch: pytest.MonkeyPatc
     assert Baseline.of_environment().needs_shuffle_service
 
 
-def test_settings_of_sluice_make_it_sluice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(VARIABLE, str(REPOSITORY / "benchmarks" / "conf" / "spark-writers.conf"))
-    assert Baseline.of_environment().is_sluice
+def test_settings_of_sluice_make_it_sluice():
+    assert Baseline(None, {"spark.sluice.replicas": "2"}).is_sluice
     assert not Baseline(None, {"spark.shuffle.service.enabled": "true"}).is_sluice
 
 

@@ -8,30 +8,41 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.ValueSource;
 
-/**
- * Checks that imports go down only: from the classes that Spark loads to the parts, from these to
- * the shared classes of the plugin, and from these to the client.
- *
- * <p>A part knows no other part. The classes that Spark loads are in one package with the shared
- * classes, so they are told apart by name.
- */
+/** Checks that packages use only the packages below them, so that there are no cycles. */
 class LayeringTest {
     private static final Path SOURCES = Path.of("src/main/java");
-    private static final String CLIENT = "io.sluice.client";
-    private static final String SPARK = "io.sluice.spark";
-    private static final Set<String> PARTS = Set.of("writer", "reader", "ui", "pipelined");
-    private static final Set<String> SHARED =
-            Set.of("settings", "common", "registration", "outputs", "driver", "executor");
+    private static final String CLIENT = "client.";
+    private static final String ROOT = "io.sluice.";
+
+    /** The packages that each package may use, below {@code io.sluice}; a package comes once. */
+    private static final Map<String, Set<String>> LAYERS =
+            Map.ofEntries(
+                    layer("client.wire"),
+                    layer("client.auth", "client.wire"),
+                    layer("client.tls", "client.wire"),
+                    layer("client.failover", "client.wire"),
+                    layer("client.connection", "client.auth", "client.tls", "client.failover"),
+                    layer("client.gate", "client.connection"),
+                    layer("client.output", "client.connection"),
+                    layer("spark.settings", "client.gate", "client.output"),
+                    layer("spark.common", "spark.settings"),
+                    layer("spark.registration", "spark.common"),
+                    layer("spark.outputs", "spark.common"),
+                    layer("spark.driver", "spark.registration", "spark.outputs"),
+                    layer("spark.executor", "spark.common"),
+                    layer("spark.ui", "spark.driver"),
+                    layer("spark.writer", "spark.executor"),
+                    layer("spark.reader", "spark.executor"),
+                    layer("spark.pipelined", "spark.executor"),
+                    layer("spark", "spark.ui", "spark.writer", "spark.reader", "spark.pipelined"));
 
     /** Users type these names in settings. */
     private static final Set<String> LOADED_BY_SPARK =
@@ -41,42 +52,31 @@ class LayeringTest {
                     "SluiceShuffleDataIO",
                     "SluiceStreamingShuffleManager");
 
-    /** The packages of the JDK: java.base has those of TLS, too. */
-    private static final List<String> JDK = List.of("java.", "javax.net.ssl.", "javax.crypto.");
+    /** The packages outside of {@code io.sluice} that the client may use. */
+    private static final List<String> CLIENT_LIBRARIES =
+            List.of("java.", "javax.net.ssl.", "javax.crypto.", "org.msgpack.", "org.slf4j.");
 
-    /** The libraries that the client may use beside the JDK. */
-    private static final List<String> CLIENT_LIBRARIES = List.of("org.msgpack.", "org.slf4j.");
+    private static final Pattern PACKAGE = Pattern.compile("(?m)^package io\\.sluice\\.([\\w.]+);");
 
-    private static final Pattern PACKAGE = Pattern.compile("(?m)^package ([\\w.]+);");
-
-    /** A qualified name, in an import or elsewhere in code. */
+    /** A qualified name, in an import or elsewhere in code: package and class. */
     private static final Pattern NAME =
-            Pattern.compile("(?<![\\w.\"])(?:[a-z][\\w$]*\\.)+[A-Z$]\\w*(?:\\.\\w+)*");
+            Pattern.compile("(?<![\\w.\"])((?:[a-z][\\w$]*\\.)+)[A-Z$]\\w*");
 
     private static final Pattern COMMENT_OR_TEXT =
             Pattern.compile("(?s)/\\*.*?\\*/|//[^\\n]*|\"(?:\\\\.|[^\"\\\\\\n])*\"");
 
-    /** One class of the main sources, and the qualified names in its code. */
-    private record Source(String packageName, String className, Set<String> names) {
-        boolean isIn(String other) {
-            return packageName.equals(other) || packageName.startsWith(other + ".");
-        }
+    /** A class, its package below {@code io.sluice}, and the packages that its code names. */
+    private record Source(String packageName, String className, Set<String> uses) {}
 
-        boolean isLoadedBySpark() {
-            return packageName.equals(SPARK) && LOADED_BY_SPARK.contains(className);
-        }
+    private static Map.Entry<String, Set<String>> layer(String name, String... below) {
+        return Map.entry(name, Set.of(below));
+    }
 
-        /** Returns the part that this class belongs to, or an empty text. */
-        String part() {
-            return partOf(packageName + ".");
-        }
-
-        List<String> wrong(Predicate<String> forbidden) {
-            return names.stream()
-                    .filter(forbidden)
-                    .map(name -> packageName + "." + className + " uses " + name)
-                    .toList();
-        }
+    /** Returns the package and all packages below it. */
+    private static Set<String> reach(String packageName) {
+        Set<String> found = new TreeSet<>(Set.of(packageName));
+        LAYERS.getOrDefault(packageName, Set.of()).forEach(below -> found.addAll(reach(below)));
+        return found;
     }
 
     private static List<Source> sources() throws IOException {
@@ -85,6 +85,7 @@ class LayeringTest {
             for (Path file : files.filter(path -> path.toString().endsWith(".java")).toList()) {
                 sources.add(source(file));
             }
+            assertFalse(sources.isEmpty(), "no source was found");
             return sources;
         }
     }
@@ -93,94 +94,63 @@ class LayeringTest {
         String code = COMMENT_OR_TEXT.matcher(Files.readString(file)).replaceAll(" ");
         Matcher declared = PACKAGE.matcher(code);
         if (!declared.find()) {
-            throw new IllegalStateException(file + " declares no package");
+            throw new IllegalStateException(file + " declares no package below " + ROOT);
         }
-        Set<String> names = new TreeSet<>();
-        NAME.matcher(code).results().forEach(found -> names.add(found.group()));
+        Set<String> uses = new TreeSet<>();
+        NAME.matcher(code)
+                .results()
+                .map(found -> found.group(1).replaceAll("\\.$", ""))
+                .forEach(uses::add);
         String className = file.getFileName().toString().replace(".java", "");
-        return new Source(declared.group(1), className, names);
-    }
-
-    private static List<String> wrong(
-            Predicate<Source> chosen, java.util.function.BiPredicate<Source, String> forbidden)
-            throws IOException {
-        List<Source> sources = sources().stream().filter(chosen).toList();
-        assertFalse(sources.isEmpty(), "no source was looked at");
-        return sources.stream()
-                .flatMap(source -> source.wrong(name -> forbidden.test(source, name)).stream())
-                .toList();
-    }
-
-    private static String partOf(String name) {
-        return PARTS.stream()
-                .filter(part -> name.startsWith(SPARK + "." + part + "."))
-                .findFirst()
-                .orElse("");
-    }
-
-    private static boolean isLoadedBySpark(String name) {
-        return LOADED_BY_SPARK.stream()
-                .map(loaded -> SPARK + "." + loaded)
-                .anyMatch(loaded -> name.equals(loaded) || name.startsWith(loaded + "."));
+        return new Source(declared.group(1), className, uses);
     }
 
     @Test
-    void theClientKnowsNeitherSparkNorItsPlugin() throws IOException {
-        assertEquals(
-                List.of(),
-                wrong(
-                        source -> source.isIn(CLIENT),
-                        (source, name) ->
-                                JDK.stream().noneMatch(name::startsWith)
-                                        && !name.startsWith(CLIENT + ".")
-                                        && CLIENT_LIBRARIES.stream().noneMatch(name::startsWith)));
-    }
-
-    @ParameterizedTest
-    @ValueSource(strings = {"writer", "reader", "ui", "pipelined"})
-    void aPartKnowsNoOtherPartAndNothingThatSparkLoads(String part) throws IOException {
-        assertEquals(
-                List.of(),
-                wrong(
-                        source -> source.part().equals(part),
-                        (source, name) ->
-                                isLoadedBySpark(name)
-                                        || (!partOf(name).isEmpty()
-                                                && !partOf(name).equals(part))));
+    void packagesUseOnlyThoseBelow() throws IOException {
+        List<String> wrong = new ArrayList<>();
+        for (Source source : sources()) {
+            Set<String> allowed = reach(source.packageName());
+            source.uses().stream()
+                    .filter(name -> name.startsWith(ROOT))
+                    .map(name -> name.substring(ROOT.length()))
+                    .filter(name -> !allowed.contains(name))
+                    .forEach(name -> wrong.add(source.className() + " uses " + name));
+        }
+        assertEquals(List.of(), wrong);
     }
 
     @Test
-    void onlyTheClassesThatSparkLoadsKnowTheParts() throws IOException {
-        assertEquals(
-                List.of(),
-                wrong(
-                        source -> source.packageName().equals(SPARK) && !source.isLoadedBySpark(),
-                        (source, name) -> !partOf(name).isEmpty()));
+    void everyPackageIsInTheTable() throws IOException {
+        Set<String> found = new TreeSet<>();
+        sources().forEach(source -> found.add(source.packageName()));
+        assertEquals(new TreeSet<>(LAYERS.keySet()), found);
     }
 
     @Test
-    void everyPackageHasAPlaceInTheOrder() throws IOException {
-        List<String> packages =
-                sources().stream()
-                        .map(Source::packageName)
-                        .filter(name -> !name.startsWith(CLIENT + ".") && !name.equals(SPARK))
+    void theClientUsesNeitherSparkNorScala() throws IOException {
+        List<String> wrong = new ArrayList<>();
+        for (Source source : sources()) {
+            if (source.packageName().startsWith(CLIENT)) {
+                source.uses().stream()
+                        .filter(name -> !name.startsWith(ROOT + CLIENT))
                         .filter(
                                 name ->
-                                        SHARED.stream()
-                                                .noneMatch(s -> name.equals(SPARK + "." + s)))
-                        .filter(name -> partOf(name + ".").isEmpty())
-                        .toList();
-        assertEquals(List.of(), packages);
+                                        CLIENT_LIBRARIES.stream()
+                                                .noneMatch((name + ".")::startsWith))
+                        .forEach(name -> wrong.add(source.className() + " uses " + name));
+            }
+        }
+        assertEquals(List.of(), wrong);
     }
 
     @Test
-    void theNamesThatUsersTypeAreThere() throws IOException {
-        List<String> loaded =
-                sources().stream()
-                        .filter(Source::isLoadedBySpark)
-                        .map(Source::className)
-                        .sorted()
-                        .toList();
-        assertEquals(LOADED_BY_SPARK.stream().sorted().toList(), loaded);
+    void classesThatUsersNameKeepTheirPackage() throws IOException {
+        Set<String> found = new TreeSet<>();
+        sources().stream()
+                .filter(source -> source.packageName().equals("spark"))
+                .map(Source::className)
+                .forEach(found::add);
+        found.retainAll(LOADED_BY_SPARK);
+        assertEquals(new TreeSet<>(LOADED_BY_SPARK), found);
     }
 }

@@ -58,21 +58,17 @@ public final class SluicePlugin implements SparkPlugin {
     }
 
     /**
-     * Checks that the line of Spark has all that the plugin needs.
-     *
-     * @throws IllegalStateException it is older than 3.5
+     * @throws IllegalStateException if Spark is older than 3.5
      */
     static void requireSupported(String version) {
         String[] numbers = version.split("\\.", -1);
         int major = Integer.parseInt(numbers[0]);
         if (major < 3 || (major == 3 && Integer.parseInt(numbers[1]) < 5)) {
             throw new IllegalStateException(
-                    "Spark "
-                            + version
-                            + " is not supported by this sluice-spark.jar (3.5 to 4.3 are): use one"
-                            + " of these, or remove "
-                            + SluicePlugin.class.getName()
-                            + " from spark.plugins");
+                    String.format(
+                            "Spark %s is not supported by this sluice-spark.jar (3.5 to 4.3 are):"
+                                    + " use one of these, or remove %s from spark.plugins",
+                            version, SluicePlugin.class.getName()));
         }
     }
 
@@ -103,11 +99,9 @@ public final class SluicePlugin implements SparkPlugin {
             SluiceSettings settings = SluiceSettings.of(conf);
             Credential credential =
                     Credentials.ofDriver(key -> conf.get(key, null), System.getenv());
-            // Settings may be a copy of another application's.
+            // The settings may be copied from another application.
             conf.remove(Credentials.TASK_SETTING);
             conf.remove(INACTIVE_SETTING);
-            String manager = SluiceShuffleManager.class.getName();
-            String dataIo = SluiceShuffleDataIO.class.getName();
             boolean localMaster =
                     context.master().equals("local") || context.master().startsWith("local[");
             ChangedSettings.Mode mode =
@@ -122,24 +116,21 @@ public final class SluicePlugin implements SparkPlugin {
             ShuffleManager existing = SparkEnv.get().shuffleManager();
             if (existing != null
                     && !(existing instanceof SluiceShuffleManager
-                            && conf.get(ChangedSettings.DATA_IO, "").equals(dataIo))) {
+                            && conf.get(ChangedSettings.DATA_IO, "")
+                                    .equals(ChangedSettings.DATA_IO_CLASS))) {
                 throw new IllegalStateException(
-                        "Spark "
-                                + context.version()
-                                + " makes its shuffle manager before plugins are loaded, so Sluice"
-                                + " needs these settings too: "
-                                + ChangedSettings.SHUFFLE_MANAGER
-                                + "="
-                                + manager
-                                + " "
-                                + ChangedSettings.DATA_IO
-                                + "="
-                                + dataIo
-                                + " and the jar on spark.driver.extraClassPath and"
-                                + " spark.executor.extraClassPath (sluice spark-conf"
-                                + " --spark-version "
-                                + context.version()
-                                + " prints them)");
+                        String.format(
+                                "Spark %s makes its shuffle manager before plugins are loaded, so"
+                                    + " Sluice needs these settings too: %s=%s %s=%s and the jar on"
+                                    + " spark.driver.extraClassPath and"
+                                    + " spark.executor.extraClassPath (sluice spark-conf"
+                                    + " --spark-version %s prints them)",
+                                context.version(),
+                                ChangedSettings.SHUFFLE_MANAGER,
+                                ChangedSettings.MANAGER_CLASS,
+                                ChangedSettings.DATA_IO,
+                                ChangedSettings.DATA_IO_CLASS,
+                                context.version()));
             }
             Reachability reachability =
                     new Reachability(initialExecutors(conf), Reachability.SETTLE_MILLIS);
@@ -191,10 +182,7 @@ public final class SluicePlugin implements SparkPlugin {
                     });
         }
 
-        /**
-         * Returns the number of executors that dynamic allocation starts with, as Spark computes
-         * it; -1 without it.
-         */
+        /** Returns the number of executors that dynamic allocation starts with; -1 without it. */
         private static int initialExecutors(SparkConf conf) {
             if (!conf.getBoolean("spark.dynamicAllocation.enabled", false)) {
                 return -1;
@@ -233,15 +221,15 @@ public final class SluicePlugin implements SparkPlugin {
                     yield null;
                 }
                 case DriverMessages.ENDPOINTS -> runtime.endpoints();
-                case DriverMessages.PLACES -> {
-                    DriverMessages.PlacesQuestion question =
-                            DriverMessages.PlacesQuestion.read(parts);
+                case DriverMessages.REPLICAS -> {
+                    DriverMessages.ReplicasQuestion question =
+                            DriverMessages.ReplicasQuestion.read(parts);
                     yield runtime.outputs()
-                            .places(question.shuffleId(), question.attempts(), question.avoided())
+                            .replicas(question.shuffleId(), question.attempts(), question.avoided())
                             .message();
                 }
-                case DriverMessages.LEAVE -> {
-                    runtime.leave(DriverMessages.Leave.read(parts));
+                case DriverMessages.UNREADABLE -> {
+                    runtime.onUnreadable(DriverMessages.Unreadable.read(parts));
                     yield null;
                 }
                 case DriverMessages.LOST_OUTPUT ->

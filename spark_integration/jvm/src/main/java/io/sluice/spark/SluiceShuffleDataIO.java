@@ -17,8 +17,8 @@ import org.apache.spark.shuffle.api.SingleSpillShuffleMapOutputWriter;
 import org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO;
 
 /**
- * Sends the output of Spark's own writers to TaskManagers. On the driver, it declares that shuffle
- * data survive the loss of executors.
+ * Sends the output of Spark's own writers to TaskManagers, and declares on the driver that shuffle
+ * data survives executors.
  */
 public final class SluiceShuffleDataIO implements ShuffleDataIO {
     private static final String SHUFFLE_TRACKING =
@@ -104,19 +104,16 @@ public final class SluiceShuffleDataIO implements ShuffleDataIO {
             if (runtime != null) {
                 runtime.releaseShuffle(shuffleId, blocking);
             }
-            // Reaches the executors, which have the files of fallback shuffles and Spark's
-            // bookkeeping.
+            // Executors have the files of fallback shuffles.
             local.removeShuffle(shuffleId, blocking);
         }
 
         /**
-         * Returns whether map outputs survive their executors. Spark asks at its start, and again
-         * whenever an executor is lost. The answer is true from the first shuffle on that goes
-         * through Sluice. {@link ExecutorOutputs} handles shuffles that are left to Spark, whose
-         * outputs do not survive.
-         *
-         * <p>Dynamic allocation without shuffle tracking starts only if the answer is true. With
-         * tracking, a true answer at the start makes Spark log a warning that does not apply here.
+         * Returns whether map outputs survive their executors; Spark asks at its start and whenever
+         * an executor is lost. True from the first shuffle that goes through Sluice; {@link
+         * ExecutorOutputs} handles the outputs of the others. True at the start if dynamic
+         * allocation needs it; otherwise it would only make Spark log a warning that does not
+         * apply.
          */
         @Override
         public boolean supportsReliableStorage() {

@@ -7,16 +7,13 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleHandle;
 
-/**
- * A shuffle that goes through TaskManagers. It contains the handle that chooses among Spark's
- * writers.
- */
+/** A shuffle that goes through TaskManagers. It has the handle for Spark's writers. */
 public final class SluiceShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
     private static final long serialVersionUID = 1L;
 
     private final ShuffleHandle sparkHandle;
 
-    /** Written with the task binary, that is, when Spark submits the map stage. */
+    /** Set when the task binary is serialized, as Spark submits the map stage. */
     private boolean prefersHosts;
 
     SluiceShuffleHandle(

@@ -24,10 +24,7 @@ import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.sort.SortShuffleManager;
 
-/**
- * Sends shuffles through TaskManagers. A shuffle that falls back has a handle of Spark's own and is
- * left to {@code super}.
- */
+/** Sends shuffles through TaskManagers; those that fall back have Spark's handles. */
 public final class SluiceShuffleManager extends SortShuffleManager {
 
     public SluiceShuffleManager(SparkConf conf) {
@@ -45,7 +42,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
         if (DriverRuntime.current() == null && SluiceSettings.isOff(SparkEnv.get().conf())) {
             return sparkHandle;
         }
-        ShuffleRegistrar registrar = ShuffleRegistrar.get();
+        ShuffleRegistrar registrar = DriverRuntime.currentRegistrar();
         NewShuffle shuffle =
                 NewShuffle.of(
                         shuffleId,
@@ -71,7 +68,7 @@ public final class SluiceShuffleManager extends SortShuffleManager {
         MapTask task =
                 MapTask.begin(
                         runtime, handle.shuffleId(), mapId, ours.prefersHosts(), context, metrics);
-        if (runtime.settings().writer().isSluice() && PagedShuffleWriter.takes(ours.dependency())) {
+        if (PagedShuffleWriter.takes(ours.dependency())) {
             return new PagedShuffleWriter<>(
                     runtime,
                     task,

@@ -1,5 +1,6 @@
 package io.sluice.spark;
 
+import io.sluice.spark.driver.DriverRuntime;
 import io.sluice.spark.executor.ExecutorRuntime;
 import io.sluice.spark.executor.TaskReader;
 import io.sluice.spark.pipelined.PipelinedShuffleHandle;
@@ -22,12 +23,9 @@ import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.streaming.StreamingShuffleManager;
 
 /**
- * Sends pipelined shuffles, those of real-time queries, through TaskManagers. Only Spark 4.3 has
- * them. No other class of the plugin refers to this one, so older lines never load it.
- *
- * <p>A shuffle that falls back has a handle of Spark's own and is left to {@code super}. By
- * extending Spark's manager this class also keeps Spark's tracker of streaming shuffles alive,
- * which the scheduler needs for any pipelined shuffle.
+ * Sends the pipelined shuffles of real-time queries through TaskManagers; those that fall back have
+ * Spark's handles. Only Spark 4.3 has them, so no other class refers to this one. It extends
+ * Spark's manager, which also runs the tracker that the scheduler needs.
  */
 public final class SluiceStreamingShuffleManager extends StreamingShuffleManager {
     private ProducerDirectory.Running running;
@@ -36,7 +34,7 @@ public final class SluiceStreamingShuffleManager extends StreamingShuffleManager
     @Override
     public <K, V, C> ShuffleHandle registerShuffle(
             int shuffleId, ShuffleDependency<K, V, C> dependency) {
-        ShuffleRegistrar registrar = ShuffleRegistrar.get();
+        ShuffleRegistrar registrar = DriverRuntime.currentRegistrar();
         NewShuffle shuffle =
                 NewShuffle.of(shuffleId, dependency, whyNot(dependency), OptionalLong::empty);
         if (!registrar.useSluice(shuffle)) {

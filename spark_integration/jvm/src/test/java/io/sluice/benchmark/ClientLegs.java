@@ -8,7 +8,7 @@ import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.DriverClient;
 import io.sluice.client.connection.OutputEvents;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Absences;
+import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.gate.BlockStream;
 import io.sluice.client.gate.InputGate;
 import io.sluice.client.gate.Source;
@@ -84,7 +84,7 @@ public final class ClientLegs {
     /** Leases connections to the one TaskManager for a role. */
     private final class Connections implements ConnectionSource {
         private final int role;
-        private final Absences absences = new Absences();
+        private final UnreachableCache absences = new UnreachableCache();
 
         Connections(int role) {
             this.role = role;
@@ -106,17 +106,17 @@ public final class ClientLegs {
         }
 
         @Override
-        public void giveBack(TaskManagerConnection connection) {
-            pool.giveBack(connection);
+        public void release(TaskManagerConnection connection) {
+            pool.release(connection);
         }
 
         @Override
-        public Absences absences() {
+        public UnreachableCache unreachable() {
             return absences;
         }
 
         @Override
-        public void passOver(Endpoint full) {
+        public void avoid(Endpoint full) {
             throw new IllegalStateException(full + " has no room");
         }
 

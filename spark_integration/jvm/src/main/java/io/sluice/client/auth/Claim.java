@@ -6,15 +6,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
 /**
- * Says which key the sender of a Hello will prove (docs/reference/wire.md). None of it is secret.
+ * Names the key that the sender of a Hello proves (docs/reference/wire.md). None of it is secret.
  *
  * @param kind {@link #DRIVER} or {@link #TASK}
  * @param secretId 8 bytes that name the cluster secret
- * @param expiresAtSeconds when the submit token expires, in seconds since 1970, unsigned; 0 for
- *     never
+ * @param expiresAtSeconds expiry of the submit token in unsigned Unix time; 0 for never
  * @param tokenId 16 bytes that name the submit token
- * @param salt 16 bytes that tell the applications of one submit token apart
- * @param subject the person or system that the submit token was made for
+ * @param salt 16 bytes that distinguish the applications of a submit token
+ * @param subject person or system that has the submit token
  */
 public record Claim(
         int kind,

@@ -29,17 +29,16 @@ public record Credential(Claim claim, byte[] key) {
     private static final SecureRandom RANDOM = new SecureRandom();
 
     /**
-     * Reads the credential of a driver or of tasks from a text. A submit token or a cluster secret
-     * gives a new credential of a driver each time.
+     * Parses a credential. A submit token or a cluster secret yields a new credential of a driver.
      *
-     * @throws IllegalArgumentException if the text gives no credential; the message does not repeat
+     * @throws IllegalArgumentException if the text is not a credential; the message does not have
      *     it
      */
     public static Credential parse(String text) {
         return parse(text, random(Claim.SALT_BYTES));
     }
 
-    /** Reads a credential as above, with a given salt for a new one. */
+    /** Parses a credential as above, with a given salt for a new one. */
     static Credential parse(String text, byte[] salt) {
         String stripped = text.strip();
         if (stripped.startsWith(SECRET_PREFIX)) {
@@ -118,7 +117,7 @@ public record Credential(Claim claim, byte[] key) {
         return claim.kind() == Claim.DRIVER;
     }
 
-    /** Returns the credential that a driver gives to its tasks; that of a task is itself. */
+    /** Returns the credential for tasks. */
     public Credential forTasks() {
         return isDriver() ? new Credential(claim.forTasks(), derive(key, "sluice task")) : this;
     }
@@ -148,7 +147,7 @@ public record Credential(Claim claim, byte[] key) {
         try {
             return ByteBuffer.wrap(Base64.getUrlDecoder().decode(text.substring(prefix.length())));
         } catch (IllegalArgumentException e) {
-            // Its cause would show a part of the text.
+            // The cause would show a part of the text.
             throw damaged(null);
         }
     }

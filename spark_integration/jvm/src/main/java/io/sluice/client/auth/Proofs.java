@@ -12,12 +12,10 @@ import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * Computes the proofs of one handshake, which cover all its messages so far and the connection
+ * Computes the proofs of a handshake, which cover its messages so far and the connection
  * (docs/reference/wire.md).
  */
 public final class Proofs {
-    public static final int NONCE_BYTES = 32;
-
     private static final String ALGORITHM = "HmacSHA256";
     private static final byte[] CONNECTS = ascii("sluice proof of the side that connects");
     private static final byte[] ACCEPTS = ascii("sluice proof of the side that accepts");
@@ -25,11 +23,11 @@ public final class Proofs {
     private final byte[] key;
     private final byte[] binding;
     private final MessageEncoder encoder = new MessageEncoder();
-    private final List<byte[]> said = new ArrayList<>();
+    private final List<byte[]> messages = new ArrayList<>();
 
     /**
      * @param key the key of the claim
-     * @param binding what tells the connection from any other; may be empty
+     * @param binding identifies the connection; may be empty
      */
     public Proofs(byte[] key, byte[] binding) {
         this.key = key;
@@ -38,7 +36,7 @@ public final class Proofs {
 
     /** Adds a message that was sent or received. */
     public void add(Message message) {
-        said.add(encoder.encode(message));
+        messages.add(encoder.encode(message));
     }
 
     /** Returns the proof of the side that connects. */
@@ -51,7 +49,7 @@ public final class Proofs {
         return new Message.Proof(proof(ACCEPTS));
     }
 
-    /** Returns whether a proof is that of the side that accepts; its time tells nothing. */
+    /** Checks, in constant time, the proof of the side that accepts. */
     public boolean isOfAccepting(Message.Proof answer) {
         return MessageDigest.isEqual(answer.proof(), proof(ACCEPTS));
     }
@@ -59,12 +57,12 @@ public final class Proofs {
     private byte[] proof(byte[] label) {
         List<byte[]> parts = new ArrayList<>();
         addPart(parts, label);
-        said.forEach(control -> addPart(parts, control));
+        messages.forEach(control -> addPart(parts, control));
         addPart(parts, binding);
         return hmac(key, parts.toArray(new byte[0][]));
     }
 
-    /** Adds a part behind its length, so that no bytes can move from one part to the next. */
+    /** Adds a part after its length, so that parts cannot be divided differently. */
     private static void addPart(List<byte[]> parts, byte[] part) {
         parts.add(ByteBuffer.allocate(Integer.BYTES).putInt(part.length).array());
         parts.add(part);

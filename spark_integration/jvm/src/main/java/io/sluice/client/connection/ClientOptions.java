@@ -5,15 +5,15 @@ import io.sluice.client.tls.Tls;
 import io.sluice.client.wire.ChunkPool;
 
 /**
- * Holds the options that all connections of a process share.
+ * The options that all connections of a process share.
  *
  * @param applicationId the application that owns the shuffles
  * @param name name of the client in the TaskManager's log, at most 256 characters
- * @param connectTimeoutMillis deadline of the connect, and of the handshake after it
+ * @param connectTimeoutMillis deadline of the connect, and of the handshake
  * @param ioTimeoutMillis longest wait without any progress
  * @param chunks memory for received buffers
  * @param tls encryption of TCP connections; null is {@link Tls#OFF}
- * @param credential what connections prove to TaskManagers, and have them prove; null for nothing
+ * @param credential null for connections without authentication
  */
 public record ClientOptions(
         String applicationId,

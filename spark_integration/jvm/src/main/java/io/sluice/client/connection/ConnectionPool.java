@@ -8,11 +8,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Keeps the idle connections of an executor. A task leases a connection for itself; it gives the
- * connection back when nothing is under way on it, and closes it otherwise.
- *
- * <p>Thread safe. The number of idle connections is bounded here, the number in use by the running
- * tasks.
+ * The idle connections of an executor. A task leases a connection, and releases it if it is clean
+ * or closes it. Thread safe.
  */
 public final class ConnectionPool implements AutoCloseable {
     private record Key(Endpoint endpoint, int role) {}
@@ -24,7 +21,7 @@ public final class ConnectionPool implements AutoCloseable {
     private boolean closed;
 
     /**
-     * @param maxIdle number of unused connections to keep, all roles and endpoints together
+     * @param maxIdle maximum number of idle connections, all roles and endpoints together
      */
     public ConnectionPool(ClientOptions options, int maxIdle) {
         this.options = options;
@@ -32,8 +29,7 @@ public final class ConnectionPool implements AutoCloseable {
     }
 
     /**
-     * Leases a connection to the calling task alone: an idle one that still works, otherwise a new
-     * one.
+     * Leases an idle connection that works, otherwise a new one.
      *
      * @throws ClientException.ConnectFailed if no TaskManager answers there
      */
@@ -60,8 +56,8 @@ public final class ConnectionPool implements AutoCloseable {
         return connection;
     }
 
-    /** Takes back a connection on which nothing is under way. */
-    public void giveBack(TaskManagerConnection connection) {
+    /** Takes back a clean connection. */
+    public void release(TaskManagerConnection connection) {
         connection.setHandler(null);
         synchronized (this) {
             if (!closed && idleCount < maxIdle) {

@@ -8,10 +8,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.function.LongSupplier;
 
-/**
- * Drives a socket on behalf of a waiting thread: reads and writes meanwhile, gives up after a
- * deadline, and pings a silent peer.
- */
+/** Drives a socket while a thread waits: reads, writes, and pings a silent peer. */
 public final class ConnectionWaits implements FrameWriter.Room {
     private static final String IO_TIMEOUT = "spark.sluice.io.timeout";
     private static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
@@ -47,7 +44,6 @@ public final class ConnectionWaits implements FrameWriter.Room {
         }
     }
 
-    /** Sends buffered bytes until {@code taken}. */
     @Override
     public void await(BooleanSupplier taken) throws IOException {
         await(taken, "the TaskManager to read");
@@ -78,26 +74,23 @@ public final class ConnectionWaits implements FrameWriter.Room {
         await(done, what, limit, Long.MAX_VALUE);
     }
 
-    /**
-     * Waits for the handshake, with the deadline of a connect for all of it: bytes that trickle in
-     * do not put it off.
-     */
+    /** Waits for the handshake with one deadline, which received bytes do not extend. */
     void awaitHandshake(BooleanSupplier done) throws IOException {
         Limit limit = new Limit(connectTimeoutMillis, CONNECT_TIMEOUT, false);
         await(done, "the handshake", limit, Long.MAX_VALUE);
     }
 
-    /** Waits as above for the orderly end of an operation; the caller gives up on failure. */
+    /** Waits as above for the orderly end of an operation. */
     public void awaitEnd(BooleanSupplier done, String what) throws IOException {
         Limit limit = new Limit(END_TIMEOUT_MILLIS, "fixed", true);
         await(done, what, limit, Long.MAX_VALUE);
     }
 
     /**
-     * How long to wait.
+     * A timeout.
      *
      * @param setting its name in messages
-     * @param isRenewed whether any progress begins it anew
+     * @param isRenewed whether progress restarts it
      */
     private record Limit(long millis, String setting, boolean isRenewed) {}
 
@@ -107,9 +100,9 @@ public final class ConnectionWaits implements FrameWriter.Room {
         long deadline = System.nanoTime() + timeoutNanos;
         while (true) {
             socket.checkUsable();
-            // Both directions move in every round, so that a full peer cannot block us both.
+            // Read and write in every round, so that a full peer cannot block both sides.
             boolean wrote = socket.write();
-            boolean heard = socket.read();
+            boolean received = socket.read();
             if (done.getAsBoolean()) {
                 return;
             }
@@ -118,10 +111,10 @@ public final class ConnectionWaits implements FrameWriter.Room {
             if (wakes && wakeAtNanos - now <= 0) {
                 return;
             }
-            if ((wrote || heard) && limit.isRenewed()) {
+            if ((wrote || received) && limit.isRenewed()) {
                 deadline = now + timeoutNanos;
             }
-            if ((wrote || heard) && deadline - now > 0) {
+            if ((wrote || received) && deadline - now > 0) {
                 continue;
             }
             socket.watchForBoth();
@@ -139,40 +132,38 @@ public final class ConnectionWaits implements FrameWriter.Room {
                     socket.endpoint().toString(), what, timeoutMillis, setting);
         }
         long mostNanos = Math.min(deadline - now, Math.max(0, wakeAtNanos - now));
-        // Rounded up: a select with zero would wait without limit.
+        // Rounded up: select(0) has no timeout.
         socket.pause(TimeUnit.NANOSECONDS.toMillis(mostNanos) + 1);
     }
 
     /**
-     * Waits for an event that may take any time because another task is slow. The TaskManager must
-     * show that it is alive: after half of {@code spark.sluice.io.timeout} without a byte it is
-     * pinged, and it has the other half to answer.
+     * Waits without limit while the TaskManager is alive: after half of {@code
+     * spark.sluice.io.timeout} without a byte it is pinged, and has the other half to answer.
      *
-     * @param mostNanos called before each pause; returns after how many nanoseconds {@code done}
-     *     has to be looked at again even if nothing arrived
-     * @throws ClientException.Deadline if the TaskManager gives no sign of life
+     * @param mostNanos returns the maximum of the next pause, after which {@code done} is checked
+     * @throws ClientException.Deadline if the TaskManager does not answer the ping
      */
-    public void awaitPatiently(BooleanSupplier done, LongSupplier mostNanos, String what)
+    public void awaitWhileAlive(BooleanSupplier done, LongSupplier mostNanos, String what)
             throws IOException {
-        long patienceNanos = TimeUnit.MILLISECONDS.toNanos(ioTimeoutMillis) / 2;
+        long silenceNanos = TimeUnit.MILLISECONDS.toNanos(ioTimeoutMillis) / 2;
         long lastSign = System.nanoTime();
         boolean asked = false;
         while (true) {
             socket.checkUsable();
             boolean wrote = socket.write();
-            boolean heard = socket.read();
+            boolean received = socket.read();
             if (done.getAsBoolean()) {
                 return;
             }
             long now = System.nanoTime();
-            if (heard) {
+            if (received) {
                 lastSign = now;
                 asked = false;
             }
-            if (wrote || heard) {
+            if (wrote || received) {
                 continue;
             }
-            long left = lastSign + patienceNanos - now;
+            long left = lastSign + silenceNanos - now;
             if (left <= 0) {
                 if (asked) {
                     throw new ClientException.Deadline(
@@ -185,7 +176,7 @@ public final class ConnectionWaits implements FrameWriter.Room {
             }
             long pauseNanos = Math.max(1, Math.min(left, mostNanos.getAsLong()));
             socket.watchForBoth();
-            // Rounded up: a pause that ends too early would spin for the rest of a millisecond.
+            // Rounded up: a pause that ends too early would spin.
             socket.pause((pauseNanos + 999_999) / 1_000_000);
         }
     }

@@ -15,25 +15,22 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Speaks the driver leg: keeps an application alive on one TaskManager, releases its data, and
- * hears where its map outputs are. Not thread safe.
+ * The driver leg: keeps an application alive on one TaskManager, releases its data, and receives
+ * events of its map outputs. Not thread safe.
  */
 public final class DriverClient implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(DriverClient.class);
 
-    /** Says in an ErrorResponse that the side that receives it is at fault. */
+    /** Kind of an ErrorResponse: the receiver is at fault. */
     private static final int REMOTE_FAULT = 2;
 
     private final TaskManagerConnection connection;
     private final OutputEvents events;
 
-    /**
-     * News that arrived during an exchange; they are told after it, because an answer to them
-     * cannot be sent while frames are dispatched.
-     */
-    private final Queue<Message> news = new ArrayDeque<>();
+    /** Received events; they are dispatched, and acknowledged, after the frames. */
+    private final Queue<Message> received = new ArrayDeque<>();
 
-    private final Queue<Message.MoveNoted> toNote = new ArrayDeque<>();
+    private final Queue<Message.MoveNoted> unacknowledged = new ArrayDeque<>();
     private long sentNonce;
     private long checks;
     private Message answer;
@@ -56,7 +53,7 @@ public final class DriverClient implements AutoCloseable {
         return connection.taskManager();
     }
 
-    /** Tells the TaskManager why it is not used, and closes the connection. */
+    /** Sends the reason why the TaskManager is not used, and closes the connection. */
     public void refuse(ClientException why) {
         try {
             connection.send(
@@ -71,19 +68,19 @@ public final class DriverClient implements AutoCloseable {
                             null));
             connection.flush();
         } catch (IOException e) {
-            LOG.debug("{} does not hear why it is refused", connection.endpoint(), e);
+            LOG.debug("the refusal did not reach {}", connection.endpoint(), e);
         } finally {
             close();
         }
     }
 
-    /** Returns whether the TaskManager makes copies of map outputs and takes those of others. */
+    /** Returns whether the TaskManager supports copies of map outputs. */
     public boolean hasCopies() {
         return connection.has(Frames.FEATURE_COPIES);
     }
 
-    /** Names another TaskManager of the application; sent with the next message. */
-    public void tell(Message.KnownTaskManager other) throws IOException {
+    /** Announces another TaskManager of the application, with the next message. */
+    public void announce(Message.KnownTaskManager other) throws IOException {
         connection.send(other);
     }
 
@@ -92,12 +89,12 @@ public final class DriverClient implements AutoCloseable {
         try {
             connection.flush();
         } finally {
-            tell();
+            dispatchEvents();
         }
-        note();
+        acknowledgeMoves();
     }
 
-    /** Pings the TaskManager; returns when the answer has arrived. */
+    /** Pings the TaskManager, and waits for the answer. */
     public void ping() throws IOException {
         sentNonce++;
         ask(
@@ -106,7 +103,7 @@ public final class DriverClient implements AutoCloseable {
                 "a pong");
     }
 
-    /** Returns whether a release can have an upper bound of map attempts. */
+    /** Returns whether {@link #releaseAttempts} is supported. */
     public boolean hasBoundedReleases() {
         return connection.has(Frames.FEATURE_BOUNDED_RELEASES);
     }
@@ -136,13 +133,13 @@ public final class DriverClient implements AutoCloseable {
         return released.freedBytes();
     }
 
-    /** Returns whether the TaskManager can report which map outputs it does not have. */
+    /** Returns whether {@link #check} is supported. */
     public boolean hasChecks() {
         return connection.has(Frames.FEATURE_CHECKED_OUTPUTS)
                 && connection.has(Frames.FEATURE_LOST_OUTPUTS);
     }
 
-    /** Makes the TaskManager report as lost those of these map outputs that it does not have. */
+    /** Makes the TaskManager report which of these map outputs it has lost. */
     public void check(int shuffleId, List<Long> mapAttemptIds) throws IOException {
         for (int from = 0; from < mapAttemptIds.size(); from += Frames.MAX_LOST_ATTEMPTS) {
             int to = Math.min(from + Frames.MAX_LOST_ATTEMPTS, mapAttemptIds.size());
@@ -165,17 +162,17 @@ public final class DriverClient implements AutoCloseable {
         return released.freedBytes();
     }
 
-    /** Takes what the TaskManager has said of its own accord, without waiting for more. */
+    /** Dispatches received events, without waiting for more. */
     public void receive() throws IOException {
         try {
             connection.receive();
         } finally {
-            tell();
+            dispatchEvents();
         }
-        note();
+        acknowledgeMoves();
     }
 
-    /** Returns a key of a selector that tells when the TaskManager says something. */
+    /** Registers the connection for reads with a selector. */
     public SelectionKey register(Selector selector, Object attachment) throws IOException {
         return connection.register(selector, attachment);
     }
@@ -187,35 +184,35 @@ public final class DriverClient implements AutoCloseable {
             connection.send(question);
             connection.waits().await(answered, what);
         } finally {
-            tell();
+            dispatchEvents();
         }
         Message found = answer;
-        note();
+        acknowledgeMoves();
         return found;
     }
 
-    /** Tells the news so far, those that a connection brought before it was lost included. */
-    private void tell() {
-        for (Message next = news.poll(); next != null; next = news.poll()) {
+    /** Dispatches received events, also those of a connection that is lost now. */
+    private void dispatchEvents() {
+        for (Message next = received.poll(); next != null; next = received.poll()) {
             if (next instanceof Message.OutputsLost lost) {
                 events.lost(lost);
             } else if (next instanceof Message.OutputsHeld held) {
                 events.held(held);
             } else if (next instanceof Message.OutputsMoved moved) {
                 events.moved(moved);
-                toNote.add(new Message.MoveNoted(moved.move()));
+                unacknowledged.add(new Message.MoveNoted(moved.move()));
             }
         }
     }
 
-    /** Answers the moves that have been told. */
-    private void note() throws IOException {
-        while (!toNote.isEmpty()) {
-            connection.send(toNote.remove());
+    /** Acknowledges dispatched moves. */
+    private void acknowledgeMoves() throws IOException {
+        while (!unacknowledged.isEmpty()) {
+            connection.send(unacknowledged.remove());
             try {
                 connection.flush();
             } finally {
-                tell();
+                dispatchEvents();
             }
         }
     }
@@ -241,7 +238,7 @@ public final class DriverClient implements AutoCloseable {
             if (message instanceof Message.OutputsLost
                     || message instanceof Message.OutputsHeld
                     || message instanceof Message.OutputsMoved) {
-                news.add(message);
+                received.add(message);
             } else {
                 answer = message;
             }

@@ -1,6 +1,5 @@
 package io.sluice.client.connection;
 
-import io.sluice.client.gate.SourceFailure;
 import io.sluice.client.tls.Tls;
 import io.sluice.client.tls.TlsChannel;
 import io.sluice.client.tls.TlsRefusals;
@@ -18,8 +17,8 @@ import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 
 /**
- * Reads and writes frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe,
- * except {@link #cancel} and {@link #wake}.
+ * Frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe, except {@link
+ * #cancel} and {@link #wake}.
  */
 public final class FrameSocket implements AutoCloseable {
     private static final int RECEIVE_BYTES = 256 * 1024;
@@ -31,7 +30,7 @@ public final class FrameSocket implements AutoCloseable {
     private final SelectionKey key;
     private final FrameHandler handler;
 
-    /** Direct for the kernel; on the heap for TLS, which copies decrypted bytes from there. */
+    /** Direct without TLS; on the heap for decrypted bytes. */
     private final ByteBuffer in;
 
     private final FrameReader reader;
@@ -65,9 +64,7 @@ public final class FrameSocket implements AutoCloseable {
         this.writer = new FrameWriter(endpoint);
     }
 
-    /**
-     * Opens a socket that is not connected yet; {@code handler} receives the frames that are read.
-     */
+    /** Opens a socket that is not connected yet. */
     public static FrameSocket open(Endpoint endpoint, ClientOptions options, FrameHandler handler)
             throws IOException {
         SocketChannel channel = null;
@@ -90,7 +87,7 @@ public final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /** Begins to connect; returns whether the connection is already made. */
+    /** Begins to connect; returns whether the socket is connected. */
     boolean connect() throws IOException {
         return channel.connect(endpoint.address());
     }
@@ -99,10 +96,7 @@ public final class FrameSocket implements AutoCloseable {
         return channel.finishConnect();
     }
 
-    /**
-     * Goes on with the handshake of TLS on a connected socket; returns whether it is done. Without
-     * TLS it is done at once.
-     */
+    /** Continues the TLS handshake, if any; returns whether it is done. */
     boolean encrypt() throws IOException {
         if (!tls.isOn()) {
             return true;
@@ -114,10 +108,7 @@ public final class FrameSocket implements AutoCloseable {
         return encrypted.handshake(in);
     }
 
-    /**
-     * Returns the bytes that bind a proof to this connection: the SHA-256 of the server's
-     * certificate; empty without TLS.
-     */
+    /** Returns the SHA-256 of the server's certificate, for proofs; empty without TLS. */
     byte[] channelBinding() {
         return encrypted == null ? new byte[0] : encrypted.binding();
     }
@@ -137,7 +128,7 @@ public final class FrameSocket implements AutoCloseable {
     /** Reads and dispatches available bytes; returns whether there were any. */
     boolean read() throws IOException {
         boolean moved = false;
-        // Bounded, so that a fast sender cannot keep the caller from checking its condition.
+        // Bounded, so that the caller can check its condition.
         for (int round = 0; round < 4; round++) {
             in.clear();
             int n;
@@ -163,7 +154,7 @@ public final class FrameSocket implements AutoCloseable {
             moved = true;
             in.flip();
             reader.feed(in, handler);
-            // TLS delivers whole records, which do not fill the buffer to its end.
+            // TLS delivers whole records, which may not fill the buffer.
             if (encrypted == null ? n < RECEIVE_BYTES : !encrypted.hasReceived()) {
                 break;
             }
@@ -184,32 +175,27 @@ public final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /**
-     * Looks for the reason of a failed write: the TaskManager may have sent an ErrorResponse before
-     * it closed.
-     */
+    /** Returns the reason of a failed write, which the TaskManager may have sent before. */
     private IOException whyWriteFailed(IOException failure) {
         try {
             boolean more = true;
             while (more) {
                 more = read();
             }
-        } catch (ClientException.Remote | SourceFailure answer) {
-            return answer;
-        } catch (IOException e) {
-            if (e.getCause() instanceof ClientException.Refused) {
+        } catch (ClientException e) {
+            if (e instanceof ClientException.Remote
+                    || e.getCause() instanceof ClientException.Refused) {
                 return e;
             }
             failure.addSuppressed(e);
+        } catch (IOException fromHandler) {
+            return fromHandler;
         }
         return new ClientException.ConnectionLost(
                 endpoint.toString(), failure.getMessage(), failure);
     }
 
-    /**
-     * Makes the next pauses end when bytes arrive or, with bytes to send, when the socket takes
-     * them.
-     */
+    /** Makes the next pauses end when bytes arrive or can be sent. */
     void watchForBoth() {
         boolean wants = writer.isWanting();
         int interest =
@@ -221,12 +207,12 @@ public final class FrameSocket implements AutoCloseable {
         }
     }
 
-    /** Returns whether the socket has taken everything, encrypted bytes too. */
+    /** Returns whether everything has been sent. */
     boolean isFlushed() {
         return writer.isEmpty() && (encrypted == null || !encrypted.hasUnsent());
     }
 
-    /** Waits for the socket; 0 waits without limit. */
+    /** Waits for the socket; 0 is without limit. */
     void pause(long millis) throws IOException {
         long before = System.nanoTime();
         selector.select(millis);
@@ -245,7 +231,7 @@ public final class FrameSocket implements AutoCloseable {
         selector.wakeup();
     }
 
-    /** Returns a key of another selector that tells when bytes arrive. */
+    /** Registers the socket for reads with another selector. */
     SelectionKey register(Selector other, Object attachment) throws IOException {
         return channel.register(other, SelectionKey.OP_READ, attachment);
     }
@@ -256,7 +242,7 @@ public final class FrameSocket implements AutoCloseable {
         selector.wakeup();
     }
 
-    /** Called when the TaskManager has announced the end of the connection. */
+    /** Called after the TaskManager has announced the end of the connection. */
     void end() {
         open = false;
     }
@@ -288,7 +274,7 @@ public final class FrameSocket implements AutoCloseable {
                 encrypted.close();
             }
         } catch (IOException e) {
-            // The connection is given up anyway.
+            // The connection is closed anyway.
         }
         closeQuietly(channel, selector);
     }
@@ -302,7 +288,7 @@ public final class FrameSocket implements AutoCloseable {
                 selector.close();
             }
         } catch (IOException e) {
-            // The connection is given up anyway.
+            // The connection is closed anyway.
         }
     }
 }

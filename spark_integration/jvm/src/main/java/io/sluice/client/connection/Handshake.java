@@ -4,12 +4,13 @@ import io.sluice.client.auth.Credential;
 import io.sluice.client.auth.Proofs;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 
 /**
- * The handshake of the side that connects. With a credential both sides prove that they have its
- * key before the connection is used; without one, the HelloAck follows the Hello.
+ * The handshake of the side that connects. With a credential, both sides prove that they have its
+ * key; without one, the HelloAck follows the Hello.
  */
 final class Handshake extends RoleHandler {
     /** Sends a message without waiting. */
@@ -30,9 +31,9 @@ final class Handshake extends RoleHandler {
 
     /**
      * @param plain the Hello without a claim
-     * @param credential what to prove; null for nothing
-     * @param binding what tells the connection from any other; may be empty
-     * @param whenDone called when the HelloAck has arrived, before anything that follows it
+     * @param credential null for none
+     * @param binding identifies the connection; may be empty
+     * @param whenDone called after the HelloAck, before any later message
      */
     Handshake(
             Message.Hello plain,
@@ -54,9 +55,9 @@ final class Handshake extends RoleHandler {
     }
 
     /**
-     * Returns the credential that a role proves: the driver its own, tasks theirs.
+     * Returns the credential for a role.
      *
-     * @throws ClientException.Refused if the role needs that of a driver
+     * @throws ClientException.Refused if the role needs the credential of a driver
      */
     static Credential credentialFor(int role, Credential credential)
             throws ClientException.Refused {
@@ -74,9 +75,9 @@ final class Handshake extends RoleHandler {
 
     private static Message.Hello withClaim(Message.Hello plain, Credential credential) {
         byte[] claim = credential.claim().pack();
-        byte[] token = new byte[Proofs.NONCE_BYTES + claim.length];
-        System.arraycopy(Credential.random(Proofs.NONCE_BYTES), 0, token, 0, Proofs.NONCE_BYTES);
-        System.arraycopy(claim, 0, token, Proofs.NONCE_BYTES, claim.length);
+        byte[] token = new byte[Frames.NONCE_BYTES + claim.length];
+        System.arraycopy(Credential.random(Frames.NONCE_BYTES), 0, token, 0, Frames.NONCE_BYTES);
+        System.arraycopy(claim, 0, token, Frames.NONCE_BYTES, claim.length);
         return new Message.Hello(
                 plain.magic(),
                 plain.versionMin(),
@@ -95,7 +96,7 @@ final class Handshake extends RoleHandler {
         return hello;
     }
 
-    /** Returns the answer, once the handshake is done; null before. */
+    /** Returns the answer; null before the end of the handshake. */
     Message.HelloAck ack() {
         return ack;
     }

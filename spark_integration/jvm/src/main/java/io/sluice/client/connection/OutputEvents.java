@@ -2,10 +2,7 @@ package io.sluice.client.connection;
 
 import io.sluice.client.wire.Message;
 
-/**
- * Hears what a TaskManager tells a driver of the application's map outputs; ignores it if nothing
- * else is said.
- */
+/** Receives events of the application's map outputs; ignores them by default. */
 public interface OutputEvents {
     /** Called with map outputs that the TaskManager has lost. */
     default void lost(Message.OutputsLost outputs) {}
@@ -13,9 +10,6 @@ public interface OutputEvents {
     /** Called with map outputs of which the TaskManager has copies. */
     default void held(Message.OutputsHeld outputs) {}
 
-    /**
-     * Called with map outputs that are at another TaskManager from now on. The TaskManager gives
-     * them up after the return.
-     */
+    /** Called with map outputs that have moved. The TaskManager removes them after the return. */
     default void moved(Message.OutputsMoved outputs) {}
 }

@@ -13,23 +13,19 @@ import java.util.Deque;
 import java.util.IdentityHashMap;
 
 /**
- * A file of a TaskManager on this host that both sides map, cut into slots of one region buffer
- * each.
- *
- * <p>The TaskManager deletes the file when no connection is attached to it any more; the slots stay
- * valid memory until they are unreachable. Thread safe.
+ * A file of a TaskManager on this host that both sides map, divided into slots for region buffers.
+ * The TaskManager deletes the file when no connection is attached to it; the slots stay valid
+ * memory. Thread safe.
  */
 public final class RegionArea {
     private final String token;
     private final Endpoint endpoint;
     private final int slotBytes;
 
-    /**
-     * By identity, because buffers with the same content are equal. Not changed after it is filled.
-     */
+    /** By identity, because buffers with the same content are equal. */
     private final IdentityHashMap<ByteBuffer, Integer> slots = new IdentityHashMap<>();
 
-    /** Last in, first out: memory that was used recently is warm. */
+    /** Last in, first out: recently used memory is warm. */
     private final Deque<ByteBuffer> free = new ArrayDeque<>();
 
     private final BitSet taken = new BitSet();
@@ -59,14 +55,11 @@ public final class RegionArea {
             // Mapping beyond the end of a file would enlarge it.
             if (file.size() != sizeBytes || sizeBytes < slotBytes) {
                 throw new IOException(
-                        "it has "
-                                + file.size()
-                                + " bytes instead of "
-                                + sizeBytes
-                                + ", and a slot takes "
-                                + slotBytes);
+                        String.format(
+                                "it has %d bytes instead of %d, and a slot takes %d",
+                                file.size(), sizeBytes, slotBytes));
             }
-            // One mapping for each slot: a single one could not exceed 2 GiB.
+            // One mapping for each slot: a mapping is limited to 2 GiB.
             for (long offset = 0; offset + slotBytes <= sizeBytes; offset += slotBytes) {
                 area.add(file.map(FileChannel.MapMode.READ_WRITE, offset, slotBytes));
             }

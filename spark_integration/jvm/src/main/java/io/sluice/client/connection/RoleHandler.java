@@ -7,10 +7,7 @@ import io.sluice.client.wire.FrameHandler;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 
-/**
- * Handles the messages of connections in one role. Refuses data and events, which only consumers
- * request; they override this.
- */
+/** Handles the messages of one role. Rejects data and events; consumers override this. */
 public abstract class RoleHandler implements FrameHandler {
     private final String where;
 

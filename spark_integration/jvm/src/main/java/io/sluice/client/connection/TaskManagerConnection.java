@@ -15,15 +15,13 @@ import java.nio.channels.Selector;
 import java.nio.channels.UnresolvedAddressException;
 
 /**
- * A connection to a TaskManager, driven by the thread that uses it.
- *
- * <p>An interrupt of the thread does not close the socket; it ends the wait with {@link
- * ClientException.Interrupted}. After any exception except a {@link ClientException.Remote} that
- * names a channel, the connection must be closed. Not thread safe, except {@link #cancel} and
+ * A connection to a TaskManager, driven by the thread that uses it. An interrupt ends its wait with
+ * {@link ClientException.Interrupted}. After any exception except a {@link ClientException.Remote}
+ * that names a channel, the connection must be closed. Not thread safe, except {@link #cancel} and
  * {@link #wake}.
  */
 public final class TaskManagerConnection implements AutoCloseable {
-    /** Largest number of a partition, gate or channel; 0 follows. */
+    /** Maximum number of a partition, gate or channel; 0 follows. */
     public static final long MAX_NUMBER = 0x7FFF_FFFFL;
 
     private final ClientOptions options;
@@ -59,8 +57,7 @@ public final class TaskManagerConnection implements AutoCloseable {
     /**
      * Connects and does the handshake, as above.
      *
-     * @param next takes the messages that follow the handshake, which may arrive together with it;
-     *     null to drop them
+     * @param next handles the messages that follow the handshake; null to drop them
      */
     static TaskManagerConnection connect(
             Endpoint endpoint, ClientOptions options, int role, FrameHandler next)
@@ -72,7 +69,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             connection.shakeHands(next);
             return connection;
         } catch (IOException | RuntimeException e) {
-            // NIO reports an unresolved host name as a RuntimeException.
+            // NIO throws a RuntimeException for an unresolved host name.
             if (connection != null) {
                 connection.close();
             }
@@ -84,10 +81,10 @@ public final class TaskManagerConnection implements AutoCloseable {
         }
     }
 
-    /** Returns the reason of a failure; NIO gives none for an unknown host name. */
+    /** Returns the reason of a failure. */
     private static String reason(Exception failure) {
         if (failure instanceof UnresolvedAddressException) {
-            return "no host of this name is known";
+            return "the host name is unknown";
         }
         return failure.getMessage() == null
                 ? failure.getClass().getSimpleName()
@@ -167,27 +164,18 @@ public final class TaskManagerConnection implements AutoCloseable {
         return (ack.features() & feature) != 0;
     }
 
-    /**
-     * Returns the TaskManager's segment size, which is the largest payload unless a larger one was
-     * agreed.
-     */
+    /** Returns the TaskManager's segment size, the maximum payload without large payloads. */
     public int segmentBytes() {
         return (int) ack.segmentSizeBytes();
     }
 
-    /**
-     * Returns the next number for a partition, gate or channel; it is not in use on this
-     * connection.
-     */
+    /** Returns an unused number for a partition, gate or channel. */
     public long nextNumber() {
         nextNumber = (nextNumber + 1) & MAX_NUMBER;
         return nextNumber;
     }
 
-    /**
-     * Returns the region area that is attached to this connection, or null. It stays attached while
-     * the connection is idle.
-     */
+    /** Returns the region area attached to this connection, also while it is idle; or null. */
     public RegionArea regionArea() {
         return regionArea;
     }
@@ -196,7 +184,7 @@ public final class TaskManagerConnection implements AutoCloseable {
         regionArea = area;
     }
 
-    /** Returns the waits of this connection, which send and dispatch until a condition holds. */
+    /** Returns the methods that send and dispatch until a condition holds. */
     public ConnectionWaits waits() {
         return waits;
     }
@@ -210,15 +198,12 @@ public final class TaskManagerConnection implements AutoCloseable {
         this.handler = handler;
     }
 
-    /** Ends another thread's wait on this connection, which must be closed after that. */
+    /** Ends another thread's wait. The connection must then be closed. */
     public void cancel() {
         socket.cancel();
     }
 
-    /**
-     * Ends another thread's pause in {@link ConnectionWaits#awaitPatiently}, which then checks its
-     * condition again.
-     */
+    /** Makes {@link ConnectionWaits#awaitWhileAlive} on another thread check its condition. */
     public void wake() {
         socket.wake();
     }
@@ -231,8 +216,7 @@ public final class TaskManagerConnection implements AutoCloseable {
     }
 
     /**
-     * Sends a message with its payload; returns when {@code payload} has been taken and the caller
-     * may change it.
+     * Sends a message with its payload; returns when the caller may change {@code payload}.
      *
      * @param payload a direct buffer; its position is moved to its limit
      */
@@ -240,16 +224,13 @@ public final class TaskManagerConnection implements AutoCloseable {
         socket.writer().send(message, payload, waits);
     }
 
-    /**
-     * Sends a message if that is possible at once, even on an interrupted thread. The connection
-     * must be closed after that.
-     */
+    /** Sends a message if possible at once, even on an interrupted thread, before the close. */
     public void sendLast(Message message) {
         if (socket.isOpen() && socket.writer().takeAlone(message)) {
             try {
                 socket.write();
             } catch (IOException e) {
-                // The end of the connection tells the TaskManager.
+                // The TaskManager notices the end of the connection.
             }
         }
     }
@@ -260,10 +241,7 @@ public final class TaskManagerConnection implements AutoCloseable {
         socket.write();
     }
 
-    /**
-     * Sends everything buffered; waits for the socket to take it, and dispatches received frames
-     * meanwhile.
-     */
+    /** Sends everything buffered, and dispatches received frames meanwhile. */
     public void flush() throws IOException {
         waits.await(socket::isFlushed);
     }
@@ -276,15 +254,12 @@ public final class TaskManagerConnection implements AutoCloseable {
         }
     }
 
-    /** Returns a key of a selector that tells when something arrives. */
+    /** Registers the connection for reads with a selector. */
     SelectionKey register(Selector selector, Object attachment) throws IOException {
         return socket.register(selector, attachment);
     }
 
-    /**
-     * Returns whether an idle connection can be used again: the peer is there, and nothing
-     * unexpected arrived.
-     */
+    /** Returns whether an idle connection can be used again. */
     boolean isReusable() {
         try {
             setHandler(null);
@@ -302,12 +277,12 @@ public final class TaskManagerConnection implements AutoCloseable {
         socket.close();
     }
 
-    /** Answers messages about the connection itself and passes on all others. */
+    /** Handles messages about the connection itself and forwards all others. */
     private final class Dispatcher implements FrameHandler {
         @Override
         public void onMessage(Message message) throws IOException {
             if (message instanceof Message.Ping ping) {
-                // write() sends it: a frame may be half written here.
+                // Sent by write(), because a frame may be half written here.
                 socket.writer().pong(ping.nonce());
             } else if (message instanceof Message.ErrorResponse response
                     && response.channel() == null) {
@@ -320,7 +295,7 @@ public final class TaskManagerConnection implements AutoCloseable {
             } else if (handler != null) {
                 handler.onMessage(message);
             }
-            // Without a handler the connection is idle; late answers for its last user are dropped.
+            // Without a handler, late answers for the last user are dropped.
         }
 
         @Override

@@ -2,10 +2,7 @@ package io.sluice.client.gate;
 
 import io.sluice.client.wire.Blocks;
 
-/**
- * A verified block. Its stored bytes are {@code bytes[offset .. offset + length)}, valid until the
- * next read.
- */
+/** A verified block, {@code bytes[offset .. offset + length)}, valid until the next read. */
 final class Block {
     long mapAttemptId;
     int subpartition;

@@ -4,12 +4,8 @@ import java.io.IOException;
 import java.io.InputStream;
 
 /**
- * Reads one stream of a map attempt and partition while it arrives.
- *
- * <p>Each block is verified before its bytes are returned. A partition of a map attempt may have
- * several streams, each of which can be decoded by itself.
- *
- * <p>A stream is valid until the gate is asked for the next one.
+ * Reads one stream of a (map attempt, partition), which may have several streams that are decoded
+ * separately. Each block is verified before its bytes are returned. Valid until the next stream.
  */
 public final class BlockStream extends InputStream {
     private final InputGate gate;
@@ -32,7 +28,7 @@ public final class BlockStream extends InputStream {
         return channel;
     }
 
-    /** Continues the stream on the channel that took the place of the lost one. */
+    /** Continues the stream on another channel. */
     void continueOn(InputChannel other) {
         channel = other;
     }
@@ -46,15 +42,12 @@ public final class BlockStream extends InputStream {
         return block.subpartition;
     }
 
-    /** Returns whether no other stream of this (map attempt, partition) came before. */
+    /** Returns whether this is the first stream of its (map attempt, partition). */
     public boolean beginsPartition() {
         return beginsPartition;
     }
 
-    /**
-     * Returns whether the stream has no bytes and only ends its partition; no decoder is needed
-     * then.
-     */
+    /** Returns whether the stream has no bytes and only ends its partition. */
     boolean isEmpty() {
         return block.length == 0;
     }
@@ -86,13 +79,12 @@ public final class BlockStream extends InputStream {
         return n;
     }
 
-    /** Returns the number of bytes that can be read without waiting. */
     @Override
     public int available() {
         return limit - position;
     }
 
-    /** Reads to the end of the stream, so that its last block is verified. */
+    /** Reads and verifies the rest of the stream. */
     void drain() throws IOException {
         position = limit;
         while (nextBlock()) {

@@ -9,8 +9,8 @@ import java.io.IOException;
 import java.util.ArrayDeque;
 
 /**
- * Receives the answer to one request of a gate to a source: keeps the buffers in order, and returns
- * credit for each buffer that is used up. Subclasses interpret the bytes.
+ * Queues the buffers of one source, and returns credit for each buffer that is consumed. Subclasses
+ * interpret the bytes.
  */
 abstract class ConsumerChannel {
     private final int announceAt;
@@ -26,10 +26,10 @@ abstract class ConsumerChannel {
     private boolean ended;
     private boolean released;
 
-    /** The buffer that is being read, or null. */
+    /** The buffer being read, or null. */
     Chunk head;
 
-    /** The reason why nothing more comes, or null. */
+    /** Why the source failed, or null. */
     SourceFailure failure;
 
     ConsumerChannel(int credit) {
@@ -38,23 +38,20 @@ abstract class ConsumerChannel {
 
     abstract Source source();
 
-    /**
-     * Makes the failure of this source; {@code mapAttemptId} is null if no single attempt is to
-     * blame.
-     */
+    /** Makes a failure of this source; {@code mapAttemptId} is null if several are affected. */
     abstract SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause);
 
-    /** Called when data, the end, or a failure has arrived. */
-    void arrived() throws SourceFailure {}
+    /** Called after data, the end, or a failure has arrived. */
+    void onArrival() throws SourceFailure {}
 
-    /** Remembers the connection and the number under which the channel is requested. */
-    final void asked(TaskManagerConnection connection, long number) {
+    /** Records on which connection and under which number the channel is requested. */
+    final void requested(TaskManagerConnection connection, long number) {
         this.connection = connection;
         this.number = number;
         this.local = source().taskManagerId().equals(connection.taskManager().taskManagerId());
     }
 
-    final boolean isAsked() {
+    final boolean isRequested() {
         return connection != null;
     }
 
@@ -74,18 +71,12 @@ abstract class ConsumerChannel {
         return !queue.isEmpty() || (head != null && head.remaining() > 0);
     }
 
-    /**
-     * Returns whether the end has arrived, after which the channel no longer depends on the
-     * connection.
-     */
+    /** Returns whether the end has arrived: the channel no longer needs the connection. */
     final boolean isReceived() {
         return ended;
     }
 
-    /**
-     * Returns whether nothing follows the buffers in the queue, because the end or a failure has
-     * arrived.
-     */
+    /** Returns whether the end or a failure has arrived. */
     final boolean hasEnded() {
         return ended || failure != null;
     }
@@ -97,7 +88,7 @@ abstract class ConsumerChannel {
             receivedBytes += payload.length;
             receivedBuffers++;
             queue.add(payload);
-            arrived();
+            onArrival();
         } else {
             connection.options().chunks().recycle(payload);
         }
@@ -110,18 +101,15 @@ abstract class ConsumerChannel {
         }
         if (event.totalBytes() == receivedBytes && event.totalBuffers() == receivedBuffers) {
             ended = true;
-            arrived();
+            onArrival();
             return;
         }
         fail(
                 null,
                 ErrorCode.END_OF_PARTITION_MISMATCH,
-                ("received "
-                                + receivedBytes
-                                + " bytes in "
-                                + receivedBuffers
-                                + " buffers, announced ")
-                        + (event.totalBytes() + " in " + event.totalBuffers()),
+                String.format(
+                        "received %d bytes in %d buffers, announced %d in %d",
+                        receivedBytes, receivedBuffers, event.totalBytes(), event.totalBuffers()),
                 null);
     }
 
@@ -136,7 +124,7 @@ abstract class ConsumerChannel {
     private void fail(Long mapAttemptId, ErrorCode code, String what, Throwable cause)
             throws SourceFailure {
         failure = failure(mapAttemptId, code, what, cause);
-        arrived();
+        onArrival();
     }
 
     private boolean isNext(Message.BufferResponse response) throws SourceFailure {
@@ -165,7 +153,7 @@ abstract class ConsumerChannel {
         return head != null;
     }
 
-    /** Turns a head that is used up into credit; returns whether it was used up. */
+    /** Recycles a consumed head and returns its credit; returns whether it was consumed. */
     final boolean releaseHead() throws IOException {
         if (head == null || head.remaining() > 0) {
             return false;
@@ -182,7 +170,7 @@ abstract class ConsumerChannel {
         return true;
     }
 
-    /** Recycles all buffers, read or unread, and from now on those that still arrive. */
+    /** Recycles all buffers, and those that still arrive. */
     final void release() {
         released = true;
         if (connection == null) {

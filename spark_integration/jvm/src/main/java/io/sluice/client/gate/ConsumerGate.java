@@ -7,17 +7,16 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * Manages the connection, the counts and the end of a gate, whatever it reads.
- *
- * <p>One thread reads. Another thread may call {@link #close}, which ends the reader's wait.
+ * Base of gates: connection, counters and close. One thread reads; another thread may call {@link
+ * #close}, which ends the reader's wait.
  *
  * @param <T> the unit that is read at a time
  */
-abstract class ConsumerGate<T> implements AutoCloseable {
+public abstract class ConsumerGate<T> implements AutoCloseable {
     private final long shuffleId;
     private final int startSubpartition;
     private final int endSubpartition;
-    private final Consumer<TaskManagerConnection> giveBack;
+    private final Consumer<TaskManagerConnection> release;
 
     final int credit;
     ConsumerLeg leg;
@@ -33,21 +32,21 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     private volatile Thread owner;
 
     /**
-     * @param endSubpartition first partition behind the range
-     * @param credit buffers that each channel may have under way
-     * @param giveBack takes a connection on which nothing is under way
+     * @param endSubpartition exclusive end of the range
+     * @param credit buffers in flight to each channel
+     * @param release takes back a clean connection
      */
     ConsumerGate(
             long shuffleId,
             int startSubpartition,
             int endSubpartition,
             int credit,
-            Consumer<TaskManagerConnection> giveBack) {
+            Consumer<TaskManagerConnection> release) {
         this.shuffleId = shuffleId;
         this.startSubpartition = startSubpartition;
         this.endSubpartition = endSubpartition;
         this.credit = credit;
-        this.giveBack = giveBack;
+        this.release = release;
     }
 
     /** Returns the channels that may hold buffers. */
@@ -58,21 +57,21 @@ abstract class ConsumerGate<T> implements AutoCloseable {
 
     // ---- opening
 
-    /** Uses a leased connection, which the gate gives back or closes in the end. */
+    /** Uses a leased connection, which {@link #close} releases or closes. */
     final void use(TaskManagerConnection connection) throws IOException {
         if (cancelled) {
-            giveBack.accept(connection);
+            release.accept(connection);
             throw closedMeanwhile();
         }
         leg = new ConsumerLeg(connection, shuffleId, startSubpartition, endSubpartition, credit);
         inUse = connection;
     }
 
-    /** Requests the first channels; closes the gate if that fails. */
+    /** Requests all channels; closes the gate on failure. */
     final void open() throws IOException {
         openChannels = channels().size();
         try {
-            askFirst();
+            requestFirst();
         } catch (IOException | RuntimeException e) {
             failed = true;
             finish(true);
@@ -81,8 +80,8 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     }
 
     /** Requests all channels. */
-    void askFirst() throws IOException {
-        leg.ask(channels());
+    void requestFirst() throws IOException {
+        leg.request(channels());
     }
 
     // ---- reading
@@ -90,10 +89,9 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     /**
      * Waits for the next unit and returns it.
      *
-     * @return null at the end; the gate is closed then
-     * @throws SourceFailure if a source failed for good
-     * @throws ClientException if the connection to the own TaskManager failed and no other can
-     *     replace it
+     * @return null at the end, when the gate has closed itself
+     * @throws SourceFailure if a source failed
+     * @throws ClientException if no TaskManager can be read through
      */
     public T next() throws IOException {
         owner = Thread.currentThread();
@@ -125,7 +123,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
 
     /** Returns the nanoseconds this gate has waited so far. */
     public final synchronized long waitedNanos() {
-        // After the connection is given back, its waits belong to other tasks.
+        // After the release of the connection, its waits belong to other tasks.
         return waitedBefore + (done ? 0 : leg.waitedNanos());
     }
 
@@ -151,12 +149,12 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         return owner == null;
     }
 
-    /** Returns whether the calling thread is the one that reads. */
+    /** Returns whether the calling thread reads the gate. */
     public final boolean isReadByCaller() {
         return owner == Thread.currentThread();
     }
 
-    /** Closes the connection; another one will replace it. */
+    /** Closes the connection, to be replaced by another one. */
     final void drop() {
         waitedBefore += leg.waitedNanos();
         addBytes();
@@ -164,8 +162,8 @@ abstract class ConsumerGate<T> implements AutoCloseable {
     }
 
     /**
-     * Ends the gate; idempotent. The connection goes back to the pool if all data has arrived or
-     * the TaskManager confirms the end; otherwise it is closed.
+     * Closes the gate; idempotent. The connection returns to the pool if all data has arrived or
+     * the TaskManager confirms the close.
      */
     @Override
     public final void close() {
@@ -174,7 +172,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
         boolean own = isIdle() || isReadByCaller();
         if (!own) {
-            // The reader may be waiting with the lock held.
+            // The reader may wait while it holds the lock.
             cancelled = true;
             inUse.cancel();
         }
@@ -184,15 +182,11 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         }
     }
 
-    /** Recycles all buffers that the gate holds. */
     void recycleBuffers() {
         channels().forEach(ConsumerChannel::release);
     }
 
-    /**
-     * Ends the gate. Buffers are not recycled if another thread may still look at the bytes it read
-     * last.
-     */
+    /** Ends the gate. Buffers are not recycled while another thread may still read them. */
     private void finish(boolean recycle) {
         if (done) {
             return;
@@ -205,7 +199,7 @@ abstract class ConsumerGate<T> implements AutoCloseable {
         addBytes();
         done = true;
         if (clean) {
-            giveBack.accept(leg.connection());
+            release.accept(leg.connection());
         } else {
             leg.connection().close();
         }

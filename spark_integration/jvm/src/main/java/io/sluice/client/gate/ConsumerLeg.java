@@ -13,10 +13,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
 
-/**
- * Runs the channels of a gate on one connection. To the TaskManager, the first channels are one
- * gate, and each later request opens another.
- */
+/** Runs the channels of a gate on one connection. On the wire, each request opens a gate. */
 final class ConsumerLeg extends RoleHandler {
     private final TaskManagerConnection connection;
     private final long shuffleId;
@@ -25,10 +22,7 @@ final class ConsumerLeg extends RoleHandler {
     private final int credit;
     private final long waitedBefore;
 
-    /**
-     * All channels ever requested, by their consecutive numbers; null where the number belongs to a
-     * gate. Data for a cancelled channel may still arrive.
-     */
+    /** All channels so far by number, cancelled ones included; null for the number of a gate. */
     private final List<ConsumerChannel> channels = new ArrayList<>();
 
     private final Set<Long> openGates = new HashSet<>();
@@ -59,16 +53,15 @@ final class ConsumerLeg extends RoleHandler {
         return connection;
     }
 
-    /** Requests channels, if there are any. */
-    void ask(List<? extends ConsumerChannel> asked) throws IOException {
-        if (asked.isEmpty()) {
+    void request(List<? extends ConsumerChannel> requested) throws IOException {
+        if (requested.isEmpty()) {
             return;
         }
         long gate = number(null);
         List<Message.GateChannel> requests = new ArrayList<>();
-        for (ConsumerChannel channel : asked) {
+        for (ConsumerChannel channel : requested) {
             long number = number(channel);
-            channel.asked(connection, number);
+            channel.requested(connection, number);
             Source source = channel.source();
             requests.add(
                     new Message.GateChannel(
@@ -94,11 +87,11 @@ final class ConsumerLeg extends RoleHandler {
         return number;
     }
 
-    /** Cancels a channel; another one will replace it. */
-    void retire(ConsumerChannel channel) throws IOException {
+    /** Cancels a channel that has been replaced. */
+    void cancel(ConsumerChannel channel) throws IOException {
         channel.release();
         if (channel.isOn(connection) && !channel.isReceived()) {
-            // Has no effect on a channel that has already failed there.
+            // No effect if the channel has failed at the TaskManager.
             connection.send(new Message.CancelPartitionRequest(channel.number()));
         }
     }
@@ -106,7 +99,7 @@ final class ConsumerLeg extends RoleHandler {
     /**
      * Waits until {@code done}.
      *
-     * @param wakeAtNanos latest time of the return, as {@link System#nanoTime}
+     * @param wakeAtNanos latest return, as {@link System#nanoTime}
      */
     void await(BooleanSupplier done, long wakeAtNanos) throws IOException {
         connection
@@ -115,11 +108,11 @@ final class ConsumerLeg extends RoleHandler {
         checkGate();
     }
 
-    /** Waits until {@code done}, as long as the own TaskManager gives signs of life. */
-    void awaitPatiently(BooleanSupplier done) throws IOException {
+    /** Waits until {@code done} while the own TaskManager answers pings. */
+    void awaitWhileAlive(BooleanSupplier done) throws IOException {
         connection
                 .waits()
-                .awaitPatiently(
+                .awaitWhileAlive(
                         () -> done.getAsBoolean() || gateError != null,
                         () -> Long.MAX_VALUE,
                         "records of running tasks");
@@ -132,10 +125,7 @@ final class ConsumerLeg extends RoleHandler {
         }
     }
 
-    /**
-     * Returns whether the TaskManager answers a ping within the deadline of a connect, even if it
-     * has no data.
-     */
+    /** Returns whether the TaskManager answers a ping within the connect timeout. */
     boolean isAlive() {
         try {
             ponged = false;
@@ -147,10 +137,7 @@ final class ConsumerLeg extends RoleHandler {
         }
     }
 
-    /**
-     * Returns the nanoseconds waited so far; must not be called after the connection was given
-     * back.
-     */
+    /** Returns the nanoseconds waited so far. Not valid after the release of the connection. */
     long waitedNanos() {
         return connection.waitedNanos() - waitedBefore;
     }
@@ -164,10 +151,8 @@ final class ConsumerLeg extends RoleHandler {
     }
 
     /**
-     * Closes the gates; returns whether the connection is clean and can serve another task.
-     *
-     * <p>If all data has arrived, this does not wait for the answer. The answer then reaches an
-     * idle connection or the leg of the next task, and both ignore it.
+     * Closes the gates; returns whether another task can use the connection. If all data has
+     * arrived, it does not wait for the answer, which the next user of the connection ignores.
      */
     boolean close() {
         try {
@@ -181,7 +166,7 @@ final class ConsumerLeg extends RoleHandler {
             }
             return gateError == null;
         } catch (IOException e) {
-            // The connection is closed, and closes the gates too.
+            // The caller closes the connection, which closes the gates.
             return false;
         }
     }
@@ -195,10 +180,7 @@ final class ConsumerLeg extends RoleHandler {
         return true;
     }
 
-    /**
-     * Returns whether a number belongs to the previous task, which did not wait for its gates to be
-     * closed. The numbers of a connection increase.
-     */
+    /** Returns whether a number, which always increases, belongs to the previous task. */
     private boolean isOfTaskBefore(long number) {
         return (number - firstNumber & TaskManagerConnection.MAX_NUMBER)
                 > TaskManagerConnection.MAX_NUMBER / 2;

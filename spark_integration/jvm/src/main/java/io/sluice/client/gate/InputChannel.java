@@ -5,34 +5,29 @@ import io.sluice.client.wire.ErrorCode;
 import java.io.IOException;
 import java.util.zip.CRC32C;
 
-/**
- * A channel of an input gate, whose buffers are cut into blocks when they are read. A failure is
- * reported only after everything that arrived before it has been read.
- */
+/** A channel of an input gate. A failure is reported after the data that arrived before it. */
 final class InputChannel extends ConsumerChannel {
     private final SourceProgress progress;
     private final byte[] header = new byte[Blocks.HEADER_BYTES];
     private final CRC32C checksum = new CRC32C();
-    private final long askAtNanos;
+    private final long requestAtNanos;
 
     private long bytesToSkip;
     private boolean complete;
     private boolean lost;
 
     /**
-     * Makes a channel that is requested later.
-     *
-     * @param askAtNanos when to request it, as {@link System#nanoTime}
+     * @param requestAtNanos when to request the channel, as {@link System#nanoTime}
      */
-    InputChannel(SourceProgress progress, int credit, long askAtNanos) {
+    InputChannel(SourceProgress progress, int credit, long requestAtNanos) {
         super(credit);
         this.progress = progress;
         this.bytesToSkip = progress.attemptBytes();
-        this.askAtNanos = askAtNanos;
+        this.requestAtNanos = requestAtNanos;
     }
 
-    long askAtNanos() {
-        return askAtNanos;
+    long requestAtNanos() {
+        return requestAtNanos;
     }
 
     SourceProgress progress() {
@@ -49,7 +44,7 @@ final class InputChannel extends ConsumerChannel {
         return progress.failure(mapAttemptId, code, what, cause);
     }
 
-    /** Returns whether the reader has work here: data, an end to check, or a failure to report. */
+    /** Returns whether there is data to read, an end to check, or a failure to report. */
     boolean isReady() {
         return hasData() || (hasEnded() && !complete);
     }
@@ -58,16 +53,13 @@ final class InputChannel extends ConsumerChannel {
         return complete;
     }
 
-    /** Returns whether the data that is read next has to be read before that of {@code other}. */
+    /** Returns whether the next map output comes before that of {@code other}. */
     boolean isBefore(InputChannel other) {
         return progress.nextMapIndex() < other.progress.nextMapIndex();
     }
 
-    /**
-     * Returns whether the data of both channels have an order: they are, or were at first, at one
-     * TaskManager.
-     */
-    boolean isTwinOf(InputChannel other) {
+    /** Returns whether both have, or had at first, one TaskManager, so that they have an order. */
+    boolean sharesTaskManagerWith(InputChannel other) {
         return source().taskManagerId().equals(other.source().taskManagerId())
                 || progress.firstTaskManagerId().equals(other.progress.firstTaskManagerId());
     }
@@ -76,8 +68,8 @@ final class InputChannel extends ConsumerChannel {
         return hasEnded() && !hasData();
     }
 
-    /** Marks the connection as lost; the data that has arrived can still be read. */
-    void lose(IOException cause) {
+    /** Records that the connection is lost. Data that has arrived can still be read. */
+    void markLost(IOException cause) {
         if (!hasEnded()) {
             lost = true;
             failure = progress.failure(null, ErrorCode.CONNECTION_LOST, cause.getMessage(), cause);
@@ -90,7 +82,7 @@ final class InputChannel extends ConsumerChannel {
 
     // ---- reading
 
-    /** Reads and verifies the next block; its bytes are valid until the next call. */
+    /** Reads and verifies the next block, whose bytes are valid until the next call. */
     void readBlock(Block block, InputGate gate) throws IOException {
         skip(gate);
         parseHeader(block, gate);
@@ -130,13 +122,9 @@ final class InputChannel extends ConsumerChannel {
                 || (block.isEnd() && !block.isLast())) {
             throw progress.corrupt(
                     block,
-                    "a block header is invalid (length "
-                            + block.length
-                            + ", codec "
-                            + header[Blocks.CODEC]
-                            + ", flags "
-                            + block.flags
-                            + ")");
+                    String.format(
+                            "a block header is invalid (length %d, codec %d, flags %d)",
+                            block.length, header[Blocks.CODEC], block.flags));
         }
     }
 
@@ -180,12 +168,12 @@ final class InputChannel extends ConsumerChannel {
                     throw failure;
                 }
                 if (isReceived()) {
-                    // This throws if it knows which part is missing.
+                    // Throws a more precise failure if a whole block is missing.
                     progress.complete();
                     throw progress.failure(
                             progress.attemptId(),
                             ErrorCode.STORAGE_CORRUPT,
-                            "the data end inside a block",
+                            "the data ends inside a block",
                             null);
                 }
                 gate.awaitData(this);

@@ -2,9 +2,7 @@ package io.sluice.client.gate;
 
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Absences;
-import io.sluice.client.failover.Patience;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.wire.Blocks;
 import io.sluice.client.wire.Chunk;
 import io.sluice.client.wire.ChunkPool;
@@ -21,47 +19,41 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The consumer leg of one task: one channel for each source, read stream by stream.
+ * Reads the stored map outputs of one task, with a channel for each source, stream by stream.
  *
  * <p>A TaskManager sends map outputs in the order of the request, which is that of the map tasks.
- * Between two streams the gate takes any channel that has data, so no TaskManager waits for
- * another; or, in map order, the channel with the next map output of all. Inside a stream it stays
- * with that channel. Buffers that arrive on the other channels stay in their queues, which are
- * bounded by their credit: each channel has its own, so that the one that is waited for can go on.
+ * Between two streams the gate takes any channel that has data or, in map order, the channel with
+ * the next map output. The credit of each channel bounds its queue.
  *
- * <p>The gate recovers where it can and continues behind the last verified block: it requests the
- * rest of a source once more after a damaged block, at another TaskManager if one has it ({@link
- * PlaceDirectory}), and for a limited time while the TaskManager of a source, or the own one, is
- * out of reach ({@link SourceRetries}). It begins at another TaskManager if that of a source was
- * out of reach for another gate just before ({@link Absences}).
+ * <p>After a failure the gate continues behind the last verified block. It requests damaged data
+ * once more, reads replicas ({@link ReplicaFailover}), and reconnects until a deadline ({@link
+ * SourceRetries}).
  */
 public final class InputGate extends ConsumerGate<BlockStream> {
     private static final Logger LOG = LoggerFactory.getLogger(InputGate.class);
 
     private final ConnectionSource connections;
-    private final OtherPlaces elsewhere;
+    private final ReplicaFailover failover;
     private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
 
-    /** Holds a block that spans several buffers; null before the first such block. */
+    /** Memory for blocks that span several buffers; null before the first one. */
     private Chunk blockBuffer;
 
     private BlockStream stream;
-    private Patience patience;
+    private RetryDeadline deadline;
     private int nextChannel;
-    private int unasked;
+    private int unrequested;
 
-    /** Whether some channels have an order that no TaskManager keeps between them. */
-    private boolean hasTwins;
+    /** Whether several channels have one TaskManager, so that the gate has to order them. */
+    private boolean sharesTaskManagers;
 
     /**
      * Opens the gate.
      *
-     * @param connections gives the gate a connection, and another one when that is lost
-     * @param startSubpartition first partition of the range
-     * @param endSubpartition first partition behind the range
-     * @param credit buffers that each channel may have under way
-     * @param inMapOrder whether to read the sources together in map order, not only each of them
+     * @param endSubpartition exclusive end of the range
+     * @param credit buffers in flight to each channel
+     * @param inMapOrder whether to read all sources together in map order
      */
     public InputGate(
             ConnectionSource connections,
@@ -72,18 +64,18 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             boolean inMapOrder,
             List<Source> sources)
             throws IOException {
-        super(shuffleId, startSubpartition, endSubpartition, credit, connections::giveBack);
+        super(shuffleId, startSubpartition, endSubpartition, credit, connections::release);
         this.connections = connections;
-        this.elsewhere = new OtherPlaces(connections, shuffleId, credit);
+        this.failover = new ReplicaFailover(connections, shuffleId, credit);
         this.inMapOrder = inMapOrder;
         long now = System.nanoTime();
         for (Source source : sources) {
             SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
             SourceProgress progress =
                     new SourceProgress(source, startSubpartition, endSubpartition, retries);
-            channels.addAll(elsewhere.first(progress, now));
+            channels.addAll(failover.first(progress, now));
         }
-        lookForTwins();
+        detectSharedTaskManagers();
         connect();
         open();
     }
@@ -93,10 +85,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return channels;
     }
 
-    /**
-     * Finds the next stream on any channel that has data; skips the rest of the previous stream,
-     * and checks it.
-     */
+    /** Verifies the rest of the previous stream, and opens the next one. */
     @Override
     BlockStream find() throws IOException {
         if (stream != null) {
@@ -138,8 +127,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         for (int i = 0; i < n; i++) {
             int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
             InputChannel channel = channels.get(index);
-            if (channel.isReady() && !(hasTwins && hasEarlierTwin(channel))) {
-                // Round robin: the next search begins behind this channel.
+            if (channel.isReady()
+                    && !(sharesTaskManagers && hasEarlierOnSameTaskManager(channel))) {
+                // Round robin: the next search starts after this channel.
                 nextChannel = index + 1 < n ? index + 1 : 0;
                 return channel;
             }
@@ -147,7 +137,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return null;
     }
 
-    /** Returns the channel with the first unread map output; null if nothing is left. */
+    /** Returns the channel with the first unread map output; null after the last one. */
     private InputChannel first() {
         InputChannel first = null;
         for (InputChannel channel : channels) {
@@ -158,27 +148,28 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return first;
     }
 
-    private boolean hasEarlierTwin(InputChannel channel) {
+    private boolean hasEarlierOnSameTaskManager(InputChannel channel) {
         for (InputChannel other : channels) {
-            if (other.isBefore(channel) && other.isTwinOf(channel)) {
+            if (other.isBefore(channel) && other.sharesTaskManagerWith(channel)) {
                 return true;
             }
         }
         return false;
     }
 
-    /** Called when channels were added. */
-    private void lookForTwins() {
+    /** Called after channels were added. */
+    private void detectSharedTaskManagers() {
         Set<String> taskManagers = new HashSet<>();
         Set<String> firstTaskManagers = new HashSet<>();
         for (InputChannel channel : channels) {
             taskManagers.add(channel.source().taskManagerId());
             firstTaskManagers.add(channel.progress().firstTaskManagerId());
         }
-        hasTwins = Math.min(taskManagers.size(), firstTaskManagers.size()) < channels.size();
+        sharesTaskManagers =
+                Math.min(taskManagers.size(), firstTaskManagers.size()) < channels.size();
     }
 
-    /** Reads the next block of a stream; waits for it, and recovers if its channel fails. */
+    /** Reads the next block of a stream; recovers if its channel fails. */
     synchronized void readBlock(BlockStream reader, Block block) throws IOException {
         while (true) {
             if (done) {
@@ -205,14 +196,14 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         await(() -> channel.hasData() || channel.hasEnded());
     }
 
-    /** Waits, and meanwhile requests those channels whose time has come. */
+    /** Waits, and requests the channels that become due. */
     private void await(BooleanSupplier ready) throws IOException {
         while (!ready.getAsBoolean()) {
-            leg.await(ready, ask());
+            leg.await(ready, requestDue());
         }
     }
 
-    /** Returns memory for a block of the given length; the previous block is no longer needed. */
+    /** Returns memory for a block, which may be that of the previous block. */
     byte[] blockBuffer(int length) {
         if (blockBuffer == null || blockBuffer.bytes.length < length) {
             recycleBlockBuffer();
@@ -239,16 +230,13 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return leg.connection().options().chunks();
     }
 
-    // ---- requests, and requests again
+    // ---- requests and recovery
 
-    /**
-     * Requests all channels. An idle connection can be lost without a sign; the gate recovers as if
-     * it were lost later.
-     */
+    /** Requests all channels; recovers if the idle connection turns out to be lost. */
     @Override
-    void askFirst() throws IOException {
+    void requestFirst() throws IOException {
         try {
-            super.askFirst();
+            super.requestFirst();
         } catch (IOException e) {
             recover(null, e);
         }
@@ -258,41 +246,38 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         long start = System.nanoTime();
         TaskManagerConnection connection = connections.lease();
         waitedBefore += System.nanoTime() - start;
-        connections.absences().remove(connection.taskManager().taskManagerId());
+        connections.unreachable().remove(connection.taskManager().taskManagerId());
         use(connection);
     }
 
-    /**
-     * Requests the channels that are due; returns when the next one is due, {@code Long.MAX_VALUE}
-     * for never.
-     */
-    private long ask() throws IOException {
+    /** Requests channels that are due; returns when the next is, or {@code Long.MAX_VALUE}. */
+    private long requestDue() throws IOException {
         long next = Long.MAX_VALUE;
-        if (unasked == 0) {
+        if (unrequested == 0) {
             return next;
         }
         long now = System.nanoTime();
         List<InputChannel> due = new ArrayList<>();
         for (InputChannel channel : channels) {
-            if (!channel.isAsked()) {
-                long left = channel.askAtNanos() - now;
+            if (!channel.isRequested()) {
+                long left = channel.requestAtNanos() - now;
                 if (left <= 0) {
                     due.add(channel);
-                } else if (next == Long.MAX_VALUE || channel.askAtNanos() - next < 0) {
-                    next = channel.askAtNanos();
+                } else if (next == Long.MAX_VALUE || channel.requestAtNanos() - next < 0) {
+                    next = channel.requestAtNanos();
                 }
             }
         }
-        unasked -= due.size();
-        leg.ask(due);
+        unrequested -= due.size();
+        leg.request(due);
         return next;
     }
 
     /**
-     * Requests again the data that a failure left unread.
+     * Requests the unread data again.
      *
-     * @param channel the channel that was being read
-     * @return its replacement; a map attempt that was half read continues there
+     * @param channel the channel being read
+     * @return its replacement, on which a partly read map attempt continues
      * @throws IOException {@code failure}, if it is final
      */
     private InputChannel recover(InputChannel channel, IOException failure) throws IOException {
@@ -300,7 +285,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             return recoverSource(channel, source);
         }
         if (failure instanceof ClientException.Deadline && !cancelled) {
-            return leaveStalled(channel, failure);
+            return failOverStalled(channel, failure);
         }
         if (!ClientException.isLostConnection(failure) || cancelled) {
             throw failure;
@@ -312,7 +297,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throws IOException {
         List<InputChannel> rest = rest(channel, System.nanoTime());
         if (rest.isEmpty() && failure.isDamage()) {
-            // Every map output was complete, and yet the totals do not match.
+            // Every map output is complete, but the totals do not match.
             throw failure;
         }
         SourceRetries retries = channel.progress().retries();
@@ -323,7 +308,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             connections.refetched();
             return replace(channel, rest, failure);
         }
-        List<InputChannel> others = elsewhere.of(channel, failure);
+        List<InputChannel> others = failover.failOver(channel, failure);
         if (!others.isEmpty()) {
             return replace(channel, others, failure);
         }
@@ -335,18 +320,15 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return replace(channel, rest(channel, at.getAsLong()), failure);
     }
 
-    /**
-     * Recovers when nothing came for too long. If the own TaskManager answers, a remote source is
-     * stalled, and is left if other TaskManagers have its data.
-     */
-    private InputChannel leaveStalled(InputChannel waitedFor, IOException failure)
+    /** Fails over from a stalled remote source after a deadline, if the own TaskManager answers. */
+    private InputChannel failOverStalled(InputChannel waitedFor, IOException failure)
             throws IOException {
         List<InputChannel> stalled = new ArrayList<>(channels);
         if (waitedFor != null) {
             stalled.remove(waitedFor);
             stalled.add(0, waitedFor);
         }
-        stalled.removeIf(c -> !c.isAsked() || c.isReceived() || c.isLocal());
+        stalled.removeIf(c -> !c.isRequested() || c.isReceived() || c.isLocal());
         if (stalled.isEmpty() || !leg.isAlive()) {
             throw failure;
         }
@@ -361,7 +343,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                                         ErrorCode.DEADLINE_EXCEEDED,
                                         failure.getMessage(),
                                         failure);
-                List<InputChannel> others = elsewhere.of(channel, of);
+                List<InputChannel> others = failover.failOver(channel, of);
                 if (others.isEmpty()) {
                     throw of;
                 }
@@ -375,39 +357,36 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private InputChannel replace(
             InputChannel channel, List<InputChannel> rest, SourceFailure failure)
             throws IOException {
-        LOG.info("Requesting the rest of a source again: {}", failure.getMessage());
-        leg.retire(channel);
+        LOG.info("Requesting the unread data of a source again: {}", failure.getMessage());
+        leg.cancel(channel);
         put(channel, rest);
         return rest.isEmpty() ? null : rest.get(0);
     }
 
-    /**
-     * Requests all unread data again after the own TaskManager was lost, through the same or
-     * another one.
-     */
+    /** Connects to the same or another TaskManager, and requests all unread data again. */
     private InputChannel reconnect(InputChannel channel, IOException failure) throws IOException {
-        if (patience == null) {
-            patience = new Patience(connections.returnTimeoutMillis());
-        } else if (!patience.pause("a TaskManager to read from")) {
+        if (deadline == null) {
+            deadline = new RetryDeadline(connections.returnTimeoutMillis());
+        } else if (!deadline.pause("a TaskManager to read from")) {
             throw failure;
         }
-        LOG.info("Reading continues after a lost connection: {}", failure.getMessage());
+        LOG.info("Reconnecting after a lost connection: {}", failure.getMessage());
         drop();
         connections.reconnected();
         InputChannel replacement = channel;
         for (InputChannel lost : List.copyOf(channels)) {
-            if (lost.isReceived() || !lost.isAsked()) {
+            if (lost.isReceived() || !lost.isRequested()) {
                 continue;
             }
             if (lost == channel) {
-                // It was lost inside a block, and no more bytes of it will come.
+                // The rest of its current block will not arrive.
                 List<InputChannel> rest = rest(lost, System.nanoTime());
                 lost.release();
                 put(lost, rest);
                 replacement = rest.isEmpty() ? null : rest.get(0);
             } else {
-                // Read what has arrived of the others before the rest is requested.
-                lost.lose(failure);
+                // Data that has arrived is read before the rest is requested.
+                lost.markLost(failure);
             }
         }
         connect();
@@ -425,14 +404,14 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     private void put(InputChannel old, List<InputChannel> rest) {
         channels.remove(old);
         channels.addAll(rest);
-        lookForTwins();
+        detectSharedTaskManagers();
         openChannels += rest.size() - 1;
-        unasked += rest.size();
+        unrequested += rest.size();
         nextChannel = 0;
     }
 
-    /** Called for each block that was read: the own TaskManager works. */
+    /** Called for each block read: the own TaskManager works. */
     void progress() {
-        patience = null;
+        deadline = null;
     }
 }

@@ -7,16 +7,13 @@ import java.util.Arrays;
 import java.util.Queue;
 
 /**
- * The channel of one producer of a pipelined gate, whose buffers are cut into records when they are
- * read. A record is its length (4 bytes, big endian) and its bytes; it may span buffers.
+ * The channel of one producer of a pipelined gate. A record is its length (4 bytes, big endian) and
+ * its bytes; it may span buffers.
  */
 final class PipelinedChannel extends ConsumerChannel {
     static final int LENGTH_BYTES = 4;
 
-    /**
-     * The first allocation for a record that spans buffers, so that a corrupt length cannot
-     * allocate any amount.
-     */
+    /** Initial allocation for a record that spans buffers: its length may be corrupt. */
     private static final int FIRST_JOINED_BYTES = 64 * 1024;
 
     private final Source source;
@@ -31,7 +28,7 @@ final class PipelinedChannel extends ConsumerChannel {
     private int wanted = -1;
 
     /**
-     * @param withBytes queue to which the channel adds itself when there is something to look at
+     * @param withBytes queue to which the channel adds itself when something has arrived
      */
     PipelinedChannel(Source source, int index, int credit, Queue<PipelinedChannel> withBytes) {
         super(credit);
@@ -45,12 +42,9 @@ final class PipelinedChannel extends ConsumerChannel {
         return source;
     }
 
-    /**
-     * Throws a failure at once: the tasks of a pipelined group fail together, so nothing of it is
-     * kept.
-     */
+    /** Throws a failure at once, because the tasks of a pipelined group fail together. */
     @Override
-    void arrived() throws SourceFailure {
+    void onArrival() throws SourceFailure {
         if (failure != null) {
             throw failure;
         }
@@ -60,7 +54,7 @@ final class PipelinedChannel extends ConsumerChannel {
         }
     }
 
-    /** Called when the gate has taken the channel off the queue. */
+    /** Called after the gate has taken the channel from the queue. */
     void dequeued() {
         queued = false;
     }
@@ -70,7 +64,7 @@ final class PipelinedChannel extends ConsumerChannel {
     /**
      * Finds the next record that has arrived completely.
      *
-     * @return false if all or some of its bytes, or the end, are still missing
+     * @return false if some of its bytes, or the end, have not arrived
      */
     boolean next(PipelinedGate.ReceivedRecord record) throws IOException {
         while (true) {
@@ -98,10 +92,7 @@ final class PipelinedChannel extends ConsumerChannel {
         }
     }
 
-    /**
-     * Takes the bytes of the current record out of the head; returns whether the record is
-     * complete.
-     */
+    /** Appends the head to the current record; returns whether the record is complete. */
     private boolean join() throws SourceFailure {
         int n = Math.min(head.remaining(), LENGTH_BYTES - lengthHave);
         System.arraycopy(head.bytes, head.position, length, lengthHave, n);
@@ -130,7 +121,7 @@ final class PipelinedChannel extends ConsumerChannel {
 
     private void checkEnd() throws SourceFailure {
         if (isReceived() && lengthHave > 0) {
-            throw failure(null, ErrorCode.STORAGE_CORRUPT, "the data end inside a record", null);
+            throw failure(null, ErrorCode.STORAGE_CORRUPT, "the data ends inside a record", null);
         }
     }
 
@@ -139,18 +130,14 @@ final class PipelinedChannel extends ConsumerChannel {
             throw failure(
                     null,
                     ErrorCode.STORAGE_CORRUPT,
-                    "a record of "
-                            + Integer.toUnsignedString(bytes)
-                            + " bytes (limit "
-                            + Integer.MAX_VALUE
-                            + ")",
+                    String.format(
+                            "a record of %s bytes (limit %d)",
+                            Integer.toUnsignedString(bytes), Integer.MAX_VALUE),
                     null);
         }
     }
 
-    /**
-     * Makes a failure that names the channel's only map attempt, whatever the TaskManager named.
-     */
+    /** Makes a failure that names the channel's only map attempt. */
     @Override
     SourceFailure failure(Long mapAttemptId, ErrorCode code, String what, Throwable cause) {
         return new SourceFailure(

@@ -8,11 +8,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The consumer leg of a task that reads while its producers write: one channel for each producer.
- * Records are returned as they arrive, from any channel, until all producers have finished.
- *
- * <p>A channel has at most its credit under way. A slow reader therefore holds a bounded amount of
- * data, and its producers wait.
+ * Reads records while their producers write, with a channel for each producer, until all producers
+ * have finished. Credit bounds the buffers of a slow reader, and its producers wait.
  */
 public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedRecord> {
     private final List<PipelinedChannel> channels = new ArrayList<>();
@@ -21,10 +18,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
 
     private PipelinedChannel last;
 
-    /**
-     * A record at {@code bytes[offset .. offset + length)}, valid until the next record is asked
-     * for.
-     */
+    /** A record at {@code bytes[offset .. offset + length)}, valid until the next one. */
     public static final class ReceivedRecord {
         private int source;
         private byte[] bytes;
@@ -57,12 +51,10 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
     }
 
     /**
-     * Opens the gate on a leased connection, which the gate gives back to {@code pool} or closes in
-     * the end.
+     * Opens the gate on a leased connection, which {@link #close} releases or closes.
      *
-     * @param subpartition the subpartition to read
-     * @param credit buffers that each channel may have under way
-     * @param sources one source with one map attempt for each producer
+     * @param credit buffers in flight to each channel
+     * @param sources a source with one map attempt for each producer
      */
     public PipelinedGate(
             TaskManagerConnection connection,
@@ -72,7 +64,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
             int credit,
             List<Source> sources)
             throws IOException {
-        super(shuffleId, subpartition, subpartition + 1, credit, pool::giveBack);
+        super(shuffleId, subpartition, subpartition + 1, credit, pool::release);
         for (Source source : sources) {
             channels.add(new PipelinedChannel(source, channels.size(), credit, withBytes));
         }
@@ -88,7 +80,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
     @Override
     ReceivedRecord find() throws IOException {
         if (last != null && last.releaseHead()) {
-            // One buffer of each channel in turn.
+            // Round robin, one buffer of each channel.
             withBytes.add(withBytes.remove());
         }
         last = null;
@@ -98,7 +90,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
                 if (openChannels == 0) {
                     return null;
                 }
-                leg.awaitPatiently(() -> !withBytes.isEmpty());
+                leg.awaitWhileAlive(() -> !withBytes.isEmpty());
             } else if (channel.next(record)) {
                 last = channel;
                 return record;

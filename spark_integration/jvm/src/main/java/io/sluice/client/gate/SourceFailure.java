@@ -1,23 +1,19 @@
 package io.sluice.client.gate;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.ErrorCode;
 import java.io.IOException;
 
-/**
- * Thrown when a source of a gate failed; names the source, and the map output if only one is
- * concerned.
- */
+/** Thrown when a source of a gate failed. Names the map output if only one is affected. */
 public final class SourceFailure extends IOException {
-    private static final long serialVersionUID = 1L;
-
     private final transient Source source;
     private final Long mapAttemptId;
     private final ErrorCode code;
 
     /**
-     * @param kind kind of the shuffle in the message: "", or a word followed by a comma and a space
+     * @param kind prefix in the message: "" or "pipelined, "
      */
     SourceFailure(
             Source source,
@@ -27,16 +23,14 @@ public final class SourceFailure extends IOException {
             String what,
             Throwable cause) {
         super(
-                (code + ": " + what)
-                        + (" ("
-                                + kind
-                                + "TaskManager "
-                                + source.taskManagerId()
-                                + " at "
-                                + source.host()
-                                + ":"
-                                + source.port())
-                        + (mapAttemptId == null ? ")" : ", map attempt " + mapAttemptId + ")"),
+                String.format(
+                        "%s: %s (%sTaskManager %s at %s%s)",
+                        code,
+                        what,
+                        kind,
+                        source.taskManagerId(),
+                        Endpoint.tcp(source.host(), source.port()),
+                        mapAttemptId == null ? "" : ", map attempt " + mapAttemptId),
                 cause);
         this.source = source;
         this.mapAttemptId = mapAttemptId;
@@ -47,7 +41,7 @@ public final class SourceFailure extends IOException {
         return source;
     }
 
-    /** Returns the map output concerned, or null if the whole source is. */
+    /** Returns the affected map output, or null if the whole source failed. */
     public Long mapAttemptId() {
         return mapAttemptId;
     }
@@ -56,18 +50,15 @@ public final class SourceFailure extends IOException {
         return code;
     }
 
-    /**
-     * Returns whether the failure may pass, because the TaskManager can be back soon with its data,
-     * or because it will soon be known where the data are.
-     */
+    /** Returns whether a later attempt may succeed. */
     public boolean isTransient() {
         return (isUnreachable() && code != ErrorCode.TASKMANAGER_MISMATCH)
                 || code == ErrorCode.INSUFFICIENT_BUFFERS
                 || code == ErrorCode.PARTITION_MOVED;
     }
 
-    /** Returns whether a copy of the data at another TaskManager may be good. */
-    boolean mayBeElsewhere() {
+    /** Returns whether another TaskManager may have the data. */
+    boolean mayHaveReplica() {
         return switch (code) {
             case PARTITION_NOT_FOUND,
                     PARTITION_RELEASED,
@@ -79,15 +70,15 @@ public final class SourceFailure extends IOException {
         };
     }
 
-    /** Returns the place to which the map output has moved, if the answer names it; else null. */
-    PlaceDirectory.Place movedTo() {
+    /** Returns where the map output has moved; null if the answer does not say. */
+    TaskManagerAddress movedTo() {
         return code == ErrorCode.PARTITION_MOVED
                         && getCause() instanceof ClientException.Remote remote
-                ? PlaceDirectory.Place.parse(remote.response().value())
+                ? TaskManagerAddress.parse(remote.response().value())
                 : null;
     }
 
-    /** Returns whether the data are damaged; the place of the damage is not known. */
+    /** Returns whether the received data is damaged, in storage or on the way. */
     public boolean isDamage() {
         return switch (code) {
             case CHECKSUM_MISMATCH, STORAGE_CORRUPT, SEQUENCE_GAP, END_OF_PARTITION_MISMATCH ->
@@ -96,9 +87,7 @@ public final class SourceFailure extends IOException {
         };
     }
 
-    /**
-     * Returns whether the TaskManager cannot be reached, so that all its outputs are out of reach.
-     */
+    /** Returns whether the TaskManager cannot be reached. */
     public boolean isUnreachable() {
         return switch (code) {
             case CONNECT_FAILED,

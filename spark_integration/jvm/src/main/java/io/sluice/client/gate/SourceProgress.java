@@ -1,6 +1,6 @@
 package io.sluice.client.gate;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.Blocks;
 import io.sluice.client.wire.ErrorCode;
 import java.util.ArrayList;
@@ -11,11 +11,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Tracks how far the map outputs of one source have been read. Checks that their blocks come in
- * order, once and completely, and knows which part is still to be requested.
+ * Tracks which map outputs of a source have been read, and checks that their blocks are complete
+ * and in order.
  */
 final class SourceProgress {
-    static final int NOTHING_UNREAD = Integer.MAX_VALUE;
+    static final int ALL_READ = Integer.MAX_VALUE;
 
     private static final int ENDED = -1;
     private static final int NO_STREAM = -1;
@@ -25,7 +25,7 @@ final class SourceProgress {
     private final int endSubpartition;
     private final SourceRetries retries;
 
-    /** The TaskManager that had the data at first; its parts are read in map order. */
+    /** The TaskManager that had the data at first: its parts are read in map order. */
     private final String firstTaskManagerId;
 
     private final Map<Long, Integer> attempts = new HashMap<>();
@@ -78,24 +78,21 @@ final class SourceProgress {
         return firstTaskManagerId;
     }
 
-    /**
-     * Returns the bytes already read of the current map attempt, which a new request for it will
-     * bring again.
-     */
+    /** Returns the bytes read of the current map attempt, which a new request repeats. */
     long attemptBytes() {
         return attemptBytes;
     }
 
-    /** Returns the map attempt that is being read, or null between two. */
+    /** Returns the current map attempt, or null between two. */
     Long attemptId() {
         return attempt < 0 ? null : source.mapAttemptIds()[attempt];
     }
 
-    /** Checks that a block whose header has arrived may be the next one. */
+    /** Checks the header of the next block. */
     void check(Block block) throws SourceFailure {
         Integer index = attempts.get(block.mapAttemptId);
         if (attempt >= 0 && (index == null || index != attempt)) {
-            // Blame the attempt that misses something: the header in its place cannot be trusted.
+            // Blame the attempt that is incomplete; the unexpected header cannot be trusted.
             finishAttempt();
         }
         if (index == null) {
@@ -117,10 +114,7 @@ final class SourceProgress {
         checkOrder(block);
     }
 
-    /**
-     * Checks that the blocks of each partition are numbered without a gap, over all of its streams,
-     * up to its end.
-     */
+    /** Checks that the blocks of a partition are numbered without a gap over all its streams. */
     private void checkOrder(Block block) throws SourceFailure {
         if (streamOf != NO_STREAM && (block.isFirst() || block.subpartition != streamOf)) {
             throw corrupt(block, "the stream of partition " + streamOf + " has no last block");
@@ -136,16 +130,13 @@ final class SourceProgress {
         if (block.number != (seen & 0xFFFF)) {
             throw corrupt(
                     block,
-                    "received block "
-                            + block.number
-                            + " of partition "
-                            + block.subpartition
-                            + ", expected block "
-                            + (seen & 0xFFFF));
+                    String.format(
+                            "received block %d of partition %d, expected block %d",
+                            block.number, block.subpartition, seen & 0xFFFF));
         }
     }
 
-    /** Counts a block that is complete and verified as read. */
+    /** Records a verified block. */
     void read(Block block) {
         int at = block.subpartition - startSubpartition;
         if (blocksSeen[at]++ == 0) {
@@ -173,10 +164,7 @@ final class SourceProgress {
         }
     }
 
-    /**
-     * Returns the place, among the map outputs of the shuffle, of the one that is read next; {@link
-     * #NOTHING_UNREAD} behind the last one.
-     */
+    /** Returns the map index of the next map output; {@link #ALL_READ} after the last one. */
     int nextMapIndex() {
         if (attempt >= 0 && !isAttemptComplete()) {
             return source.mapIndexes()[attempt];
@@ -185,7 +173,7 @@ final class SourceProgress {
                 && (attemptDone[firstUnread] || firstUnread == attempt)) {
             firstUnread++;
         }
-        return firstUnread < attemptDone.length ? source.mapIndexes()[firstUnread] : NOTHING_UNREAD;
+        return firstUnread < attemptDone.length ? source.mapIndexes()[firstUnread] : ALL_READ;
     }
 
     private boolean isAttemptComplete() {
@@ -204,19 +192,16 @@ final class SourceProgress {
         if (attemptBegun != wanted) {
             throw corrupt(
                     attemptId(),
-                    "it has "
-                            + attemptBegun
-                            + " of the "
-                            + wanted
-                            + " partitions that Spark knows of");
+                    String.format(
+                            "it has %d of the %d partitions that Spark knows of",
+                            attemptBegun, wanted));
         }
         if (attemptEnded != wanted) {
             throw corrupt(
                     attemptId(),
-                    (wanted - attemptEnded)
-                            + " of its "
-                            + wanted
-                            + " partitions have no last block");
+                    String.format(
+                            "%d of its %d partitions have no last block",
+                            wanted - attemptEnded, wanted));
         }
         endAttempt();
     }
@@ -241,9 +226,8 @@ final class SourceProgress {
     }
 
     /**
-     * Returns the parts that are still to be requested. A map attempt that was read in part comes
-     * first, and alone: its bytes arrive again in the same order, so that the reader can skip those
-     * it had.
+     * Returns the unread parts. A partly read map attempt comes first and alone: its bytes arrive
+     * again in the same order, and the reader skips those it has.
      */
     List<SourceProgress> rest() {
         if (attempt >= 0 && isAttemptComplete()) {
@@ -278,22 +262,22 @@ final class SourceProgress {
     }
 
     /**
-     * Returns a part of {@link #rest} as parts at the given places, one for each TaskManager.
+     * Divides a part of {@link #rest} by TaskManager.
      *
-     * @param places where to read each map output; null stays where it is
+     * @param replicas one for each map output; null keeps its TaskManager
      */
-    List<SourceProgress> at(List<PlaceDirectory.Place> places) {
-        Map<PlaceDirectory.Place, List<Integer>> byPlace = new LinkedHashMap<>();
-        for (int i = 0; i < places.size(); i++) {
-            byPlace.computeIfAbsent(places.get(i), place -> new ArrayList<>()).add(i);
+    List<SourceProgress> at(List<TaskManagerAddress> replicas) {
+        Map<TaskManagerAddress, List<Integer>> byTaskManager = new LinkedHashMap<>();
+        for (int i = 0; i < replicas.size(); i++) {
+            byTaskManager.computeIfAbsent(replicas.get(i), id -> new ArrayList<>()).add(i);
         }
         List<SourceProgress> parts = new ArrayList<>();
-        byPlace.forEach(
-                (place, indexes) -> {
+        byTaskManager.forEach(
+                (replica, indexes) -> {
                     SourceProgress part =
-                            part(indexes.stream().mapToInt(Integer::intValue).toArray(), place);
+                            part(indexes.stream().mapToInt(Integer::intValue).toArray(), replica);
                     if (attempt >= 0) {
-                        // A map output that was read in part is alone.
+                        // A partly read map output is alone.
                         part.attempt = attempt;
                         part.continueFrom(this);
                     }
@@ -303,30 +287,22 @@ final class SourceProgress {
     }
 
     /**
-     * @param place null for the same TaskManager
+     * @param replica null for the same TaskManager
      */
-    private SourceProgress part(int[] indexes, PlaceDirectory.Place place) {
-        long[] ids = new long[indexes.length];
-        int[] streams = new int[indexes.length];
-        int[] mapIndexes = new int[indexes.length];
-        for (int i = 0; i < indexes.length; i++) {
-            ids[i] = source.mapAttemptIds()[indexes[i]];
-            streams[i] = source.streams()[indexes[i]];
-            mapIndexes[i] = source.mapIndexes()[indexes[i]];
-        }
+    private SourceProgress part(int[] indexes, TaskManagerAddress replica) {
         Source part =
                 new Source(
-                        place == null ? source.taskManagerId() : place.taskManagerId(),
-                        place == null ? source.host() : place.host(),
-                        place == null ? source.port() : place.port(),
-                        ids,
-                        streams,
-                        mapIndexes);
+                        replica == null ? source.taskManagerId() : replica.taskManagerId(),
+                        replica == null ? source.host() : replica.host(),
+                        replica == null ? source.port() : replica.port(),
+                        Arrays.stream(indexes).mapToLong(i -> source.mapAttemptIds()[i]).toArray(),
+                        Arrays.stream(indexes).map(i -> source.streams()[i]).toArray(),
+                        Arrays.stream(indexes).map(i -> source.mapIndexes()[i]).toArray());
         return new SourceProgress(
                 part,
                 startSubpartition,
                 endSubpartition,
-                place == null ? retries : retries.elsewhere(source.taskManagerId()),
+                replica == null ? retries : retries.forReplica(source.taskManagerId()),
                 firstTaskManagerId);
     }
 

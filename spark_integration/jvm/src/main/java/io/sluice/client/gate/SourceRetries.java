@@ -1,66 +1,58 @@
 package io.sluice.client.gate;
 
-import io.sluice.client.failover.Patience;
+import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.wire.ErrorCode;
 import java.util.HashSet;
 import java.util.OptionalLong;
 import java.util.Set;
 
-/**
- * Decides how often a source is asked again, and where; shared by all parts into which its rest was
- * divided as long as they stay at one TaskManager.
- */
+/** Limits the retries of a source. Parts of a source share it while they have one TaskManager. */
 final class SourceRetries {
-    /** Most TaskManagers that are tried one after the other without a pause. */
-    private static final int MAX_PLACES = 8;
+    /** Maximum number of TaskManagers tried without a pause. */
+    private static final int MAX_TASK_MANAGERS = 8;
+
+    /** Maximum number of failed connects from one lookup of replicas to the next. */
+    private static final int MAX_UNASKED = 4;
 
     private final long returnTimeoutMillis;
     private final Set<Long> refetched = new HashSet<>();
 
-    /** TaskManagers at which reading has failed before it was tried here. */
+    /** TaskManagers that failed before this one. */
     private final Set<String> triedBefore = new HashSet<>();
-
-    /** Most attempts to connect without a question for other places. */
-    private static final int MOST_UNASKED = 4;
 
     private boolean refetchedAll;
     private int unasked;
     private int askAt = 1;
-    private Patience patience;
+    private RetryDeadline deadline;
 
     /**
-     * @param returnTimeoutMillis how long a source may be out of reach without a block being read
-     *     in between
+     * @param returnTimeoutMillis maximum time of retries without a block read in between
      */
     SourceRetries(long returnTimeoutMillis) {
         this.returnTimeoutMillis = returnTimeoutMillis;
     }
 
-    /** Called for each block that was read: the source is in reach again. */
+    /** Called for each block read. */
     void progress() {
-        patience = null;
+        deadline = null;
     }
 
     /**
-     * Returns when to ask the same TaskManager again after {@code failure}, as {@link
-     * System#nanoTime}; empty if the failure is final. The TaskManagers that were tried before may
-     * be tried once more after that.
+     * Returns when to try the same TaskManager again, as {@link System#nanoTime}; empty if the
+     * failure is final. The TaskManagers that failed earlier may then be tried once more.
      */
     OptionalLong nextAttempt(SourceFailure failure) {
         if (!failure.isTransient()) {
             return OptionalLong.empty();
         }
-        if (patience == null) {
-            patience = new Patience(returnTimeoutMillis);
+        if (deadline == null) {
+            deadline = new RetryDeadline(returnTimeoutMillis);
         }
         triedBefore.clear();
-        return patience.nextAttempt();
+        return deadline.nextAttempt();
     }
 
-    /**
-     * Returns whether damaged data is to be requested a second time; it may have been damaged on
-     * its way.
-     */
+    /** Returns whether to request damaged data a second time; it may be intact in storage. */
     boolean refetches(SourceFailure failure) {
         if (!failure.isDamage()) {
             return false;
@@ -74,19 +66,19 @@ final class SourceRetries {
     }
 
     /** Returns whether another TaskManager may be tried. */
-    boolean mayMove() {
-        return triedBefore.size() < MAX_PLACES;
+    boolean mayTryAnother() {
+        return triedBefore.size() < MAX_TASK_MANAGERS;
     }
 
     /**
-     * Returns whether to ask for other places after {@code failure}. While a TaskManager is waited
-     * for, most answers are the same, and the driver is asked after fewer and fewer attempts.
+     * Returns whether to look for replicas after {@code failure}. During repeated connects to one
+     * TaskManager the answers rarely change, so the driver is asked less and less often.
      */
-    boolean asksAfter(SourceFailure failure) {
+    boolean looksForReplicasAfter(SourceFailure failure) {
         if (failure.code() != ErrorCode.CONNECT_FAILED) {
             return true;
         }
-        if (patience == null) {
+        if (deadline == null) {
             askAt = 1;
             unasked = 0;
         }
@@ -95,11 +87,11 @@ final class SourceRetries {
             return false;
         }
         unasked = 0;
-        askAt = Math.min(2 * askAt, MOST_UNASKED);
+        askAt = Math.min(2 * askAt, MAX_UNASKED);
         return true;
     }
 
-    /** Returns the TaskManagers not to try after a failure at the given one. */
+    /** Returns the TaskManagers to avoid after a failure at the given one. */
     Set<String> avoided(String taskManagerId) {
         Set<String> avoided = new HashSet<>(triedBefore);
         avoided.add(taskManagerId);
@@ -107,13 +99,13 @@ final class SourceRetries {
     }
 
     /**
-     * Returns the retries of a part that is read at another TaskManager after a failure at the
-     * given one. The time without a block goes on.
+     * Returns the retries of a part that is read from a replica after a failure at the given
+     * TaskManager. The deadline stays the same.
      */
-    SourceRetries elsewhere(String taskManagerId) {
+    SourceRetries forReplica(String taskManagerId) {
         SourceRetries other = new SourceRetries(returnTimeoutMillis);
         other.triedBefore.addAll(avoided(taskManagerId));
-        other.patience = patience;
+        other.deadline = deadline;
         return other;
     }
 }

@@ -2,7 +2,7 @@ package io.sluice.client.output;
 
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Patience;
+import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
@@ -15,19 +15,13 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Sends one map output: regions under credit, then commit or abort.
+ * Sends one map output: regions under credit, then commit or abort. Not thread safe.
  *
- * <p>A connection is leased with the first region. The TaskManager secures each region but the last
- * before its buffer is reused, so secured regions outlive its process. When a connection is lost,
- * another one replaces it and the regions in hand are sent again. There are at most two: one that
- * is being secured, and the next one, which is being filled.
+ * <p>The TaskManager secures each region but the last before its buffer is reused. After a lost
+ * connection, the unsecured regions, at most two, are sent again on another one.
  *
- * <p>A TaskManager without room for the first region, or for the output at all, is passed over, and
- * another one gets the output. With regions behind it an output cannot move: its task must run
- * again.
- *
- * <p>{@link #finish} or {@link #abort} ends the output and gives the connection back. Not thread
- * safe.
+ * <p>If a TaskManager has no room for the first region, another one gets the output. An output with
+ * stored regions cannot move: its task must run again.
  */
 final class MapOutputSender {
     private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
@@ -42,20 +36,20 @@ final class MapOutputSender {
     private ProducerLeg leg;
     private Endpoint endpoint;
     private Message.HelloAck taskManager;
-    private Patience patience;
+    private RetryDeadline deadline;
     private boolean interrupted;
 
-    /** The last refusal for want of room after which another TaskManager was tried, or null. */
+    /** The last refusal of a TaskManager without room, or null. */
     private IOException refusal;
 
-    /** The TaskManagers that have refused the output, and where they were reached. */
-    private final Set<String> full = new HashSet<>();
+    /** The TaskManagers without room for the output, and their endpoints. */
+    private final Set<String> refusing = new HashSet<>();
 
-    private final Set<Endpoint> fullEndpoints = new HashSet<>();
+    private final Set<Endpoint> refusingEndpoints = new HashSet<>();
     private long creditWaitNanos;
     private long sharedBytes;
 
-    /** Regions and bytes sent, and those of them that the TaskManager has secured. */
+    /** Regions and bytes sent, and those that the TaskManager has secured. */
     private long sentRegions;
 
     private long sentBytes;
@@ -77,7 +71,7 @@ final class MapOutputSender {
     /** Whether the commit was requested on the connection in use. */
     private boolean finishing;
 
-    /** Says which part of a map output the TaskManager already has when it is resumed. */
+    /** The part of a resumed map output that the TaskManager already has. */
     private enum StoredPart {
         SECURED_REGIONS,
         NEXT_REGION_TOO,
@@ -100,11 +94,8 @@ final class MapOutputSender {
     }
 
     /**
-     * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region; more will
-     * follow.
-     *
-     * <p>After the return, the caller may change the buffer of the previous region. This one must
-     * stay unchanged until the next call of any method has returned.
+     * Sends the remaining bytes of {@code bytes}, a direct buffer, as the next region. The buffer
+     * must stay unchanged until the next call of any method has returned.
      *
      * @param first number of the region's first subpartition
      * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
@@ -112,22 +103,19 @@ final class MapOutputSender {
      */
     void sendRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
             throws IOException {
-        settle();
+        awaitSecured();
         long[] kept = Arrays.copyOf(lengths, count);
         send(
                 new ProducerLeg.Region(
                         bytes, bytes.position(), bytes.limit(), first, kept, count, crc32c),
                 true);
-        patience = null;
+        deadline = null;
     }
 
-    /**
-     * Sends the last region of the map output, like {@link #sendRegion}. Buffer and lengths must
-     * stay unchanged until {@link #finish} or {@link #abort} has returned.
-     */
+    /** Sends the last region, which must stay unchanged until {@link #finish} or {@link #abort}. */
     void sendLastRegion(ByteBuffer bytes, long first, long[] lengths, int count, long crc32c)
             throws IOException {
-        settle();
+        awaitSecured();
         ProducerLeg.Region region =
                 new ProducerLeg.Region(
                         bytes, bytes.position(), bytes.limit(), first, lengths, count, crc32c);
@@ -149,7 +137,7 @@ final class MapOutputSender {
                 }
                 leg.sendRegion(sentRegions, region);
                 if (secured) {
-                    leg.askToSecure(sentRegions);
+                    leg.requestSecure(sentRegions);
                     unsecured = region;
                 } else {
                     count(region, false);
@@ -161,8 +149,8 @@ final class MapOutputSender {
         }
     }
 
-    /** Waits until all sent regions are secured, if the TaskManager can secure regions. */
-    private void settle() throws IOException {
+    /** Waits until all sent regions are secured. */
+    private void awaitSecured() throws IOException {
         while (unsecured != null) {
             try {
                 boolean lost = leg == null;
@@ -170,7 +158,7 @@ final class MapOutputSender {
                 if (stored == StoredPart.SECURED_REGIONS) {
                     if (lost) {
                         leg.sendRegion(sentRegions, unsecured);
-                        leg.askToSecure(sentRegions);
+                        leg.requestSecure(sentRegions);
                     }
                     leg.awaitSecured(sentRegions);
                 }
@@ -191,12 +179,9 @@ final class MapOutputSender {
         }
     }
 
-    /**
-     * Requests the commit of the map output, without waiting for the answer. Must be followed by
-     * {@link #finish}.
-     */
-    void askToFinish() throws IOException {
-        settle();
+    /** Requests the commit; must be followed by {@link #finish}. */
+    void requestCommit() throws IOException {
+        awaitSecured();
         committingRegions = sentRegions;
         committingBytes = sentBytes;
         try {
@@ -207,9 +192,9 @@ final class MapOutputSender {
     }
 
     /**
-     * Waits for the commit; returns when the journal has the map output.
+     * Waits for the commit, and releases the connection.
      *
-     * @return the TaskManager that has the output
+     * @return the TaskManager that has the output in its journal
      */
     Message.HelloAck finish() throws IOException {
         while (true) {
@@ -220,7 +205,7 @@ final class MapOutputSender {
                 if (!committed) {
                     leg.awaitFinished();
                 }
-                source.giveBack(leg.connection());
+                source.release(leg.connection());
                 endLeg();
                 return taskManager;
             } catch (IOException e) {
@@ -235,7 +220,7 @@ final class MapOutputSender {
         }
         open(null);
         if (!committed) {
-            leg.askToFinish(sentBytes, sentRegions, replicas);
+            leg.requestCommit(sentBytes, sentRegions, replicas);
         }
         finishing = true;
     }
@@ -249,28 +234,25 @@ final class MapOutputSender {
         recover(failure);
     }
 
-    /** Gives up the map output. Never throws. */
+    /** Aborts the map output. Never throws. */
     void abort() {
         if (leg == null) {
             return;
         }
         if (leg.abort()) {
-            source.giveBack(leg.connection());
+            source.release(leg.connection());
         } else {
             leg.connection().close();
         }
         endLeg();
     }
 
-    /** Returns the nanoseconds spent waiting for credit so far. */
+    /** Returns the nanoseconds waited for credit. */
     long creditWaitNanos() {
         return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
     }
 
-    /**
-     * Returns the bytes that went through a region area so far, including those that were sent
-     * again.
-     */
+    /** Returns the bytes sent through a region area, resent bytes included. */
     long sharedBytes() {
         return sharedBytes + (leg == null ? 0 : leg.sharedBytes());
     }
@@ -284,10 +266,10 @@ final class MapOutputSender {
     // ---- connections
 
     /**
-     * Makes sure that there is a connection on which the map output is open.
+     * Opens the map output on a connection, unless it is open.
      *
      * @param next the next region to send, or null before the commit
-     * @return the part that need not be sent any more
+     * @return the part that the TaskManager has
      */
     private StoredPart open(ProducerLeg.Region next) throws IOException {
         if (leg != null) {
@@ -309,19 +291,19 @@ final class MapOutputSender {
     }
 
     /**
-     * Leases a connection to a TaskManager that has not refused the output.
+     * Leases a connection to a TaskManager that may have room.
      *
-     * @throws IOException the last refusal, if every TaskManager that answers has refused it
+     * @throws IOException the last refusal, if every TaskManager that answers has refused
      */
     private TaskManagerConnection leaseWithRoom() throws IOException {
         while (true) {
             TaskManagerConnection connection = source.lease();
-            if (!full.contains(connection.taskManager().taskManagerId())) {
+            if (!refusing.contains(connection.taskManager().taskManagerId())) {
                 return connection;
             }
-            source.giveBack(connection);
-            source.passOver(connection.endpoint());
-            if (!fullEndpoints.add(connection.endpoint())) {
+            source.release(connection);
+            source.avoid(connection.endpoint());
+            if (!refusingEndpoints.add(connection.endpoint())) {
                 throw refusal;
             }
         }
@@ -330,7 +312,7 @@ final class MapOutputSender {
     private StoredPart compare(Message.PartitionResumed found, ProducerLeg.Region next)
             throws IOException {
         if (found.committed()) {
-            // The commit's answer was lost with the connection.
+            // The answer to the commit was lost with the connection.
             if (found.regions() == committingRegions && found.totalBytes() == committingBytes) {
                 sentRegions = committingRegions;
                 sentBytes = committingBytes;
@@ -345,23 +327,16 @@ final class MapOutputSender {
             return StoredPart.NEXT_REGION_TOO;
         }
         throw new IOException(
-                "map output "
-                        + mapAttemptId
-                        + " cannot be resumed: the TaskManager at "
-                        + endpoint
-                        + " secured "
-                        + securedRegions
-                        + " regions of "
-                        + securedBytes
-                        + " bytes and now has "
-                        + found
-                        + ". Its task must run again");
+                String.format(
+                        "map output %d cannot be resumed: the TaskManager at %s secured %d regions"
+                                + " of %d bytes and now has %s. Its task must run again",
+                        mapAttemptId, endpoint, securedRegions, securedBytes, found));
     }
 
     /**
-     * Prepares for another connection; returns when an attempt is worthwhile.
+     * Closes the connection, and waits before the next attempt.
      *
-     * @throws IOException {@code failure}, if another connection would not help or the time is over
+     * @throws IOException {@code failure}, if it is final or the deadline has passed
      */
     private void recover(IOException failure) throws IOException {
         if (leg == null) {
@@ -370,26 +345,26 @@ final class MapOutputSender {
         }
         boolean withoutRoom = ClientException.isWithoutRoom(failure);
         if (withoutRoom) {
-            source.passOver(endpoint);
+            source.avoid(endpoint);
         }
         leg.connection().close();
         endLeg();
         if (withoutRoom && sentRegions == 0) {
-            full.add(taskManager.taskManagerId());
-            fullEndpoints.add(endpoint);
+            refusing.add(taskManager.taskManagerId());
+            refusingEndpoints.add(endpoint);
             if (refusal != null) {
                 failure.addSuppressed(refusal);
             }
             refusal = failure;
             return;
         }
-        // Regions lost by a TaskManager without resumable outputs may no longer be at hand.
+        // Without resumable outputs, the buffers of lost regions may be reused already.
         if (!ClientException.isLostConnection(failure) || securedRegions < sentRegions) {
             throw failure;
         }
-        if (patience == null) {
-            patience = new Patience(source.returnTimeoutMillis());
-        } else if (!patience.pause("a TaskManager to take map output " + mapAttemptId)) {
+        if (deadline == null) {
+            deadline = new RetryDeadline(source.returnTimeoutMillis());
+        } else if (!deadline.pause("a TaskManager to take map output " + mapAttemptId)) {
             throw failure;
         }
         interrupted = true;

@@ -9,27 +9,18 @@ import java.util.Arrays;
 import java.util.zip.CRC32C;
 
 /**
- * Writes one map output: cuts partition streams into blocks, fills regions with blocks, and sends
- * full regions.
+ * Writes one map output: divides partition streams into blocks, fills regions with blocks, and
+ * sends full regions. One thread at a time.
  *
- * <p>Partitions come in increasing order; a partition without bytes is not written. A caller that
- * cannot wait for all records makes several passes over the partitions ({@link #beginPass}), each
- * of which adds one stream to every partition that has bytes in it. A connection is leased when the
- * first region is full, or at the commit.
- *
- * <p>{@link #commit} or {@link #abort} ends the output and gives back region buffers and
- * connection. One thread at a time.
+ * <p>Partitions come in increasing order, without empty ones. A pass over the partitions ({@link
+ * #beginPass}) adds a stream to every partition that has bytes in it. A connection is leased for
+ * the first region. {@link #commit} or {@link #abort} releases buffers and connection.
  */
 public final class MapOutputWriter {
-    /**
-     * With less room than this at the end of a region, the next block goes into the next region.
-     */
+    /** Minimum room at the end of a region for another block. */
     private static final int MIN_ROOM_BYTES = 1024;
 
-    /**
-     * Keeps BeginRegion below the limit of the control part: each length of a region below 4 GiB
-     * takes at most 5 bytes.
-     */
+    /** Limits the size of BeginRegion: each length takes at most 5 bytes. */
     private static final int MAX_LENGTHS = 500_000;
 
     private final ConnectionSource source;
@@ -42,17 +33,14 @@ public final class MapOutputWriter {
     private final long[] partitionLengths;
     private final CRC32C checksum = new CRC32C();
 
-    /** Number of blocks so far, by partition; null while there is only one pass. */
+    /** Number of blocks by partition; null during a single pass. */
     private int[] blocksWritten;
 
     private boolean lastPass = true;
 
     private ByteBuffer region;
 
-    /**
-     * The buffer of the previous region, which the sender may have to send again while {@link
-     * #region} is being filled.
-     */
+    /** The buffer of the previous region, which may be sent again. */
     private ByteBuffer sentRegion;
 
     private long[] lengths = new long[64];
@@ -84,7 +72,7 @@ public final class MapOutputWriter {
     }
 
     /**
-     * @param replicas how many TaskManagers keep the map output, as far as they can
+     * @param replicas how many TaskManagers keep the map output
      */
     public MapOutputWriter(
             ConnectionSource source,
@@ -105,11 +93,10 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Begins another pass over the partitions and sends the rest of the previous one. Without this
-     * call there is one pass, the last.
+     * Begins another pass over the partitions, after the rest of the previous one is sent. Without
+     * this call there is a single pass.
      *
-     * @param last whether no other pass follows, so that the streams of this one end their
-     *     partitions
+     * @param last whether the streams of this pass end their partitions
      */
     public void beginPass(boolean last) throws IOException {
         if (inPartition || (subpartition >= 0 && lastPass)) {
@@ -128,13 +115,10 @@ public final class MapOutputWriter {
     public void beginPartition(int partition) throws IOException {
         if (inPartition || partition <= subpartition || partition >= numSubpartitions) {
             throw new IllegalStateException(
-                    "partition "
-                            + partition
-                            + " of "
-                            + numSubpartitions
-                            + " cannot follow partition "
-                            + subpartition
-                            + ": partitions come in increasing order");
+                    String.format(
+                            "partition %d of %d cannot follow partition %d: partitions come in"
+                                    + " increasing order",
+                            partition, numSubpartitions, subpartition));
         }
         endUnwritten(partition);
         begin(partition);
@@ -148,10 +132,7 @@ public final class MapOutputWriter {
         streamBytes = 0;
     }
 
-    /**
-     * Ends, in the last pass, the partitions before {@code end} that earlier passes began and that
-     * have no bytes in this one.
-     */
+    /** Ends, in the last pass, the partitions before {@code end} that have no bytes in it. */
     private void endUnwritten(int end) throws IOException {
         if (blocksWritten == null || !lastPass) {
             return;
@@ -192,11 +173,10 @@ public final class MapOutputWriter {
     }
 
     /**
-     * Reserves room for bytes that the caller puts into {@link #region} itself, at the returned
-     * position. The caller then calls {@link #advance} with the number of bytes it put, at least
-     * one.
+     * Reserves room in {@link #region} at the returned position. The caller puts bytes there and
+     * calls {@link #advance}.
      *
-     * @return -1 if no block can hold that many bytes, which must be written in parts then
+     * @return -1 if a block cannot have that many bytes
      */
     public int reserve(int bytes) throws IOException {
         ensureOpen();
@@ -238,35 +218,27 @@ public final class MapOutputWriter {
         return streamBytes;
     }
 
-    /**
-     * Returns the stored bytes of each partition, headers included; complete after {@link #commit}.
-     */
+    /** Returns the stored bytes of each partition, headers included. */
     public long[] partitionLengths() {
         return partitionLengths;
     }
 
-    /** Returns the bytes of this map output so far, headers included. */
+    /** Returns the stored bytes so far, headers included. */
     public long totalBytes() {
         return totalBytes + position;
     }
 
-    /** Returns the nanoseconds this map output has waited for credit; final after its end. */
+    /** Returns the nanoseconds waited for credit. */
     public long creditWaitNanos() {
         return sender == null ? 0 : sender.creditWaitNanos();
     }
 
-    /**
-     * Returns the bytes that went through memory shared with the TaskManager, including those sent
-     * again; final after the end.
-     */
+    /** Returns the bytes sent through a region area, resent bytes included. */
     public long sharedBytes() {
         return sender == null ? 0 : sender.sharedBytes();
     }
 
-    /**
-     * Sends the rest of the map output and requests its commit, without waiting for the answer, so
-     * that the task can continue meanwhile. Nothing can be written afterwards.
-     */
+    /** Sends the rest of the map output and requests its commit, without waiting for the answer. */
     public void requestCommit() throws IOException {
         if (ended || inPartition || !lastPass || committing) {
             throw new IllegalStateException(
@@ -276,14 +248,13 @@ public final class MapOutputWriter {
         endUnwritten(numSubpartitions);
         sendRegion(true);
         committing = true;
-        sender().askToFinish();
+        sender().requestCommit();
     }
 
     /**
-     * Commits the map output, or waits for the commit that was requested; returns when the
-     * TaskManager's journal has it.
+     * Commits the map output, or waits for the requested commit.
      *
-     * @return the TaskManager that has the output
+     * @return the TaskManager that has the output in its journal
      */
     public Message.HelloAck commit() throws IOException {
         if (!committing) {
@@ -294,7 +265,7 @@ public final class MapOutputWriter {
         return location;
     }
 
-    /** Gives up the output; does nothing after the end. Never throws. */
+    /** Aborts the output; does nothing after the end. Never throws. */
     public void abort() {
         if (ended) {
             return;
@@ -325,7 +296,7 @@ public final class MapOutputWriter {
         }
     }
 
-    /** Makes room for at least one byte of the current block; returns the number of bytes. */
+    /** Makes room for at least one byte; returns the room in the current block. */
     private int ensureRoom() throws IOException {
         ensureOpen();
         if (blockStart >= 0) {
@@ -333,8 +304,7 @@ public final class MapOutputWriter {
             if (room > 0) {
                 return room;
             }
-            // The last block of a stream is still open when the stream ends, so this one is not the
-            // last.
+            // Not the last block of its stream, which is open until the stream ends.
             seal(0);
         }
         openBlock(Math.min(MIN_ROOM_BYTES, blockBytes));
@@ -347,7 +317,6 @@ public final class MapOutputWriter {
     }
 
     private void openBlock(int room) throws IOException {
-        // No buffer means that nothing has been written into the region.
         boolean full = region != null && region.capacity() - position < Blocks.HEADER_BYTES + room;
         boolean wide = regionFirst >= 0 && subpartition - regionFirst >= MAX_LENGTHS;
         if (position > 0 && (full || wide)) {
@@ -374,7 +343,7 @@ public final class MapOutputWriter {
         int stored = position - blockStart - Blocks.HEADER_BYTES;
         int flags = last | (firstOfStream ? Blocks.FIRST : 0);
         firstOfStream = false;
-        // Absolute puts: the buffer is big endian, as the block header is.
+        // Buffers are big endian, as block headers are.
         region.putLong(blockStart + Blocks.MAP_ATTEMPT, mapAttemptId);
         region.putInt(blockStart + Blocks.SUBPARTITION, subpartition);
         region.putInt(blockStart + Blocks.STORED_LENGTH, stored);
@@ -415,8 +384,7 @@ public final class MapOutputWriter {
             sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
         } else {
             sender().sendRegion(region, regionFirst, lengths, count, crc32c);
-            // The previous buffer is free now; this one is free when the next region is sent. By
-            // then the pool may have a shared buffer for the next region.
+            // The previous buffer is free now, and this one after the next region is sent.
             recycle(sentRegion);
             sentRegion = region;
             region = null;

@@ -8,22 +8,14 @@ import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayDeque;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A pipelined result partition of a task, which others read while the task is still writing.
+ * A pipelined partition of a task, which is read while the task writes. The task writes into one
+ * open buffer for each subpartition, and a thread of the partition sends the buffers.
  *
- * <p>The task writes into one open buffer for each subpartition. A thread of the partition sends
- * the buffers, because the task may wait for its source for a long time while its last records must
- * still go out.
- *
- * <p>A full buffer is sent as soon as there is credit. An open buffer is flushed at once if the
- * last flush is at least {@code flushNanos} ago, otherwise when that time is over: a lone record
- * does not wait, and a stream of small records costs a bounded number of messages.
- *
- * <p>Without credit nothing is flushed and the open buffers fill up. When {@code subpartitions +
- * 16} buffers are in use, {@link #write} waits: this is the back pressure.
+ * <p>With credit, full buffers are sent at once, and open buffers when the last flush is {@code
+ * flushNanos} ago. Without credit, open buffers fill up. When {@code subpartitions + 16} buffers
+ * are in use, {@link #write} waits: this is the back pressure.
  *
  * <pre>
  * state     write   finish           close    lost connection, ErrorResponse
@@ -37,7 +29,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * partition that is closed before it is finished has failed for its readers.
  */
 public final class PipelinedPartition implements AutoCloseable {
-    /** Buffers beside one for each subpartition: as many as a TaskManager grants at once. */
+    /** Buffers in addition to one for each subpartition: the credit of a TaskManager. */
     private static final int QUEUED_BUFFERS = 16;
 
     private static final long PIPELINED_BOUNDED = 2;
@@ -50,12 +42,8 @@ public final class PipelinedPartition implements AutoCloseable {
     private final int bufferBytes;
     private final int maxBuffers;
     private final Thread sender;
-    private final ReentrantLock lock = new ReentrantLock();
 
-    /** Signalled when a buffer became free or the state changed. */
-    private final Condition changed = lock.newCondition();
-
-    // Guarded by the lock.
+    // Guarded by this object, which is notified when a buffer becomes free or the state changes.
     private final Buffer[] open;
     private final ArrayDeque<Buffer> ready = new ArrayDeque<>();
     private final ArrayDeque<Buffer> free = new ArrayDeque<>();
@@ -86,10 +74,9 @@ public final class PipelinedPartition implements AutoCloseable {
     }
 
     /**
-     * Opens the partition on a leased connection, which is given back to {@code pool} or closed in
-     * the end.
+     * Opens the partition on a leased connection, which is released or closed in the end.
      *
-     * @param flushNanos shortest time between two flushes; 0 flushes every record at once
+     * @param flushNanos minimum time between two flushes
      */
     public PipelinedPartition(
             TaskManagerConnection connection,
@@ -140,32 +127,28 @@ public final class PipelinedPartition implements AutoCloseable {
      * @throws ClientException.Interrupted if the thread was interrupted meanwhile
      * @throws IOException if the partition has failed
      */
-    public void write(int subpartition, byte[] bytes, int offset, int length) throws IOException {
-        lock.lock();
-        try {
-            checkOpen();
-            int done = 0;
-            while (done < length) {
-                Buffer buffer = open[subpartition];
-                if (buffer == null) {
-                    buffer = takeBuffer();
-                    buffer.subpartition = subpartition;
-                    open[subpartition] = buffer;
-                    if (openBuffers++ == 0) {
-                        connection.wake();
-                    }
-                }
-                int n = Math.min(length - done, bufferBytes - buffer.length);
-                System.arraycopy(bytes, offset + done, buffer.bytes, buffer.length, n);
-                buffer.length += n;
-                done += n;
-                if (buffer.length == bufferBytes) {
-                    makeReady(subpartition);
+    public synchronized void write(int subpartition, byte[] bytes, int offset, int length)
+            throws IOException {
+        checkOpen();
+        int done = 0;
+        while (done < length) {
+            Buffer buffer = open[subpartition];
+            if (buffer == null) {
+                buffer = takeBuffer();
+                buffer.subpartition = subpartition;
+                open[subpartition] = buffer;
+                if (openBuffers++ == 0) {
                     connection.wake();
                 }
             }
-        } finally {
-            lock.unlock();
+            int n = Math.min(length - done, bufferBytes - buffer.length);
+            System.arraycopy(bytes, offset + done, buffer.bytes, buffer.length, n);
+            buffer.length += n;
+            done += n;
+            if (buffer.length == bufferBytes) {
+                makeReady(subpartition);
+                connection.wake();
+            }
         }
     }
 
@@ -189,52 +172,35 @@ public final class PipelinedPartition implements AutoCloseable {
     }
 
     /**
-     * Sends the rest and ends all subpartitions. Returns when the TaskManager has everything, which
-     * can take as long as the readers take.
+     * Sends the rest, and waits until the TaskManager has everything, which depends on the readers.
      *
      * @throws ClientException.Interrupted if the thread was interrupted meanwhile
      * @throws IOException if the partition has failed
      */
-    public void finish() throws IOException {
-        lock.lock();
-        try {
-            checkOpen();
-            finishing = true;
-            connection.wake();
-            while (!finished) {
-                awaitChange();
-                checkFailure();
-            }
-        } finally {
-            lock.unlock();
+    public synchronized void finish() throws IOException {
+        checkOpen();
+        finishing = true;
+        connection.wake();
+        while (!finished) {
+            awaitChange();
+            checkFailure();
         }
     }
 
     /** Returns the nanoseconds that {@link #write} has waited for buffers so far. */
-    public long waitedNanos() {
-        lock.lock();
-        try {
-            return waitedNanos;
-        } finally {
-            lock.unlock();
-        }
+    public synchronized long waitedNanos() {
+        return waitedNanos;
     }
 
-    /** Gives up the partition unless it is finished; idempotent. */
+    /** Aborts the partition unless it is finished; idempotent. */
     @Override
-    public void close() {
-        lock.lock();
-        try {
-            if (finished || closed) {
-                return;
-            }
-            closed = true;
-            changed.signalAll();
-        } finally {
-            lock.unlock();
+    public synchronized void close() {
+        if (finished || closed) {
+            return;
         }
-        // Ends the sender's wait. The sender then closes the connection, which tells the
-        // TaskManager.
+        closed = true;
+        notifyAll();
+        // The sender then closes the connection.
         connection.cancel();
     }
 
@@ -242,7 +208,7 @@ public final class PipelinedPartition implements AutoCloseable {
     @SuppressWarnings("WaitNotInLoop")
     private void awaitChange() throws ClientException.Interrupted {
         try {
-            changed.await();
+            wait();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new ClientException.Interrupted(
@@ -273,13 +239,13 @@ public final class PipelinedPartition implements AutoCloseable {
             while (!isFinished()) {
                 connection
                         .waits()
-                        .awaitPatiently(
+                        .awaitWhileAlive(
                                 this::isWork,
                                 this::nanosToFlush,
                                 "credit for a pipelined partition");
                 send();
             }
-            pool.giveBack(connection);
+            pool.release(connection);
         } catch (IOException | RuntimeException e) {
             connection.close();
             fail(
@@ -290,46 +256,28 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    private boolean isFinished() {
-        lock.lock();
-        try {
-            return finished;
-        } finally {
-            lock.unlock();
-        }
+    private synchronized boolean isFinished() {
+        return finished;
     }
 
-    private boolean isWork() {
-        lock.lock();
-        try {
-            return finished
-                    || (credit > 0 && !ready.isEmpty())
-                    || isFlushDue()
-                    || (finishing && !finishSent && openBuffers == 0 && ready.isEmpty());
-        } finally {
-            lock.unlock();
-        }
+    private synchronized boolean isWork() {
+        return finished
+                || (credit > 0 && !ready.isEmpty())
+                || isFlushDue()
+                || (finishing && !finishSent && openBuffers == 0 && ready.isEmpty());
     }
 
-    /**
-     * Returns whether open buffers are due. Without credit, a flush would only cut the waiting
-     * bytes into small buffers.
-     */
+    /** Returns whether open buffers are due. Without credit they fill up instead. */
     private boolean isFlushDue() {
         return openBuffers > 0
                 && credit > ready.size()
                 && (finishing || System.nanoTime() - lastFlush >= flushNanos);
     }
 
-    private long nanosToFlush() {
-        lock.lock();
-        try {
-            return openBuffers > 0 && credit > ready.size()
-                    ? lastFlush + flushNanos - System.nanoTime()
-                    : Long.MAX_VALUE;
-        } finally {
-            lock.unlock();
-        }
+    private synchronized long nanosToFlush() {
+        return openBuffers > 0 && credit > ready.size()
+                ? lastFlush + flushNanos - System.nanoTime()
+                : Long.MAX_VALUE;
     }
 
     private void send() throws IOException {
@@ -348,22 +296,14 @@ public final class PipelinedPartition implements AutoCloseable {
         }
     }
 
-    private Buffer next() {
-        lock.lock();
-        try {
-            if (isFlushDue()) {
-                flush();
-            }
-            return credit > 0 ? ready.poll() : null;
-        } finally {
-            lock.unlock();
+    private synchronized Buffer next() {
+        if (isFlushDue()) {
+            flush();
         }
+        return credit > 0 ? ready.poll() : null;
     }
 
-    /**
-     * Flushes as many open buffers as there is credit for; the next flush begins behind the last
-     * one.
-     */
+    /** Flushes open buffers within the credit, round robin. */
     private void flush() {
         for (int i = 0; i < open.length && openBuffers > 0 && credit > ready.size(); i++) {
             int subpartition = nextFlushed;
@@ -381,13 +321,8 @@ public final class PipelinedPartition implements AutoCloseable {
         openBuffers--;
     }
 
-    private boolean isAllSent() {
-        lock.lock();
-        try {
-            return finishing && !finishSent && openBuffers == 0 && ready.isEmpty();
-        } finally {
-            lock.unlock();
-        }
+    private synchronized boolean isAllSent() {
+        return finishing && !finishSent && openBuffers == 0 && ready.isEmpty();
     }
 
     private void recycle(Buffer buffer) {
@@ -399,14 +334,9 @@ public final class PipelinedPartition implements AutoCloseable {
     }
 
     /** Changes the state and wakes the task's thread. */
-    private void change(Runnable change) {
-        lock.lock();
-        try {
-            change.run();
-            changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
+    private synchronized void change(Runnable change) {
+        change.run();
+        notifyAll();
     }
 
     /** Waits for the sender to end, for tests. */
@@ -436,7 +366,7 @@ public final class PipelinedPartition implements AutoCloseable {
                 }
             } else if (!(message instanceof Message.PartitionOpened
                     || message instanceof Message.Pong
-                    // Readers of this plugin do not send any.
+                    // Readers of this plugin do not send it.
                     || message instanceof Message.TaskEvent)) {
                 throw unexpected(message);
             }

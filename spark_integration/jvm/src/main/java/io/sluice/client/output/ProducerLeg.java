@@ -10,7 +10,7 @@ import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 
-/** Speaks for one map output on one connection, on behalf of {@link MapOutputSender}. */
+/** Sends one map output on one connection, for {@link MapOutputSender}. */
 final class ProducerLeg extends RoleHandler {
     private final TaskManagerConnection connection;
     private final long partition;
@@ -28,11 +28,9 @@ final class ProducerLeg extends RoleHandler {
     private Message.ErrorResponse error;
 
     /**
-     * A region to be sent, and sent again after a lost connection.
+     * A region.
      *
      * @param bytes a direct buffer with the region in {@code [start .. end)}
-     * @param start offset of the region's first byte
-     * @param end offset behind the region's last byte
      * @param first number of the region's first subpartition
      * @param lengths bytes of each subpartition, {@code lengths[0 .. count)}
      * @param count number of subpartitions
@@ -64,7 +62,7 @@ final class ProducerLeg extends RoleHandler {
                 new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
     }
 
-    /** Resumes a map output behind the regions that the TaskManager has. */
+    /** Resumes a map output after the regions that the TaskManager has. */
     Message.PartitionResumed resume(long shuffleId, long mapAttemptId, int numSubpartitions)
             throws IOException {
         connection.send(
@@ -89,11 +87,8 @@ final class ProducerLeg extends RoleHandler {
         return attached;
     }
 
-    /**
-     * Asks the TaskManager to secure all regions up to this one, so that they outlive its process.
-     * Must be followed by {@link #awaitSecured}.
-     */
-    void askToSecure(long region) throws IOException {
+    /** Requests that all regions up to this one survive the TaskManager's process. */
+    void requestSecure(long region) throws IOException {
         connection.send(new Message.SecureRegion(partition, region));
         connection.flush();
     }
@@ -111,11 +106,8 @@ final class ProducerLeg extends RoleHandler {
     }
 
     /**
-     * Sends a region; returns when all its bytes are under way.
-     *
-     * <p>Bytes in a slot of the connection's region area stay where they are: the TaskManager is
-     * told with the next message, {@link #askToSecure} or {@link #askToFinish}, and takes them
-     * before it answers that.
+     * Sends a region. Bytes in the region area are not sent: the TaskManager takes them before it
+     * answers the next message, {@link #requestSecure} or {@link #requestCommit}.
      */
     void sendRegion(long number, Region region) throws IOException {
         ByteBuffer bytes = region.bytes();
@@ -132,15 +124,14 @@ final class ProducerLeg extends RoleHandler {
         RegionArea area = isResumable() ? connection.regionArea() : null;
         long slot = area == null ? -1 : area.offsetOf(bytes);
         if (slot >= 0) {
-            // Sent together with the next message, a SecureRegion or a FinishPartition: one system
-            // call, and the TaskManager wakes up once.
+            // Sent together with the next message.
             connection.send(new Message.SharedRegion(begin, slot + start));
             sharedBytes += length;
             return;
         }
         credit = 0;
         regionNumber = number;
-        // RegionOpened, which may change it, comes before the first credit.
+        // RegionOpened may change it, before the first credit.
         payloadBytes = connection.segmentBytes();
         connection.send(begin);
         int offset = 0;
@@ -157,24 +148,23 @@ final class ProducerLeg extends RoleHandler {
             credit--;
             offset += n;
         }
-        // The task may now compute for minutes; a half-sent frame would run into the TaskManager's
-        // deadline.
+        // The task may now compute for minutes: do not leave a frame half sent.
         connection.flush();
         check();
     }
 
-    /** Returns the nanoseconds spent waiting for credit so far. */
+    /** Returns the nanoseconds waited for credit. */
     long creditWaitNanos() {
         return creditWaitNanos;
     }
 
-    /** Returns the bytes sent through the region area so far. */
+    /** Returns the bytes sent through the region area. */
     long sharedBytes() {
         return sharedBytes;
     }
 
-    /** Requests the commit of the map output. Must be followed by {@link #awaitFinished}. */
-    void askToFinish(long totalBytes, long regions, Replicas replicas) throws IOException {
+    /** Requests the commit; must be followed by {@link #awaitFinished}. */
+    void requestCommit(long totalBytes, long regions, Replicas replicas) throws IOException {
         if (replicas.count() > 1 && connection.has(Frames.FEATURE_COPIES)) {
             // Sent together with the next message.
             connection.send(
@@ -185,13 +175,9 @@ final class ProducerLeg extends RoleHandler {
         connection.flush();
     }
 
-    /**
-     * Waits until the journal has the map output. If the copies are synchronous, also waits until
-     * the journals of other TaskManagers have it.
-     */
+    /** Waits for the journal of the TaskManager, and of those with synchronous copies. */
     void awaitFinished() throws IOException {
-        // The answer may have come with the flush of the request. A TaskManager that stops then has
-        // closed the connection already, and reading would lose what it had answered.
+        // The answer may have come with the flush, before the TaskManager closed the connection.
         if (!finished && error == null) {
             connection.waits().await(() -> finished || error != null, "the commit of a map output");
         }
@@ -199,18 +185,17 @@ final class ProducerLeg extends RoleHandler {
         connection.setHandler(null);
     }
 
-    /** Gives up the map output; returns whether the connection can be used again. */
+    /** Aborts the map output; returns whether the connection can be used again. */
     boolean abort() {
         try {
             connection.send(new Message.AbortPartition(partition));
             connection
                     .waits()
-                    .awaitEnd(() -> aborted || error != null, "the end of a given up map output");
+                    .awaitEnd(() -> aborted || error != null, "the end of an aborted map output");
             connection.setHandler(null);
             return aborted;
         } catch (IOException e) {
-            // An interrupted task cannot wait. Without this message the TaskManager would keep
-            // secured regions for a while.
+            // Sent without waiting, so that the TaskManager does not keep secured regions.
             connection.sendLast(new Message.AbortPartition(partition));
             return false;
         }

@@ -12,33 +12,28 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Requests the region area of an executor and attaches connections to it. Thread safe.
+ * Requests the region area of an executor and attaches connections to it. Thread safe. Without an
+ * area, tasks send their regions over the socket.
  *
  * <pre>
- *   NONE ──── one task asks ──────────────────────▶ ASKED
- *   ASKED ─── the file is mapped ─────────────────▶ HERE
- *   ASKED ─── the file cannot be mapped ──────────▶ OFF, for good
- *   ASKED ─── the TaskManager refuses ────────────▶ REFUSED ── 30 s, one task asks ──▶ ASKED
- *   ASKED ─── the connection is lost ─────────────▶ NONE
- *   HERE ──── the TaskManager forgot the area ────▶ NONE
+ *   NONE ──────── a task requests an area ────────▶ REQUESTED
+ *   REQUESTED ─── the file is mapped ─────────────▶ MAPPED
+ *   REQUESTED ─── the file cannot be mapped ──────▶ OFF, for good
+ *   REQUESTED ─── the TaskManager refuses ────────▶ REFUSED ── 30 s, a request ──▶ REQUESTED
+ *   REQUESTED ─── the connection is lost ─────────▶ NONE
+ *   MAPPED ────── the TaskManager dropped it ─────▶ NONE
  * </pre>
- *
- * <p>A task that finds no area, because another task is asking for one or there will be none, sends
- * its regions over the socket.
  */
 final class RegionAreas {
     private static final Logger LOG = LoggerFactory.getLogger(RegionAreas.class);
 
-    /**
-     * How long a refusal holds, whichever TaskManager refused. The cause (a limit, a setting,
-     * space) does not change from task to task, and a restarted TaskManager is asked soon enough.
-     */
+    /** How long to make no request after a refusal, whose cause (a limit, a setting) persists. */
     private static final long REFUSED_NANOS = TimeUnit.SECONDS.toNanos(30);
 
     private enum State {
         NONE,
-        ASKED,
-        HERE,
+        REQUESTED,
+        MAPPED,
         REFUSED,
         OFF
     }
@@ -48,7 +43,7 @@ final class RegionAreas {
     private State state;
     private long refusedAt;
 
-    /** Set only in state HERE. */
+    /** Set only in state MAPPED. */
     private volatile RegionArea current;
 
     /**
@@ -66,14 +61,10 @@ final class RegionAreas {
         return current;
     }
 
-    /**
-     * Attaches the connection of a leg to the executor's area if possible. Sends nothing on a
-     * connection that is already attached.
-     */
+    /** Attaches the connection of a leg to the executor's area if possible. */
     void attach(ProducerLeg leg) throws IOException {
         TaskManagerConnection connection = leg.connection();
-        // Without resumable outputs there is no answer that says when the TaskManager has taken a
-        // region from its slot.
+        // Without resumable outputs the TaskManager does not say when a slot is free.
         if (!connection.endpoint().isUnix()
                 || !connection.has(Frames.FEATURE_REGION_AREAS)
                 || !connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS)) {
@@ -82,22 +73,19 @@ final class RegionAreas {
         RegionArea area = current;
         if (area != null) {
             boolean attached = connection.regionArea() == area;
-            // Compared by endpoint, because a TaskManager that took another's place must be asked
-            // for an area of its own.
+            // By endpoint: another TaskManager there needs an area of its own.
             boolean foreign = !area.endpoint().equals(connection.endpoint());
             if (attached || foreign || attach(leg, area)) {
                 return;
             }
             drop(area);
         }
-        if (beginToAsk()) {
-            ask(leg);
+        if (beginRequest()) {
+            request(leg);
         }
     }
 
-    /**
-     * Attaches an area that the TaskManager made earlier; returns whether it still knows the area.
-     */
+    /** Attaches an area; returns whether the TaskManager still has it. */
     private static boolean attach(ProducerLeg leg, RegionArea area) throws IOException {
         boolean known = leg.attachArea(area.token(), 0).token().equals(area.token());
         leg.connection().setRegionArea(known ? area : null);
@@ -105,7 +93,7 @@ final class RegionAreas {
     }
 
     /** Requests a new area and maps it. */
-    private void ask(ProducerLeg leg) throws IOException {
+    private void request(ProducerLeg leg) throws IOException {
         TaskManagerConnection connection = leg.connection();
         State next = State.NONE;
         RegionArea area = null;
@@ -127,16 +115,16 @@ final class RegionAreas {
                                 made.sizeBytes(),
                                 regionBytes);
                 connection.setRegionArea(area);
-                next = State.HERE;
+                next = State.MAPPED;
             } catch (ClosedByInterruptException e) {
-                // The task is being killed, which says nothing about the file.
+                // The task is being killed; the file may be usable.
                 throw new ClientException.Interrupted("interrupted while a region area was mapped");
             } catch (IOException e) {
                 next = State.OFF;
                 LOG.info(
                         "Regions go over the socket, because the region area {} of the TaskManager"
-                            + " at {} cannot be mapped here ({}). Mount its directory at the same"
-                            + " path for executor and TaskManager, writable for the users of both",
+                            + " at {} cannot be mapped ({}). Mount its directory at the same path"
+                            + " for executor and TaskManager, writable for the users of both",
                         made.path(),
                         connection.endpoint(),
                         e.toString());
@@ -147,13 +135,13 @@ final class RegionAreas {
         }
     }
 
-    private synchronized boolean beginToAsk() {
+    private synchronized boolean beginRequest() {
         boolean due =
                 state == State.NONE
                         || (state == State.REFUSED
                                 && System.nanoTime() - refusedAt >= REFUSED_NANOS);
         if (due) {
-            state = State.ASKED;
+            state = State.REQUESTED;
         }
         return due;
     }
@@ -164,10 +152,7 @@ final class RegionAreas {
         refusedAt = System.nanoTime();
     }
 
-    /**
-     * Forgets an area that its TaskManager no longer knows, unless another task has replaced it
-     * meanwhile.
-     */
+    /** Drops an area unless another task has replaced it. */
     private synchronized void drop(RegionArea area) {
         if (current == area) {
             enter(State.NONE, null);

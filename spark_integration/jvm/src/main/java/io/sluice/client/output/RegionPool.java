@@ -7,23 +7,20 @@ import java.util.IdentityHashMap;
 import java.util.Map;
 import java.util.concurrent.ArrayBlockingQueue;
 
-/**
- * Recycles region buffers between the tasks of an executor, because fresh direct memory of
- * megabytes is expensive. Buffers shared with a TaskManager of this host are used first.
- */
+/** Recycles region buffers between tasks. Uses buffers shared with a TaskManager first. */
 public final class RegionPool {
     private final int regionBytes;
     private final ArrayBlockingQueue<ByteBuffer> idle;
     private final RegionAreas areas;
 
-    /** The slots that tasks hold, each with its area, which may have been replaced meanwhile. */
+    /** The slots in use, each with its area, which may have been replaced. */
     private final Map<ByteBuffer, RegionArea> slots =
             Collections.synchronizedMap(new IdentityHashMap<>());
 
     /**
      * @param regionBytes size of each buffer
-     * @param maxIdle number of unused buffers to keep, in addition to shared ones
-     * @param sharedRegions number of buffers that a TaskManager is asked to share; 0 for none
+     * @param maxIdle maximum number of idle buffers that are not shared
+     * @param sharedRegions number of buffers to share with a TaskManager
      */
     public RegionPool(int regionBytes, int maxIdle, int sharedRegions) {
         this.regionBytes = regionBytes;
@@ -31,7 +28,7 @@ public final class RegionPool {
         this.areas = new RegionAreas(regionBytes, sharedRegions);
     }
 
-    /** Takes a direct buffer, which the socket writes without another copy. */
+    /** Takes a direct buffer. */
     public ByteBuffer take() {
         RegionArea area = areas.current();
         ByteBuffer region = area == null ? null : area.take();
@@ -46,7 +43,6 @@ public final class RegionPool {
     public void recycle(ByteBuffer region) {
         RegionArea area = slots.remove(region);
         if (area != null) {
-            // If the area was replaced, nobody looks at it any more.
             area.recycle(region);
         } else {
             idle.offer(region);

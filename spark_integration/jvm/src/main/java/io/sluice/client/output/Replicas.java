@@ -3,12 +3,12 @@ package io.sluice.client.output;
 /**
  * How many TaskManagers keep a map output.
  *
- * @param count TaskManagers, the one that is written to included; 1 to {@link #MAX}
+ * @param count number of TaskManagers, 1 to {@link #MAX}
  * @param isSynchronous whether a commit waits for the copies
  */
 public record Replicas(int count, boolean isSynchronous) {
     public static final int MAX = 8;
 
-    /** Without copies. */
+    /** No copies. */
     public static final Replicas ONE = new Replicas(1, false);
 }

@@ -73,7 +73,7 @@ final class Pem {
                                 "the key is not in PKCS8; convert it with openssl pkcs8 -topk8"
                                         + " -nocrypt -in KEY -out NEW");
                 default -> {
-                    // Parameters of a curve or a certificate may stand in the same file.
+                    // The file may have curve parameters or certificates, too.
                 }
             }
         }
@@ -81,12 +81,12 @@ final class Pem {
     }
 
     private static List<Block> blocks(Path file) throws IOException {
-        // Latin-1 takes any byte: text between the blocks may be in any encoding.
+        // Latin-1 reads any byte: text between the blocks may have any encoding.
         Matcher matcher = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         List<Block> blocks = new ArrayList<>();
         while (matcher.find()) {
             String text = matcher.group(2);
-            // An encrypted key of OpenSSL's old form has headers, which are no Base64.
+            // An encrypted key of OpenSSL's old form has headers, which are not Base64.
             byte[] der = text.contains(":") ? new byte[0] : Base64.getMimeDecoder().decode(text);
             blocks.add(new Block(matcher.group(1), der));
         }
@@ -104,7 +104,7 @@ final class Pem {
         } catch (IOException e) {
             throw unreadable(e);
         }
-        // The name of PBES2 names no algorithm; the parameters print the one that is in use.
+        // For PBES2, only the parameters name the algorithm.
         String algorithm =
                 info.getAlgName().equals("PBES2")
                                 || info.getAlgName().equals("1.2.840.113549.1.5.13")
@@ -143,7 +143,7 @@ final class Pem {
             try {
                 return KeyFactory.getInstance(algorithm).generatePrivate(spec);
             } catch (InvalidKeySpecException e) {
-                // It is a key of another algorithm.
+                // The key has another algorithm.
             }
         }
         throw new IOException("the key is not of " + String.join(", ", KEY_ALGORITHMS));

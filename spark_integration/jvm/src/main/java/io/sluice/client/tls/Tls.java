@@ -14,18 +14,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Encrypts the TCP connections of a process. Files are read again for the next connection when they
- * change; while the new ones cannot be used, the old ones stay in use.
- *
- * <p>Thread safe.
+ * TLS for the TCP connections of a process. Changed files are read again for the next connection;
+ * unusable ones are ignored. Thread safe.
  */
 public final class Tls {
     private static final Logger LOG = LoggerFactory.getLogger(Tls.class);
 
-    /** Leaves TCP connections as they are. */
+    /** No TLS. */
     public static final Tls OFF = new Tls(null, false);
 
-    /** Tells two versions of a file apart; -1 is the size of a file that is not there. */
+    /** The version of a file; size -1 if the file is missing. */
     private record Stamp(FileTime modified, long size) {}
 
     private final TlsSettings settings;
@@ -46,10 +44,8 @@ public final class Tls {
      * Reads the files.
      *
      * @param settings null for TCP connections without TLS
-     * @param needsEncryptedPeers whether a TaskManager must speak TLS with all others, on the Unix
-     *     socket too
-     * @throws IllegalArgumentException if a file cannot be used; the message names setting, file
-     *     and reason
+     * @param needsEncryptedPeers whether TaskManagers must use TLS between each other
+     * @throws IllegalArgumentException if a file cannot be used
      */
     public static Tls of(TlsSettings settings, boolean needsEncryptedPeers) {
         return new Tls(settings, needsEncryptedPeers);
@@ -83,7 +79,7 @@ public final class Tls {
     }
 
     private synchronized SSLContext context() {
-        // Looked at before they are read: a change meanwhile is found the next time.
+        // Taken before the files are read: a change meanwhile is noticed the next time.
         List<Stamp> now = stamps(settings);
         if (!now.equals(stamps)) {
             stamps = now;

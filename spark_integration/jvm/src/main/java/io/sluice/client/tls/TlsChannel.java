@@ -14,20 +14,15 @@ import javax.net.ssl.SSLEngineResult.HandshakeStatus;
 import javax.net.ssl.SSLException;
 
 /**
- * TLS on a non-blocking socket: reads and writes as the socket itself does. It never waits.
- *
- * <p>It keeps at most {@link #RECORDS} records in each direction, and decrypts into the caller's
- * buffer: {@link #read} leaves whole records behind only if that buffer is full, so a caller that
- * reads until nothing comes may wait for the socket. Encrypted bytes that the socket did not take
- * yet go out with {@link #flush}. Not thread safe.
+ * TLS on a non-blocking socket. It never waits, and buffers at most {@link #RECORDS} records in
+ * each direction. {@link #read} decrypts all received records unless the caller's buffer is full.
+ * {@link #flush} sends encrypted bytes that are left. Not thread safe.
  */
 public final class TlsChannel implements GatheringByteChannel, ReadableByteChannel {
-    /** Records that one call of the kernel can take or bring. */
+    /** Records for one system call. */
     private static final int RECORDS = 8;
 
-    /**
-     * Calls of the kernel in one write, so that a fast reader cannot keep the caller from reading.
-     */
+    /** System calls in one write, so that the caller can read, too. */
     private static final int WRITE_ROUNDS = 8;
 
     private static final ByteBuffer[] NOTHING = {ByteBuffer.allocate(0)};
@@ -58,14 +53,15 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         this.engine = engine;
         this.showsCertificate = showsCertificate;
         recordBytes = engine.getSession().getPacketBufferSize();
-        // On the heap: the JDK's AES-GCM copies direct buffers into arrays, piece by piece, which
-        // costs more than the socket's copy of each write and read.
+        // On the heap: the JDK's AES-GCM copies direct buffers into arrays, which costs more than
+        // the
+        // copies of the socket.
         received = ByteBuffer.allocate(RECORDS * recordBytes).limit(0);
         unsent = ByteBuffer.allocate(RECORDS * recordBytes);
     }
 
     /**
-     * Goes on with the handshake; returns whether it is done.
+     * Continues the handshake; returns whether it is done.
      *
      * @param scratch an empty buffer for a record; stays empty
      */
@@ -121,20 +117,16 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         }
     }
 
-    /**
-     * Returns the SHA-256 of the server's certificate, which binds a proof to this connection;
-     * empty before the handshake.
-     */
+    /** Returns the SHA-256 of the server's certificate; empty before the handshake. */
     public byte[] binding() {
         return binding.clone();
     }
 
     /**
-     * Decrypts available bytes; returns their number: 0 before any have come, -1 after the orderly
-     * end.
+     * Decrypts available bytes; returns their number, or -1 after the orderly end.
      *
-     * @param into a buffer with room for a record at least
-     * @throws IOException if the connection ended without TLS's own end, or TLS failed
+     * @param into a buffer with room for at least one record
+     * @throws IOException if the connection ended without the end of TLS, or TLS failed
      */
     @Override
     public int read(ByteBuffer into) throws IOException {
@@ -176,14 +168,14 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         } catch (IOException e) {
             failure = e;
         }
-        // Bytes that came before the failure are delivered first: they may tell the reason.
+        // Bytes that came before the failure may have its reason.
         if (into.position() > before) {
             return into.position() - before;
         }
         throw failure;
     }
 
-    /** Answers a key update, as far as there is room. */
+    /** Answers a key update, if there is room. */
     private void answer() throws IOException {
         if (engine.getHandshakeStatus() == HandshakeStatus.NEED_TASK) {
             runTasks();
@@ -210,7 +202,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         return write(from, 0, from.length);
     }
 
-    /** Encrypts as much as the socket and the buffer take; returns the number of bytes taken. */
+    /** Encrypts as much as socket and buffer take; returns the number of bytes. */
     @Override
     public long write(ByteBuffer[] from, int offset, int length) throws IOException {
         long taken = 0;
@@ -255,7 +247,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         return result.bytesConsumed();
     }
 
-    /** Sends encrypted bytes that the socket has not taken yet; returns whether it took any. */
+    /** Sends buffered encrypted bytes; returns whether the socket took any. */
     public boolean flush() throws IOException {
         answer();
         int before = unsent.position();
@@ -263,12 +255,12 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         return unsent.position() < before;
     }
 
-    /** Returns whether received bytes are left to decrypt; they may be a part of a record only. */
+    /** Returns whether received bytes are left to decrypt, perhaps a part of a record. */
     public boolean hasReceived() {
         return received.hasRemaining();
     }
 
-    /** Returns whether encrypted bytes wait for the socket to take them. */
+    /** Returns whether encrypted bytes are buffered. */
     public boolean hasUnsent() {
         return unsent.position() > 0;
     }
@@ -279,8 +271,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
      * @param wantsToWrite whether the caller has bytes to write
      */
     public int interest(boolean wantsToWrite) {
-        // While the engine needs bytes of the other side first, it takes none, and a wait for the
-        // socket to take some would end at once.
+        // While the engine waits for the other side, a wait to write would end at once.
         boolean takes = engine.getHandshakeStatus() != HandshakeStatus.NEED_UNWRAP;
         return SelectionKey.OP_READ
                 | (hasUnsent() || (wantsToWrite && takes) ? SelectionKey.OP_WRITE : 0);
@@ -320,7 +311,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         }
     }
 
-    /** Tells the other side why TLS failed, if the socket takes it. */
+    /** Sends an alert, if the socket takes it. */
     private void drainAlert() {
         try {
             if (!engine.isOutboundDone() && unsent.remaining() >= recordBytes) {
@@ -328,7 +319,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
             }
             drain();
         } catch (IOException e) {
-            // The connection is given up anyway.
+            // The connection is closed anyway.
         }
     }
 
@@ -337,7 +328,7 @@ public final class TlsChannel implements GatheringByteChannel, ReadableByteChann
         return channel.isOpen();
     }
 
-    /** Tells the other side the end, if the socket takes it at once; closes the socket. */
+    /** Sends the end of TLS, if the socket takes it at once, and closes the socket. */
     @Override
     public void close() throws IOException {
         if (isEstablished && !hasEnded && failure == null && channel.isOpen()) {

@@ -19,9 +19,8 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Reads keys and certificates into a context of the JDK. No message holds a password. */
+/** Reads keys and certificates. Messages do not have passwords. */
 final class TlsMaterial {
-    /** Something that reads a file. */
     @FunctionalInterface
     private interface Read<T> {
         T run() throws IOException, GeneralSecurityException;
@@ -32,8 +31,7 @@ final class TlsMaterial {
     /**
      * Reads all files.
      *
-     * @throws IllegalArgumentException if one cannot be used; the message names the setting, the
-     *     file, and the reason
+     * @throws IllegalArgumentException if a file cannot be used
      */
     static SSLContext read(TlsSettings settings) {
         KeyManager[] keys = keyManagers(settings);

@@ -25,9 +25,9 @@ public final class TlsRefusals {
     private static String why(SSLException failure, boolean showsCertificate) {
         String text = failure.getMessage() == null ? "no reason given" : failure.getMessage();
         if (text.contains("nrecognized SSL message")) {
-            return "it does not speak TLS: set transport.tls_enabled there, or "
-                    + TlsSettings.ENABLED
-                    + "=false here";
+            return String.format(
+                    "it does not speak TLS: set transport.tls_enabled there, or %s=false here",
+                    TlsSettings.ENABLED);
         }
         if (text.startsWith(ALERT)) {
             return ofAlert(text.substring(ALERT.length()), showsCertificate);
@@ -36,43 +36,35 @@ public final class TlsRefusals {
         if (wrong != null) {
             return ofCertificate(wrong);
         }
-        return "TLS failed ("
-                + text
-                + "): check "
-                + TlsSettings.PROTOCOL
-                + " here, transport.tls_minimum_version there, and proxies between them";
+        return String.format(
+                "TLS failed (%s): check %s here, transport.tls_minimum_version there, and proxies"
+                        + " between them",
+                text, TlsSettings.PROTOCOL);
     }
 
     private static String ofAlert(String alert, boolean showsCertificate) {
         String what = alert.toLowerCase(Locale.ROOT);
         boolean isOfVersion = what.equals("protocol_version") || what.contains("security");
         if (what.equals("certificate_required") || (!showsCertificate && !isOfVersion)) {
-            return "it requires a client certificate"
-                    + (showsCertificate ? ", and does not know the authority of this side's" : "")
-                    + " ("
-                    + what
-                    + "): set "
-                    + TlsSettings.CERT_CHAIN
-                    + " and "
-                    + TlsSettings.PRIVATE_KEY
-                    + ", or "
-                    + TlsSettings.KEY_STORE
-                    + ", to a certificate of an authority in its transport.tls_ca_file";
+            return String.format(
+                    "it requires a client certificate%s (%s): set %s and %s, or %s, to a"
+                            + " certificate of an authority in its transport.tls_ca_file",
+                    showsCertificate ? ", and does not know the authority of this side's" : "",
+                    what,
+                    TlsSettings.CERT_CHAIN,
+                    TlsSettings.PRIVATE_KEY,
+                    TlsSettings.KEY_STORE);
         }
         if (isOfVersion) {
-            return "it refuses the version of TLS ("
-                    + what
-                    + "): check "
-                    + TlsSettings.PROTOCOL
-                    + " here and transport.tls_minimum_version there";
+            return String.format(
+                    "it refuses the version of TLS (%s): check %s here and"
+                            + " transport.tls_minimum_version there",
+                    what, TlsSettings.PROTOCOL);
         }
-        return "it refuses the certificate of this side ("
-                + what
-                + "): renew it or sign it by an authority in its transport.tls_ca_file ("
-                + TlsSettings.CERT_CHAIN
-                + " or "
-                + TlsSettings.KEY_STORE
-                + "), and look at its log";
+        return String.format(
+                "it refuses the certificate of this side (%s): renew it or sign it by an authority"
+                        + " in its transport.tls_ca_file (%s or %s), and look at its log",
+                what, TlsSettings.CERT_CHAIN, TlsSettings.KEY_STORE);
     }
 
     private static CertificateException certificateFailure(Throwable failure) {
@@ -90,45 +82,38 @@ public final class TlsRefusals {
         }
         // Only these of the JDK's messages are about the name.
         if (text.startsWith("No subject alternative") || text.startsWith("No name matching")) {
-            return "its certificate is for another host ("
-                    + text.replaceAll("\\.$", "")
-                    + "): name this host in the certificate's subjectAltName, correct"
-                    + " spark.sluice.endpoints, or set "
-                    + TlsSettings.CHECK_HOST_NAME
-                    + "=false";
+            return String.format(
+                    "its certificate is for another host (%s): name this host in the certificate's"
+                            + " subjectAltName, correct spark.sluice.endpoints, or set %s=false",
+                    text.replaceAll("\\.$", ""), TlsSettings.CHECK_HOST_NAME);
         }
-        return "its certificate is not trusted ("
-                + text
-                + "): add its authority to "
-                + TlsSettings.CA_FILE
-                + " or "
-                + TlsSettings.TRUST_STORE;
+        return String.format(
+                "its certificate is not trusted (%s): add its authority to %s or %s",
+                text, TlsSettings.CA_FILE, TlsSettings.TRUST_STORE);
     }
 
     /** Explains the end of a connection before its TLS handshake was done. */
     static ClientException.Refused endOfHandshake() {
         return new ClientException.Refused(
-                "it closed the connection during the TLS handshake: check in its log whether it"
-                        + " speaks TLS, and set transport.tls_enabled there or "
-                        + TlsSettings.ENABLED
-                        + "=false here",
+                String.format(
+                        "it closed the connection during the TLS handshake: check in its log"
+                                + " whether it speaks TLS, and set transport.tls_enabled there or"
+                                + " %s=false here",
+                        TlsSettings.ENABLED),
                 null);
     }
 
-    /** Explains that a server speaks TLS and this side does not. */
+    /** Explains that the server requires TLS. */
     public static ClientException.Refused needsTls(Throwable cause) {
         return new ClientException.Refused(
-                "this port speaks TLS only: set "
-                        + TlsSettings.ENABLED
-                        + "=true, with "
-                        + TlsSettings.CA_FILE
-                        + " or "
-                        + TlsSettings.TRUST_STORE
-                        + ", or use the Unix socket",
+                String.format(
+                        "this port speaks TLS only: set %s=true, with %s or %s, or use the Unix"
+                                + " socket",
+                        TlsSettings.ENABLED, TlsSettings.CA_FILE, TlsSettings.TRUST_STORE),
                 cause);
     }
 
-    /** Explains that a TaskManager may send data to others unencrypted. */
+    /** Explains that a TaskManager sends data to others unencrypted. */
     public static ClientException.Refused unencryptedPeers() {
         return new ClientException.Refused(
                 "it does not speak TLS with other TaskManagers, and spark.network.crypto.enabled or"

@@ -6,15 +6,14 @@ import java.util.Objects;
 import java.util.stream.Stream;
 
 /**
- * Holds the settings of TLS. Key and certificates are in a store or in PEM files, and so are the
- * authorities to trust.
+ * The settings of TLS. Keys, certificates and trusted authorities are in stores or PEM files.
  *
  * @param keyStore the store with this side's key and certificate, or null
  * @param pemKey this side's key and certificate in PEM files, or null
  * @param trustStore the store with the authorities to trust, or null
  * @param caFile the authorities to trust in a PEM file, or null
- * @param protocol the lowest version to speak: TLSv1.2 or TLSv1.3
- * @param checkHostName whether a server's certificate must name the host that was dialled
+ * @param protocol the minimum version: TLSv1.2 or TLSv1.3
+ * @param checkHostName whether a server's certificate must name the host of its endpoint
  */
 public record TlsSettings(
         Store keyStore,
@@ -48,10 +47,9 @@ public record TlsSettings(
      * @param path its file
      * @param type its type as {@link java.security.KeyStore} names it
      * @param password its password, or null
-     * @param keyPassword the password of the key in it, or null for that of the store
+     * @param keyPassword the password of its key, or null for that of the store
      */
     public record Store(Path path, String type, String password, String keyPassword) {
-        /** Returns all but the passwords. */
         @Override
         public String toString() {
             return path + " (" + type + ")";
@@ -66,7 +64,6 @@ public record TlsSettings(
      * @param password the password of the key, or null
      */
     public record PemKey(Path certChain, Path privateKey, String password) {
-        /** Returns all but the password. */
         @Override
         public String toString() {
             return certChain + ", " + privateKey;
@@ -78,7 +75,7 @@ public record TlsSettings(
         return keyStore != null || pemKey != null;
     }
 
-    /** Returns the versions to speak. */
+    /** Returns the enabled versions. */
     String[] protocols() {
         return protocol.equals(TLS_1_2) ? new String[] {TLS_1_3, TLS_1_2} : new String[] {TLS_1_3};
     }

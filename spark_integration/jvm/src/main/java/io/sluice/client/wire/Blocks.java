@@ -4,7 +4,7 @@ package io.sluice.client.wire;
 public final class Blocks {
     public static final int HEADER_BYTES = 28;
 
-    /** The most bytes a block may hold; writers may use less. */
+    /** Maximum stored size of a block. */
     public static final int MAX_STORED_BYTES = 256 * 1024;
 
     public static final int MAP_ATTEMPT = 0;
@@ -23,7 +23,7 @@ public final class Blocks {
 
     private Blocks() {}
 
-    /** Reads an int in big endian, as all integers on the wire that are not part of a message. */
+    /** Reads an int in big endian. */
     public static int getInt(byte[] bytes, int at) {
         return (bytes[at] & 0xFF) << 24
                 | (bytes[at + 1] & 0xFF) << 16

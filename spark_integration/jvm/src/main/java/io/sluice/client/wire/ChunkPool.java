@@ -3,25 +3,23 @@ package io.sluice.client.wire;
 import java.util.concurrent.ArrayBlockingQueue;
 
 /**
- * Recycles the memory of received buffers between the tasks of an executor. There are chunks of one
- * segment, and large ones.
- *
- * <p>The credit of the open gates bounds the chunks in use; this pool bounds the idle ones.
+ * Recycles the memory of received buffers between the tasks of an executor: chunks of one segment,
+ * and large ones. Credit bounds the chunks in use, and this pool the idle ones.
  */
 public final class ChunkPool {
-    /** A large chunk has the size of eight segments by default. */
-    private static final int SEGMENTS_FOR_A_LARGE_ONE = 8;
+    /** Default segments of a large chunk. */
+    private static final int SEGMENTS_OF_LARGE_CHUNK = 8;
 
     private final ArrayBlockingQueue<Chunk> idle;
     private final ArrayBlockingQueue<Chunk> idleLarge;
 
     /**
-     * @param maxIdle number of unused chunks of one segment to keep; large chunks of as many bytes
-     *     are kept besides
+     * @param maxIdle maximum number of idle chunks of one segment, and as many bytes in large
+     *     chunks
      */
     public ChunkPool(int maxIdle) {
         idle = new ArrayBlockingQueue<>(maxIdle);
-        idleLarge = new ArrayBlockingQueue<>(Math.max(1, maxIdle / SEGMENTS_FOR_A_LARGE_ONE));
+        idleLarge = new ArrayBlockingQueue<>(Math.max(1, maxIdle / SEGMENTS_OF_LARGE_CHUNK));
     }
 
     public Chunk take(int capacity) {

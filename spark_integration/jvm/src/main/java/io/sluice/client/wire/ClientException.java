@@ -19,8 +19,6 @@ import java.io.IOException;
  * <p>After any of them except a {@link Remote} that names a channel, the connection must be closed.
  */
 public abstract class ClientException extends IOException {
-    private static final long serialVersionUID = 1L;
-
     private static final String TOKEN_FILE = "spark.sluice.auth.tokenFile";
 
     private final ErrorCode code;
@@ -34,20 +32,14 @@ public abstract class ClientException extends IOException {
         return code;
     }
 
-    /**
-     * Returns whether the connection has ended, or the TaskManager is about to end it, so that
-     * another connection may succeed.
-     */
+    /** Returns whether the connection has ended or is about to, so that another may succeed. */
     public static boolean isLostConnection(IOException failure) {
         return failure instanceof ConnectionLost
                 || (failure instanceof Remote remote
                         && (remote.code() == ErrorCode.SHUTTING_DOWN || remote.isIdleEnd()));
     }
 
-    /**
-     * Returns whether the TaskManager has no room for more map outputs of the application, so that
-     * another one may.
-     */
+    /** Returns whether the TaskManager has no room for map outputs of the application. */
     public static boolean isWithoutRoom(IOException failure) {
         return failure instanceof Remote remote
                 && (remote.code() == ErrorCode.STORAGE_FULL
@@ -56,8 +48,6 @@ public abstract class ClientException extends IOException {
 
     /** No connection to the endpoint could be made. */
     public static final class ConnectFailed extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         private final String summary;
 
         public ConnectFailed(String endpoint, String why, Throwable cause) {
@@ -69,8 +59,7 @@ public abstract class ClientException extends IOException {
         }
 
         /**
-         * Returns the remedy; empty for a refusal, whose reason has it, and for the answer of a
-         * TaskManager, which runs.
+         * Returns the remedy; empty for a refusal, which has one, or an answer of a TaskManager.
          */
         private static String remedy(Throwable cause) {
             String about = aboutIdentity(cause);
@@ -87,27 +76,27 @@ public abstract class ClientException extends IOException {
             }
             return switch (failure.code) {
                 case AUTHENTICATION_REQUIRED ->
-                        ". Set "
-                                + TOKEN_FILE
-                                + " to the file of a submit token (sluice token create makes one)";
+                        String.format(
+                                ". Set %s to the file of a submit token (sluice token create makes"
+                                        + " one)",
+                                TOKEN_FILE);
                 case AUTHENTICATION_FAILED ->
-                        ". Check that "
-                                + TOKEN_FILE
-                                + " holds a token of the cluster to which this TaskManager belongs,"
-                                + " and that it has auth.cluster_secret_files";
+                        String.format(
+                                ". Check that %s holds a token of the cluster to which this"
+                                        + " TaskManager belongs, and that it has"
+                                        + " auth.cluster_secret_files",
+                                TOKEN_FILE);
                 case CREDENTIAL_EXPIRED ->
-                        ". Write a new token (sluice token create) into "
-                                + TOKEN_FILE
-                                + ", or set the clocks right";
+                        String.format(
+                                ". Write a new token (sluice token create) into %s, or set the"
+                                        + " clocks right",
+                                TOKEN_FILE);
                 case NOT_PERMITTED -> ". Correct " + TOKEN_FILE + " or the application's name";
                 default -> "";
             };
         }
 
-        /**
-         * Returns endpoint and reason, for a list of several failures. The remedy is in it only if
-         * it is about authentication, since that of the other failures is the same for all.
-         */
+        /** Returns endpoint and reason for a list of failures, with remedies for authentication. */
         public String summary() {
             return summary;
         }
@@ -115,8 +104,6 @@ public abstract class ClientException extends IOException {
 
     /** The connection ended while it was in use. */
     public static final class ConnectionLost extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         public ConnectionLost(String endpoint, String why, Throwable cause) {
             super(
                     ErrorCode.CONNECTION_LOST,
@@ -127,28 +114,19 @@ public abstract class ClientException extends IOException {
 
     /** Nothing moved for longer than the deadline. */
     public static final class Deadline extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         public Deadline(String endpoint, String waitingFor, long milliseconds, String setting) {
             super(
                     ErrorCode.DEADLINE_EXCEEDED,
-                    "the TaskManager at "
-                            + endpoint
-                            + " did not answer: waited "
-                            + milliseconds
-                            + " ms for "
-                            + waitingFor
-                            + " (limit: "
-                            + setting
-                            + "). Look at its log, or raise the setting",
+                    String.format(
+                            "the TaskManager at %s did not answer: waited %d ms for %s (limit: %s)."
+                                    + " Look at its log, or raise the setting",
+                            endpoint, milliseconds, waitingFor, setting),
                     null);
         }
     }
 
     /** The thread was interrupted or the operation cancelled. */
     public static final class Interrupted extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         public Interrupted(String what) {
             super(ErrorCode.CONNECTION_LOST, what, null);
         }
@@ -156,13 +134,11 @@ public abstract class ClientException extends IOException {
 
     /** Settings or credentials of both sides do not go together. */
     public static final class Refused extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         public Refused(String why, Throwable cause) {
             super(ErrorCode.CONFIGURATION, why, cause);
         }
 
-        /** One side does not prove who it is, or with too little. */
+        /** The authentication of one side failed. */
         public Refused(ErrorCode code, String why) {
             super(code, why, null);
         }
@@ -170,8 +146,6 @@ public abstract class ClientException extends IOException {
 
     /** The TaskManager broke a rule of the protocol. */
     public static final class Protocol extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         public Protocol(ErrorCode code, String what, Throwable cause) {
             super(code, what, cause);
         }
@@ -179,30 +153,27 @@ public abstract class ClientException extends IOException {
 
     /** The TaskManager answered with an ErrorResponse. */
     public static final class Remote extends ClientException {
-        private static final long serialVersionUID = 1L;
-
         private final transient Message.ErrorResponse response;
 
         public Remote(String endpoint, Message.ErrorResponse response) {
             super(
                     ErrorCode.of(response.code()),
-                    "the TaskManager at "
-                            + endpoint
-                            + " answered "
-                            + ErrorCode.of(response.code())
-                            + ": "
-                            + response.message()
-                            + (response.value().isEmpty()
-                                    ? ""
-                                    : " (value " + response.value() + ")")
-                            + (response.limit().isEmpty()
-                                    ? ""
-                                    : " (limit " + response.limit() + ")"),
+                    String.format(
+                            "the TaskManager at %s answered %s: %s%s%s",
+                            endpoint,
+                            ErrorCode.of(response.code()),
+                            response.message(),
+                            detail("value", response.value()),
+                            detail("limit", response.limit())),
                     null);
             this.response = response;
         }
 
-        /** Returns whether the TaskManager closed a connection because nothing was asked on it. */
+        private static String detail(String name, String value) {
+            return value.isEmpty() ? "" : String.format(" (%s %s)", name, value);
+        }
+
+        /** Returns whether the TaskManager closed an idle connection. */
         boolean isIdleEnd() {
             return code() == ErrorCode.DEADLINE_EXCEEDED && response.channel() == null;
         }

@@ -7,9 +7,11 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
- * Where a TaskManager listens: {@code unix:PATH} or {@code HOST:PORT}.
+ * Where a TaskManager listens: {@code unix:PATH} or {@code HOST:PORT}, an IPv6 address in brackets.
  *
  * @param path the Unix socket's path, or null
  * @param host the host, or null for a Unix socket
@@ -18,6 +20,10 @@ import java.util.List;
 public record Endpoint(String path, String host, int port) {
     private static final String UNIX = "unix:";
     private static final int MAX_PATH_BYTES = 107;
+    private static final int MAX_PORT = 65535;
+
+    /** Without brackets, an IPv6 address would look like a host with two ports. */
+    private static final Pattern HOST_PORT = Pattern.compile("(?:\\[(.+)\\]|([^:]+)):([0-9]{1,9})");
 
     public static Endpoint tcp(String host, int port) {
         return new Endpoint(null, host, port);
@@ -27,8 +33,7 @@ public record Endpoint(String path, String host, int port) {
      * Parses one endpoint.
      *
      * @param localHost replaces {@code {host}} in a path
-     * @throws IllegalArgumentException if the text is not an endpoint; the message names the value,
-     *     the limit and the remedy
+     * @throws IllegalArgumentException if the text is not an endpoint
      */
     public static Endpoint parse(String text, String localHost) {
         String trimmed = text.trim();
@@ -36,34 +41,23 @@ public record Endpoint(String path, String host, int port) {
             String path = trimmed.substring(UNIX.length()).replace("{host}", localHost);
             if (path.isEmpty() || !path.startsWith("/") || path.length() > MAX_PATH_BYTES) {
                 throw new IllegalArgumentException(
-                        "the socket path '"
-                                + path
-                                + "' must be absolute and have at most "
-                                + MAX_PATH_BYTES
-                                + " bytes: write unix:/PATH");
+                        String.format(
+                                "the socket path '%s' must be absolute and have at most %d bytes:"
+                                        + " write unix:/PATH",
+                                path, MAX_PATH_BYTES));
             }
             return new Endpoint(path, null, 0);
         }
-        int colon = trimmed.lastIndexOf(':');
-        try {
-            int port = Integer.parseInt(trimmed.substring(colon + 1));
-            if (colon > 0 && port >= 1 && port <= 65535) {
-                String host = trimmed.substring(0, colon);
-                if (host.startsWith("[") && host.endsWith("]")) {
-                    return tcp(host.substring(1, host.length() - 1), port);
-                }
-                // An IPv6 address without brackets cannot be told from a host with two ports.
-                if (host.indexOf(':') < 0) {
-                    return tcp(host, port);
-                }
-            }
-        } catch (NumberFormatException e) {
-            // The message below says more.
+        Matcher hostPort = HOST_PORT.matcher(trimmed);
+        int port = hostPort.matches() ? Integer.parseInt(hostPort.group(3)) : 0;
+        if (port < 1 || port > MAX_PORT) {
+            throw new IllegalArgumentException(
+                    "'"
+                            + trimmed
+                            + "' is not an endpoint: write HOST:PORT (port 1 to 65535) or"
+                            + " unix:/PATH");
         }
-        throw new IllegalArgumentException(
-                "'"
-                        + trimmed
-                        + "' is not an endpoint: write HOST:PORT (port 1 to 65535) or unix:/PATH");
+        return tcp(hostPort.group(1) != null ? hostPort.group(1) : hostPort.group(2), port);
     }
 
     /** Parses a comma-separated list with at least one endpoint. */
@@ -96,6 +90,9 @@ public record Endpoint(String path, String host, int port) {
 
     @Override
     public String toString() {
-        return path != null ? UNIX + path : host + ":" + port;
+        if (path != null) {
+            return UNIX + path;
+        }
+        return (host.indexOf(':') < 0 ? host : "[" + host + "]") + ":" + port;
     }
 }

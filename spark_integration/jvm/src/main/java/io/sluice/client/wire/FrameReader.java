@@ -4,13 +4,11 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * Cuts the received byte stream into frames.
- *
- * <p>Payloads go straight into chunks of the pool; memory is taken only after both lengths are
- * checked.
+ * Splits the received bytes into frames. Payloads go straight into chunks of the pool, after both
+ * lengths are checked.
  */
 public final class FrameReader {
-    /** The first bytes of an answer in HTTP, read as a length. */
+    /** The first bytes of an HTTP response, read as a length. */
     private static final int HTTP = 0x48545450;
 
     /** An alert of TLS: type, version and length, then two bytes. */
@@ -36,23 +34,18 @@ public final class FrameReader {
         this.chunks = chunks;
     }
 
-    /**
-     * Sets the limits that the handshake agreed on: the TaskManager's segment size and the largest
-     * payload.
-     */
+    /** Sets the limits of the handshake: segment size and maximum payload. */
     public void allowPayload(int segmentBytes, int largestBytes) {
         this.segmentBytes = Math.max(segmentBytes, Frames.MAX_EVENT_BYTES);
         maxPayloadBytes = Math.max(largestBytes, this.segmentBytes);
     }
 
-    /** Returns whether the input ends at the border of two frames. */
+    /** Returns whether no frame is partly read. */
     public boolean atBorder() {
         return prefixHave == 0;
     }
 
-    /**
-     * Returns whether the input is an alert of TLS, which a server sends to a client without it.
-     */
+    /** Returns whether the input is a TLS alert: the server requires TLS. */
     public boolean isTlsAlert() {
         return prefixHave == TLS_ALERT_BYTES
                 && prefix[0] == TLS_ALERT[0]
@@ -164,13 +157,10 @@ public final class FrameReader {
     private static ClientException.Protocol tooLarge(String part, int length, int limit) {
         return new ClientException.Protocol(
                 ErrorCode.FRAME_TOO_LARGE,
-                "a frame announces a "
-                        + part
-                        + " of "
-                        + Integer.toUnsignedString(length)
-                        + " bytes (limit "
-                        + limit
-                        + "). Check that a TaskManager, and not another server, listens there",
+                String.format(
+                        "a frame announces a %s of %s bytes (limit %d). Check that a TaskManager,"
+                                + " and not another server, listens there",
+                        part, Integer.toUnsignedString(length), limit),
                 null);
     }
 }

@@ -5,17 +5,11 @@ import java.nio.ByteBuffer;
 import java.nio.channels.GatheringByteChannel;
 import java.util.function.BooleanSupplier;
 
-/**
- * Joins frames in a buffer for the socket. It never waits by itself: callers pass in the way to
- * wait for room.
- */
+/** Buffers frames for the socket. Callers pass the method that waits for room. */
 public final class FrameWriter {
     private static final int SEND_BYTES = 256 * 1024;
 
-    /**
-     * Payloads of this size or more are written from where they are; smaller ones are copied into
-     * the send buffer.
-     */
+    /** Minimum size of payloads that are sent without a copy. */
     private static final int UNCOPIED_BYTES = 64 * 1024;
 
     /** Waits for the socket to take bytes; returns when {@code taken} holds. */
@@ -66,11 +60,9 @@ public final class FrameWriter {
         if (control.length > Frames.MAX_CONTROL_BYTES) {
             throw new ClientException.Protocol(
                     ErrorCode.FRAME_TOO_LARGE,
-                    "a message of "
-                            + control.length
-                            + " bytes (limit "
-                            + Frames.MAX_CONTROL_BYTES
-                            + "): use fewer map tasks or partitions",
+                    String.format(
+                            "a message of %d bytes (limit %d): use fewer map tasks or partitions",
+                            control.length, Frames.MAX_CONTROL_BYTES),
                     null);
         }
         if (out.remaining() < Frames.PREFIX_BYTES) {
@@ -102,10 +94,7 @@ public final class FrameWriter {
         out.putInt(control.length).putInt(0).put(control);
     }
 
-    /**
-     * Adds a small message if the buffer is empty and no frame is half written; returns whether it
-     * did.
-     */
+    /** Adds a small message if the buffer is empty; returns whether it did. */
     public boolean takeAlone(Message message) {
         if (insideFrame || !isEmpty()) {
             return false;
@@ -114,10 +103,7 @@ public final class FrameWriter {
         return true;
     }
 
-    /**
-     * Remembers a Ping to answer: the Pong goes out before the next write that is not inside a
-     * frame.
-     */
+    /** Queues a Pong, which is sent before the next frame. */
     public void pong(long nonce) {
         pongNonce = nonce;
     }

@@ -1,6 +1,6 @@
 package io.sluice.client.wire;
 
-/** Holds the constants of the frame format and of the handshake (docs/reference/wire.md). */
+/** Constants of the frame format and of the handshake (docs/reference/wire.md). */
 public final class Frames {
     public static final String MAGIC = "sluice";
     public static final int VERSION = 1;
@@ -13,16 +13,10 @@ public final class Frames {
     /** The largest segment that a TaskManager can be configured with. */
     public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
 
-    /**
-     * Feature bit of the handshake: payloads may exceed the segment size where no segment is
-     * involved.
-     */
+    /** Feature bit: payloads may exceed the segment size. */
     public static final long FEATURE_LARGE_PAYLOADS = 1;
 
-    /**
-     * Feature bit: the TaskManager secures regions of map outputs, which can continue on another
-     * connection.
-     */
+    /** Feature bit: map outputs can continue on another connection after secured regions. */
     public static final long FEATURE_RESUMABLE_OUTPUTS = 4;
 
     /** Feature bit: a producer on the same host may put regions into memory that both sides map. */
@@ -31,7 +25,7 @@ public final class Frames {
     /** Feature bit: the TaskManager speaks TLS with all others. */
     public static final long FEATURE_ENCRYPTED_PEERS = 16;
 
-    /** Feature bit: a driver is told of map outputs that were lost with a storage directory. */
+    /** Feature bit: drivers are notified of map outputs lost with a storage directory. */
     public static final long FEATURE_LOST_OUTPUTS = 64;
 
     /** Feature bit: map outputs have copies, and move to other TaskManagers. */
@@ -43,10 +37,10 @@ public final class Frames {
     /** Feature bit: a driver may ask which map outputs are missing. */
     public static final long FEATURE_CHECKED_OUTPUTS = 512;
 
-    /** Feature bit: HelloAck has the instance id of the TaskManager, which is new at each start. */
+    /** Feature bit: HelloAck has an instance id, which is new at each start of the TaskManager. */
     public static final long FEATURE_INSTANCES = 1024;
 
-    /** Most map attempts in a message about lost ones. */
+    /** Maximum number of map attempts in a message about lost outputs. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 
     /** The largest payload with {@link #FEATURE_LARGE_PAYLOADS}. */
@@ -54,6 +48,9 @@ public final class Frames {
 
     /** Events are received outside of segments. */
     public static final int MAX_EVENT_BYTES = 1024;
+
+    /** Random bytes of a handshake. */
+    public static final int NONCE_BYTES = 32;
 
     private Frames() {}
 }

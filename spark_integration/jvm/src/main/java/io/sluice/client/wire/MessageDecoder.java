@@ -1,6 +1,5 @@
 package io.sluice.client.wire;
 
-import io.sluice.client.auth.Proofs;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.CodingErrorAction;
@@ -436,8 +435,8 @@ public final class MessageDecoder {
 
     private byte[] nonce() throws IOException {
         byte[] value = bytes();
-        if (value.length != Proofs.NONCE_BYTES) {
-            throw malformed(value.length + " bytes, not " + Proofs.NONCE_BYTES, null);
+        if (value.length != Frames.NONCE_BYTES) {
+            throw malformed(value.length + " bytes, not " + Frames.NONCE_BYTES, null);
         }
         return value;
     }

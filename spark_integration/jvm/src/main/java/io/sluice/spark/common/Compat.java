@@ -16,10 +16,7 @@ import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
 
-/**
- * Calls the parts of Spark that differ between 3.5 and 4.3, by reflection. They are looked up when
- * this class is loaded.
- */
+/** Calls the parts of Spark that differ between 3.5 and 4.3, by reflection. */
 public final class Compat {
     private static final Constructor<?> SORTER = sorterConstructor();
     private static final Method MAP_STATUS = mapStatusMethod();
@@ -30,30 +27,25 @@ public final class Compat {
 
     private Compat() {}
 
-    /** Fails with a clear message on a line of Spark that this jar does not support. */
+    /** Throws on a line of Spark that this jar does not support. */
     public static void check() {
-        String other =
-                SORTER == null
-                        ? "constructor of ExternalSorter"
-                        : MAP_STATUS == null
-                                ? "MapStatus.apply"
-                                : DEPENDENCIES == null
-                                        ? "RDD.dependencies"
-                                        : STAGE_INFOS == null
-                                                ? "SparkListenerJobStart.stageInfos"
-                                                : null;
-        if (other != null) {
+        require(SORTER, "constructor of ExternalSorter");
+        require(MAP_STATUS, "MapStatus.apply");
+        require(DEPENDENCIES, "RDD.dependencies");
+        require(STAGE_INFOS, "SparkListenerJobStart.stageInfos");
+    }
+
+    private static void require(Object found, String name) {
+        if (found == null) {
             throw new IllegalStateException(
-                    "Spark "
-                            + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-                            + " is not supported by this sluice-spark.jar, which supports 3.5 to"
-                            + " 4.3: its "
-                            + other
-                            + " differs");
+                    String.format(
+                            "Spark %s is not supported by this sluice-spark.jar, which supports 3.5"
+                                    + " to 4.3: its %s differs",
+                            org.apache.spark.package$.MODULE$.SPARK_VERSION(), name));
         }
     }
 
-    /** Fails on lines of Spark without pipelined shuffles. */
+    /** Throws on lines of Spark without pipelined shuffles. */
     public static void requirePipelinedShuffles() {
         try {
             Class.forName(
@@ -62,11 +54,11 @@ public final class Compat {
                     ExternalSorter.class.getClassLoader());
         } catch (ClassNotFoundException e) {
             throw new IllegalArgumentException(
-                    SluiceSettings.PIPELINED
-                            + " is true: Spark "
-                            + org.apache.spark.package$.MODULE$.SPARK_VERSION()
-                            + " has no pipelined shuffles, 4.3 is the first line that has; remove"
-                            + " the setting",
+                    String.format(
+                            "%s is true: Spark %s has no pipelined shuffles, 4.3 is the first line"
+                                    + " that has; remove the setting",
+                            SluiceSettings.PIPELINED,
+                            org.apache.spark.package$.MODULE$.SPARK_VERSION()),
                     e);
         }
     }
@@ -90,10 +82,7 @@ public final class Compat {
         return null;
     }
 
-    /**
-     * Makes a map status. It takes three arguments on 3.5 and 4.0; from 4.1 on also the checksum of
-     * the rows.
-     */
+    /** Makes a map status, from 4.1 on with the checksum of the rows. */
     public static MapStatus mapStatus(
             BlockManagerId location, long[] lengths, long mapId, long rowChecksum) {
         try {
@@ -106,10 +95,7 @@ public final class Compat {
         }
     }
 
-    /**
-     * Returns the dependencies of an RDD. The declared type differs between Scala 2.12 (Spark 3.5)
-     * and 2.13; this is a supertype of both.
-     */
+    /** Returns the dependencies of an RDD; the declared type differs in Scala 2.12 (Spark 3.5). */
     public static scala.collection.Seq<?> dependencies(RDD<?> rdd) {
         try {
             return (scala.collection.Seq<?>) DEPENDENCIES.invoke(rdd);
@@ -118,9 +104,7 @@ public final class Compat {
         }
     }
 
-    /**
-     * Returns the stages of a job; the declared type differs like that of {@link #dependencies}.
-     */
+    /** Returns the stages of a job; the declared type differs as above. */
     public static scala.collection.Seq<?> stageInfos(SparkListenerJobStart job) {
         try {
             return (scala.collection.Seq<?>) STAGE_INFOS.invoke(job);
@@ -130,8 +114,8 @@ public final class Compat {
     }
 
     /**
-     * Returns the id of the task that Spark starts next, or {@code Long.MAX_VALUE} if the scheduler
-     * is not Spark's own. A map attempt is named by the id of its task.
+     * Returns the id of the next task, which is the id of its map attempt; {@code Long.MAX_VALUE}
+     * if the scheduler is not Spark's own.
      */
     public static long nextTaskId(SparkContext context) {
         return context.taskScheduler() instanceof TaskSchedulerImpl scheduler
@@ -139,7 +123,7 @@ public final class Compat {
                 : Long.MAX_VALUE;
     }
 
-    /** Returns whether a shuffle can have checksums of its rows, as from 4.1 on. */
+    /** Returns whether shuffles can have row checksums, as from 4.1 on. */
     public static boolean hasRowChecksums() {
         return ROW_CHECKSUMS;
     }
@@ -155,10 +139,7 @@ public final class Compat {
         return null;
     }
 
-    /**
-     * Makes a sorter for the read side. Its constructor takes five arguments on 3.5 and 4.0; from
-     * 4.1 on also row checksums, which the read side does not have.
-     */
+    /** Makes a sorter for the read side, from 4.1 on without row checksums. */
     @SuppressWarnings("rawtypes")
     public static ExternalSorter newSorter(
             TaskContext context, Option<?> aggregator, Option<?> ordering, Serializer serializer) {
@@ -177,9 +158,7 @@ public final class Compat {
         }
     }
 
-    /**
-     * Throws a checked exception out of a method of a Scala interface that declares no exceptions.
-     */
+    /** Throws a checked exception from a method that declares none. */
     @SuppressWarnings("unchecked")
     public static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
         throw (E) error;

@@ -1,16 +1,17 @@
 package io.sluice.spark.common;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Stream;
 
 /**
- * Builds the messages that executors send to the driver's plugin. They are arrays of strings, which
- * both sides can read whatever class loader their RPC threads have.
+ * Messages of executors to the driver's plugin. They are arrays of strings, because the RPC threads
+ * of either side may not have the class loader of the plugin.
  */
 public final class DriverMessages {
     public static final String REACHED = "reached";
@@ -19,80 +20,71 @@ public final class DriverMessages {
     public static final String ENDPOINTS = "endpoints";
     public static final String LOST_OUTPUT = "lost-output";
     public static final String COUNTERS = "counters";
-    public static final String PLACES = "places";
-    public static final String LEAVE = "leave";
+    public static final String REPLICAS = "replicas";
+    public static final String UNREADABLE = "unreadable";
 
     private DriverMessages() {}
 
+    private static String[] message(String type, Object... parts) {
+        return Stream.concat(Stream.of(type), Arrays.stream(parts).map(Object::toString))
+                .toArray(String[]::new);
+    }
+
     /**
-     * Says that an executor uses the TaskManager that other hosts reach at {@code host:port}.
+     * Reports which TaskManager an executor uses.
      *
-     * @param ownHost the executor's host if the TaskManager is on it; else null
+     * @param ownHost the host of both; null if they are on different hosts
      */
     public static String[] reached(
             String executorId, String taskManagerId, String host, int port, String ownHost) {
-        return new String[] {
-            REACHED,
-            executorId,
-            taskManagerId,
-            host,
-            Integer.toString(port),
-            ownHost == null ? "" : ownHost
-        };
+        return message(
+                REACHED, executorId, taskManagerId, host, port, ownHost == null ? "" : ownHost);
     }
 
-    /** Says that an executor reaches no TaskManager. */
+    /** Reports that an executor reaches no TaskManager. */
     public static String[] unreachable(String executorId, String why) {
-        return new String[] {UNREACHABLE, executorId, why};
+        return message(UNREACHABLE, executorId, why);
     }
 
     /**
-     * Says that a task is about to fail because its executor reaches no TaskManager. The answer
-     * says whether the task's jobs are cancelled.
+     * Reports that a task fails because its executor reaches no TaskManager. The answer says
+     * whether the task's jobs are cancelled.
      */
     public static String[] taskUnreachable(int stageId) {
-        return new String[] {TASK_UNREACHABLE, Integer.toString(stageId)};
+        return message(TASK_UNREACHABLE, stageId);
     }
 
     /**
-     * Asks for all endpoints to which the driver has a connection. The answer is an array of
-     * HOST:PORT.
+     * Asks for the endpoints of all connected TaskManagers. The answer is an array of HOST:PORT.
      */
     public static String[] endpoints() {
-        return new String[] {ENDPOINTS};
+        return message(ENDPOINTS);
     }
 
-    /** Reports the counts of an executor since its last report. */
+    /** Reports the counters of an executor since its last report. */
     public static String[] counters(Map<String, Long> more) {
-        List<String> message = new ArrayList<>(List.of(COUNTERS));
-        more.forEach(
-                (name, number) -> {
-                    message.add(name);
-                    message.add(Long.toString(number));
-                });
-        return message.toArray(new String[0]);
+        List<Object> parts = new ArrayList<>();
+        more.forEach((name, number) -> parts.addAll(List.of(name, number)));
+        return message(COUNTERS, parts.toArray());
     }
 
     /**
-     * Asks at which TaskManagers map outputs can be read.
+     * Asks for replicas of map outputs.
      *
      * @param avoided TaskManagers at which reading has failed
      */
-    public static String[] places(int shuffleId, long[] attempts, Collection<String> avoided) {
-        List<String> message = new ArrayList<>(List.of(PLACES, Integer.toString(shuffleId)));
-        message.add(Integer.toString(avoided.size()));
-        message.addAll(avoided);
-        for (long attempt : attempts) {
-            message.add(Long.toString(attempt));
-        }
-        return message.toArray(new String[0]);
+    public static String[] replicas(int shuffleId, long[] attempts, Collection<String> avoided) {
+        List<Object> parts = new ArrayList<>(List.of(shuffleId, avoided.size()));
+        parts.addAll(avoided);
+        Arrays.stream(attempts).forEach(parts::add);
+        return message(REPLICAS, parts.toArray());
     }
 
-    /** The question of {@link #places}, on the driver. */
-    public record PlacesQuestion(int shuffleId, List<Long> attempts, Set<String> avoided) {
-        public static PlacesQuestion read(String[] message) {
+    /** The message of {@link #replicas}, on the driver. */
+    public record ReplicasQuestion(int shuffleId, List<Long> attempts, Set<String> avoided) {
+        public static ReplicasQuestion read(String[] message) {
             int first = 3 + Integer.parseInt(message[2]);
-            return new PlacesQuestion(
+            return new ReplicasQuestion(
                     Integer.parseInt(message[1]),
                     readAttempts(message, first),
                     Set.copyOf(Arrays.asList(message).subList(3, first)));
@@ -100,86 +92,72 @@ public final class DriverMessages {
     }
 
     /**
-     * The answer to {@link #places}.
+     * The answer to {@link #replicas}.
      *
-     * @param isNews whether Spark's tracker names other places than those to avoid, so that what an
-     *     executor knows is outdated
-     * @param places for each map output its place, or null
+     * @param isOutdated whether the executor has outdated map statuses
+     * @param replicas for each map output a TaskManager, or null
      */
-    public record PlacesAnswer(boolean isNews, List<PlaceDirectory.Place> places) {
+    public record ReplicasAnswer(boolean isOutdated, List<TaskManagerAddress> replicas) {
         private static final int FIELDS = 3;
 
-        /** Returns the message: id, host and port of each place, or three empty texts. */
+        /** Returns the message: id, host and port of each replica, or three empty texts. */
         public String[] message() {
-            String[] message = new String[1 + FIELDS * places.size()];
+            String[] message = new String[1 + FIELDS * replicas.size()];
             Arrays.fill(message, "");
-            message[0] = Boolean.toString(isNews);
-            for (int i = 0; i < places.size(); i++) {
-                PlaceDirectory.Place place = places.get(i);
-                if (place != null) {
-                    message[1 + FIELDS * i] = place.taskManagerId();
-                    message[2 + FIELDS * i] = place.host();
-                    message[3 + FIELDS * i] = Integer.toString(place.port());
+            message[0] = Boolean.toString(isOutdated);
+            for (int i = 0; i < replicas.size(); i++) {
+                TaskManagerAddress replica = replicas.get(i);
+                if (replica != null) {
+                    message[1 + FIELDS * i] = replica.taskManagerId();
+                    message[2 + FIELDS * i] = replica.host();
+                    message[3 + FIELDS * i] = Integer.toString(replica.port());
                 }
             }
             return message;
         }
 
-        public static PlacesAnswer read(String[] message) {
-            List<PlaceDirectory.Place> places = new ArrayList<>();
+        public static ReplicasAnswer read(String[] message) {
+            List<TaskManagerAddress> replicas = new ArrayList<>();
             for (int i = 1; i + FIELDS <= message.length; i += FIELDS) {
-                places.add(
+                replicas.add(
                         message[i].isEmpty()
                                 ? null
-                                : new PlaceDirectory.Place(
+                                : new TaskManagerAddress(
                                         message[i],
                                         message[i + 1],
                                         Integer.parseInt(message[i + 2])));
             }
-            return new PlacesAnswer(Boolean.parseBoolean(message[0]), places);
+            return new ReplicasAnswer(Boolean.parseBoolean(message[0]), replicas);
         }
     }
 
     /**
-     * Says that a task is about to fail because map outputs can be read nowhere. Spark then forgets
-     * all of a TaskManager; it should be only what is nowhere else.
+     * Reports that a task fails because it cannot read map outputs from any TaskManager.
      *
-     * @param taskManagerId the place that Spark's tracker had given to the task
+     * @param taskManagerId the TaskManager that Spark's tracker had named
      */
-    public static String[] leave(String taskManagerId, int shuffleId, long[] attempts) {
-        List<String> message = new ArrayList<>(List.of(LEAVE, taskManagerId));
-        message.add(Integer.toString(shuffleId));
-        for (long attempt : attempts) {
-            message.add(Long.toString(attempt));
-        }
-        return message.toArray(new String[0]);
+    public static String[] unreadable(String taskManagerId, int shuffleId, long[] attempts) {
+        List<Object> parts = new ArrayList<>(List.of(taskManagerId, shuffleId));
+        Arrays.stream(attempts).forEach(parts::add);
+        return message(UNREADABLE, parts.toArray());
     }
 
-    /** The message of {@link #leave}, on the driver. */
-    public record Leave(String taskManagerId, int shuffleId, List<Long> attempts) {
+    /** The message of {@link #unreadable}, on the driver. */
+    public record Unreadable(String taskManagerId, int shuffleId, List<Long> attempts) {
         private static final int FIRST = 3;
 
-        public static Leave read(String[] message) {
-            return new Leave(
+        public static Unreadable read(String[] message) {
+            return new Unreadable(
                     message[1], Integer.parseInt(message[2]), readAttempts(message, FIRST));
         }
     }
 
     private static List<Long> readAttempts(String[] message, int first) {
-        List<Long> attempts = new ArrayList<>();
-        for (int i = first; i < message.length; i++) {
-            attempts.add(Long.parseLong(message[i]));
-        }
-        return attempts;
+        return Arrays.stream(message).skip(first).map(Long::parseLong).toList();
     }
 
-    /** Asks the driver to forget one map output. */
+    /** Asks the driver to unregister one map output. */
     public static String[] lostOutput(int shuffleId, long mapId, int mapIndex) {
-        return new String[] {
-            LOST_OUTPUT,
-            Integer.toString(shuffleId),
-            Long.toString(mapId),
-            Integer.toString(mapIndex)
-        };
+        return message(LOST_OUTPUT, shuffleId, mapId, mapIndex);
     }
 }

@@ -7,8 +7,7 @@ import java.util.List;
 
 /**
  * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
- * by rendezvous hashing. Executors without a TaskManager of their own therefore spread evenly and
- * keep their choice.
+ * by rendezvous hashing, so that executors spread evenly and keep their choice.
  */
 public final class EndpointChooser {
     private EndpointChooser() {}
@@ -23,10 +22,7 @@ public final class EndpointChooser {
         return ordered;
     }
 
-    /**
-     * Returns whether the endpoint names a different TaskManager on each host, so that one host
-     * cannot test it for another.
-     */
+    /** Returns whether the endpoint is a different TaskManager on each host. */
     public static boolean isOfEachHost(Endpoint endpoint) {
         if (endpoint.isUnix()) {
             return true;
@@ -50,9 +46,8 @@ public final class EndpointChooser {
     }
 
     /**
-     * Hashes with FNV-1a over the text's bytes and then mixes the bits. A checksum is not
-     * sufficient: two checksums differ in the same bits for every executor, so too many executors
-     * would agree on the order of two endpoints.
+     * FNV-1a with mixed bits. The checksums of two endpoints would differ in the same bits for
+     * every executor, so too many executors would agree on their order.
      */
     private static long hash(String text) {
         long hash = 0xCBF2_9CE4_8422_2325L;

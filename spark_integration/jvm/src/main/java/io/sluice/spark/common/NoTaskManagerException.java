@@ -4,16 +4,13 @@ import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
 
 /**
- * Thrown when no TaskManager answers. The message has the reason for each endpoint that was tried,
- * and the remedy.
+ * Thrown when no TaskManager answers. The message has a reason for each endpoint, and the remedy.
  */
 public final class NoTaskManagerException extends IOException {
-    private static final long serialVersionUID = 1L;
-
     private final String reasons;
 
     /**
-     * @param who the place from which none is reachable, as in "from any executor"
+     * @param who from where none is reachable, as in "from any executor"
      * @param reasons one reason for each endpoint
      */
     public NoTaskManagerException(String who, String reasons, SluiceSettings settings) {
@@ -26,7 +23,7 @@ public final class NoTaskManagerException extends IOException {
         return reasons;
     }
 
-    /** Builds the message for users, which is the same on driver and executors. */
+    /** Builds the message for users. */
     public static String message(String who, String reasons, SluiceSettings settings) {
         String fallback =
                 settings.routing().fallbackToSpark()
@@ -36,15 +33,11 @@ public final class NoTaskManagerException extends IOException {
                                 + "=spark to use Spark's own shuffle";
         String start = "no TaskManager is reachable " + who + ": " + reasons;
         if (reasons.contains(SluiceSettings.TOKEN_FILE)) {
-            // TaskManagers run there and refuse; the reasons have the remedy.
+            // TaskManagers refuse the credential; the reasons have the remedy.
             return start + (settings.routing().fallbackToSpark() ? fallback : "");
         }
-        return start
-                + ". Start TaskManagers (sluice taskmanager) or correct "
-                + SluiceSettings.ENDPOINTS
-                + " (now "
-                + settings.routing().endpoints()
-                + ")"
-                + fallback;
+        return String.format(
+                "%s. Start TaskManagers (sluice taskmanager) or correct %s (now %s)%s",
+                start, SluiceSettings.ENDPOINTS, settings.routing().endpoints(), fallback);
     }
 }

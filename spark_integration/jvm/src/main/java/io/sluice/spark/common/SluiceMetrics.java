@@ -8,9 +8,8 @@ import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * Counts on an executor or the driver. Spark's metrics system shows the counters under the plugin's
- * name, and the driver's page sums them over executors. docs/reference/metrics.md lists each name
- * with its meaning.
+ * The counters of an executor or the driver, in Spark's metrics system. A test compares them with
+ * docs/reference/metrics.md.
  */
 public final class SluiceMetrics {
     public static final SluiceMetrics INSTANCE = new SluiceMetrics();
@@ -114,10 +113,7 @@ public final class SluiceMetrics {
         return adder;
     }
 
-    /**
-     * Returns name and meaning of each counter, in the order of the reference page (a test compares
-     * them).
-     */
+    /** Returns the meanings by name, in the order of the reference page. */
     public Map<String, String> meanings() {
         return Collections.unmodifiableMap(meanings);
     }

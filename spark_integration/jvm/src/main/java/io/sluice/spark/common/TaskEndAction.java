@@ -4,10 +4,8 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * Runs an action when a task ends, unless the action is cancelled first.
- *
- * <p>Spark keeps a listener until the task ends, and one task may have thousands of readers. This
- * object therefore holds only the action, and drops it when it has run or is cancelled.
+ * Runs an action when a task ends, unless the action is cancelled first. Drops the action then,
+ * because Spark keeps listeners until the task ends, and a task may have thousands of readers.
  */
 public final class TaskEndAction implements TaskCompletionListener {
     private volatile Runnable action;
@@ -16,10 +14,7 @@ public final class TaskEndAction implements TaskCompletionListener {
         this.action = action;
     }
 
-    /**
-     * Registers an action, which also runs when the task fails or is killed. If the task has ended
-     * already, the action runs at once.
-     */
+    /** Registers an action, also for failed and killed tasks; runs it at once after the end. */
     public static TaskEndAction register(TaskContext context, Runnable action) {
         TaskEndAction registered = new TaskEndAction(action);
         context.addTaskCompletionListener(registered);

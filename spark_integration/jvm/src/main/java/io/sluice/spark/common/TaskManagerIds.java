@@ -1,16 +1,16 @@
 package io.sluice.spark.common;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.Message;
 import org.apache.spark.storage.BlockManagerId;
 import scala.Option;
 
 /**
- * Names TaskManagers in Spark's map statuses, in the form of block managers.
+ * Encodes TaskManagers as block managers in Spark's map statuses.
  *
  * <p>Spark's scheduler prefers the host of a block manager for reduce tasks. So a location has the
- * host of an executor that reads the output locally, or a host that cannot exist. The host at which
- * the TaskManager listens is then in the topology, which Spark uses for cached blocks only.
+ * host of an executor that reads the output locally, or a host that cannot exist. The TaskManager's
+ * host is then in the topology, which Spark uses only for cached blocks.
  */
 public final class TaskManagerIds {
     private static final String PREFIX = "sluice-";
@@ -18,8 +18,8 @@ public final class TaskManagerIds {
     private static final char PART = '#';
 
     /**
-     * Spark prefers a location that has at least a fifth of a reducer's bytes. Outputs without a
-     * preferred host are named in this many ways, so that none of them has.
+     * Number of locations for outputs without a preferred host. Spark prefers a location that has
+     * at least a fifth of a reducer's bytes, so it prefers none of them.
      */
     private static final int PARTS = 16;
 
@@ -34,7 +34,7 @@ public final class TaskManagerIds {
     public static BlockManagerId location(
             Message.HelloAck taskManager, String preferredHost, long attempt) {
         return location(
-                new PlaceDirectory.Place(
+                new TaskManagerAddress(
                         taskManager.taskManagerId(),
                         taskManager.advertisedHost(),
                         taskManager.dataPort()),
@@ -43,7 +43,7 @@ public final class TaskManagerIds {
     }
 
     public static BlockManagerId location(
-            PlaceDirectory.Place place, String preferredHost, long attempt) {
+            TaskManagerAddress place, String preferredHost, long attempt) {
         Hosts hosts = Hosts.of(place, preferredHost, attempt);
         return BlockManagerId.apply(
                 PREFIX + place.taskManagerId(),
@@ -60,7 +60,7 @@ public final class TaskManagerIds {
      *     TaskManager's host is {@code host}
      */
     record Hosts(String host, String topology) {
-        static Hosts of(PlaceDirectory.Place place, String preferredHost, long attempt) {
+        static Hosts of(TaskManagerAddress place, String preferredHost, long attempt) {
             if (preferredHost == null) {
                 String id = place.taskManagerId().replaceAll("[^A-Za-z0-9.-]", "-");
                 return new Hosts(
@@ -91,7 +91,7 @@ public final class TaskManagerIds {
     /** Returns the same location without a preferred host. */
     public static BlockManagerId withoutHost(BlockManagerId location, long attempt) {
         return location(
-                new PlaceDirectory.Place(taskManagerId(location), host(location), location.port()),
+                new TaskManagerAddress(taskManagerId(location), host(location), location.port()),
                 null,
                 attempt);
     }

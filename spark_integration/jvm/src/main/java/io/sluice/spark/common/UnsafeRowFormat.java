@@ -4,23 +4,15 @@ import java.lang.reflect.Field;
 import org.apache.spark.serializer.Serializer;
 
 /**
- * Describes the format of Spark SQL's {@code UnsafeRowSerializer}, so that rows can be written and
- * read without its streams.
- *
- * <p>A row is its length, an int in big endian, followed by its bytes as they are in memory. The
- * key, which is the number of the partition, is not written; readers get 0.
+ * The format of Spark SQL's {@code UnsafeRowSerializer}: the length of a row, an int in big endian,
+ * and its bytes as they are in memory. The key is not written; readers get 0.
  */
 public final class UnsafeRowFormat {
     private static final String SERIALIZER = "org.apache.spark.sql.execution.UnsafeRowSerializer";
 
     private UnsafeRowFormat() {}
 
-    /**
-     * Returns a field of that serializer.
-     *
-     * @return null if the serializer is another one or lacks the field; rows go through its streams
-     *     then
-     */
+    /** Returns a field of that serializer; null if it is another serializer or lacks the field. */
     public static Field field(Serializer serializer, String name, Class<?> type) {
         if (!serializer.getClass().getName().equals(SERIALIZER)) {
             return null;

@@ -8,10 +8,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
-/**
- * Sums the counters of the whole application on its driver: its own, and those that executors
- * report. Thread safe.
- */
+/** Sums the counters of the driver and of all executors. Thread safe. */
 public final class ApplicationCounters {
     private final SluiceMetrics own;
     private final Map<String, LongAdder> reported;
@@ -23,7 +20,7 @@ public final class ApplicationCounters {
         this.reported = Collections.unmodifiableMap(adders);
     }
 
-    /** Adds the counts of an executor since its last report: names and numbers in turn. */
+    /** Adds the report of an executor: alternating names and numbers. */
     public void add(String[] namesAndNumbers, int from) {
         for (int i = from; i + 1 < namesAndNumbers.length; i += 2) {
             LongAdder adder = reported.get(namesAndNumbers[i]);

@@ -11,7 +11,7 @@ import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.StageInfo;
 
-/** Tracks the application's executors, and the amounts that its map stages have written. */
+/** Forwards events of executors and map stages. */
 public final class ApplicationListener extends SparkListener {
     private final Reachability reachability;
     private final Locality locality;
@@ -52,7 +52,7 @@ public final class ApplicationListener extends SparkListener {
                     written.bytesWritten());
             outputs.written((Integer) stage.shuffleDepId().get());
             if (locality.hidesHosts()) {
-                // They may have been named when the stage began.
+                // The stage may have named its hosts when it began.
                 SparkTracker.hideHosts();
             }
         }

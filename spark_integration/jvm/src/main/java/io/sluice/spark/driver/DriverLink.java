@@ -3,7 +3,7 @@ package io.sluice.spark.driver;
 import io.sluice.client.connection.ClientOptions;
 import io.sluice.client.connection.DriverClient;
 import io.sluice.client.connection.OutputEvents;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Frames;
@@ -17,16 +17,11 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/**
- * Keeps the driver's connection to one TaskManager and replaces it when it is lost. Thread safe.
- */
+/** The driver's connection to one TaskManager, which is replaced when it is lost. Thread safe. */
 public final class DriverLink {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
 
-    /**
-     * Pending releases to keep for one TaskManager; beyond that, the oldest data stay until the
-     * application's end.
-     */
+    /** Maximum number of pending releases; older ones wait for the end of the application. */
     private static final int MAX_DUE_RELEASES = 100_000;
 
     private final Endpoint endpoint;
@@ -34,15 +29,15 @@ public final class DriverLink {
     private final DriverListener listener;
     private final DriverLinks links;
 
-    /** TaskManagers that were named on this connection, by id. */
-    private final Map<String, Message.KnownTaskManager> named = new HashMap<>();
+    /** TaskManagers announced on this connection, by id. */
+    private final Map<String, Message.KnownTaskManager> announced = new HashMap<>();
 
-    /** Whether the TaskManager has returned and its map outputs have not been checked yet. */
+    /** Whether the TaskManager has returned and its map outputs are not verified yet. */
     private boolean returned;
 
     private DriverClient client;
 
-    /** Why the TaskManager is refused, as it was logged; empty if it is not refused. */
+    /** The last reason logged for a refused TaskManager; empty if it is not refused. */
     private String refusal = "";
 
     private volatile boolean connected;
@@ -50,10 +45,10 @@ public final class DriverLink {
     private volatile String lastFailure = "";
     private volatile boolean closed;
 
-    /** When the connection was lost, or when the TaskManager answered Hello for the first time. */
+    /** When the connection was lost or, before that, made for the first time. */
     private volatile long lostNanos;
 
-    /** Releases that are still to be sent, by shuffle; guarded by itself. */
+    /** Pending releases by shuffle; guarded by itself. */
     private final Map<Integer, DueRelease> dueReleases = new LinkedHashMap<>();
 
     /**
@@ -64,8 +59,8 @@ public final class DriverLink {
     private record DueRelease(long end, boolean late) {}
 
     /**
-     * @param listener tells this link when the TaskManager says something
-     * @param links told of the connection and of what the TaskManager says
+     * @param listener calls {@link #receive} when something arrives
+     * @param links notified of the connection and of events of the TaskManager
      */
     DriverLink(
             Endpoint endpoint, ClientOptions options, DriverListener listener, DriverLinks links) {
@@ -89,7 +84,7 @@ public final class DriverLink {
         return taskManager;
     }
 
-    /** Returns whether it is the given TaskManager that answered last. */
+    /** Returns whether the given TaskManager answered last. */
     boolean isTo(String taskManagerId) {
         Message.HelloAck answered = taskManager;
         return answered != null && answered.taskManagerId().equals(taskManagerId);
@@ -101,10 +96,10 @@ public final class DriverLink {
         return answered != null && (answered.features() & Frames.FEATURE_COPIES) != 0;
     }
 
-    /** Returns the place of the TaskManager that answered last; not before the first connection. */
-    PlaceDirectory.Place place() {
+    /** Returns the TaskManager that answered last; not before the first connection. */
+    TaskManagerAddress address() {
         Message.HelloAck answered = taskManager;
-        return new PlaceDirectory.Place(
+        return new TaskManagerAddress(
                 answered.taskManagerId(), answered.advertisedHost(), answered.dataPort());
     }
 
@@ -113,20 +108,17 @@ public final class DriverLink {
         return lastFailure;
     }
 
-    /**
-     * Connects if necessary, pings, and sends pending releases; returns whether the TaskManager
-     * answered.
-     */
+    /** Connects, pings, and sends pending releases; returns whether the TaskManager answered. */
     public synchronized boolean ping() {
         return attempt(
-                "sign of life",
+                "ping",
                 driver -> {
                     driver.ping();
                     releaseDue(driver);
                 });
     }
 
-    /** Pings, and checks all map outputs that the TaskManager should have. */
+    /** Pings, and verifies all map outputs that the TaskManager should have. */
     synchronized boolean verify() {
         return attempt(
                 "check of map outputs",
@@ -149,13 +141,13 @@ public final class DriverLink {
     }
 
     /** Returns whether the connection was lost at least {@code millis} ago and is still lost. */
-    boolean isAwayFor(long millis) {
+    boolean isDisconnectedFor(long millis) {
         return !connected
                 && taskManager != null
                 && System.nanoTime() - lostNanos >= TimeUnit.MILLISECONDS.toNanos(millis);
     }
 
-    /** Takes what the TaskManager has said of its own accord. */
+    /** Receives events of the TaskManager. */
     synchronized void receive() {
         if (client == null) {
             return;
@@ -167,35 +159,35 @@ public final class DriverLink {
         }
     }
 
-    /** Names the other TaskManagers of the application, as far as this one does not know them. */
-    synchronized void nameOthers() {
+    /** Announces the other TaskManagers of the application that this one does not know. */
+    synchronized void announceOthers() {
         if (client == null) {
             return;
         }
         try {
-            nameOthers(client);
+            announceOthers(client);
             client.flush();
         } catch (IOException | RuntimeException e) {
-            failed("naming TaskManagers", e);
+            failed("announcing TaskManagers", e);
         }
     }
 
-    private void nameOthers(DriverClient driver) throws IOException {
+    private void announceOthers(DriverClient driver) throws IOException {
         if (!driver.hasCopies()) {
             return;
         }
         for (Message.KnownTaskManager other : links.withCopies()) {
             if (!isTo(other.taskManagerId())
-                    && !other.equals(named.put(other.taskManagerId(), other))) {
-                driver.tell(other);
+                    && !other.equals(announced.put(other.taskManagerId(), other))) {
+                driver.announce(other);
             }
         }
     }
 
     /**
-     * Adds a release, to be sent now or, if the TaskManager is away, when it is back.
+     * Adds a pending release.
      *
-     * @param end exclusive upper bound of map attempts: the next one that will begin
+     * @param end exclusive upper bound of map attempts: the id of the next task
      */
     void addRelease(int shuffleId, long end) {
         synchronized (dueReleases) {
@@ -228,8 +220,8 @@ public final class DriverLink {
             } else {
                 // An older TaskManager would also release newer map outputs.
                 LOG.info(
-                        "Shuffle {} is not released at {}, because it may be in use again: its old"
-                                + " data stay until the application's end",
+                        "Shuffle {} is not released at {} before the end of the application,"
+                                + " because it may be in use again",
                         shuffleId,
                         endpoint);
             }
@@ -239,7 +231,7 @@ public final class DriverLink {
         }
     }
 
-    /** Releases all data of the application there. */
+    /** Releases all data of the application at the TaskManager. */
     synchronized boolean releaseApplication() {
         return attempt(
                 "release of the application",
@@ -255,12 +247,12 @@ public final class DriverLink {
             boolean fresh = client == null;
             try {
                 if (client == null) {
-                    client = admitted(new DriverClient(endpoint, options, new Heard()));
-                    greeted(client.taskManager());
-                    named.clear();
+                    client = admitted(new DriverClient(endpoint, options, new Events()));
+                    onHello(client.taskManager());
+                    announced.clear();
                     listener.listen(client, this);
                 }
-                nameOthers(client);
+                announceOthers(client);
                 exchange.run(client);
                 if (returned) {
                     check(client);
@@ -271,7 +263,7 @@ public final class DriverLink {
                 }
                 return true;
             } catch (IOException | RuntimeException e) {
-                // No exception may leave: a scheduled ping that throws would be the last one.
+                // A scheduled ping that throws would be the last one.
                 failed(what, e);
                 if (fresh) {
                     break;
@@ -296,7 +288,7 @@ public final class DriverLink {
         return made;
     }
 
-    private void greeted(Message.HelloAck now) {
+    private void onHello(Message.HelloAck now) {
         Message.HelloAck before = taskManager;
         if (before == null) {
             lostNanos = System.nanoTime();
@@ -338,7 +330,7 @@ public final class DriverLink {
         }
     }
 
-    /** Announces {@link #close}: later interrupts of a thread do not count as failures. */
+    /** Called before {@link #close}: interrupts of threads are no longer failures. */
     void closing() {
         closed = true;
     }
@@ -354,12 +346,12 @@ public final class DriverLink {
             client.close();
             client = null;
             listener.closed();
-            links.left(this);
+            links.ended(this);
         }
     }
 
-    /** Passes on what the TaskManager says, with its id. */
-    private final class Heard implements OutputEvents {
+    /** Forwards events with the id of the TaskManager. */
+    private final class Events implements OutputEvents {
         @Override
         public void lost(Message.OutputsLost outputs) {
             links.events().lost(taskManager.taskManagerId(), outputs);

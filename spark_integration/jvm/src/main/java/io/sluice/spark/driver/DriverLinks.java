@@ -1,7 +1,8 @@
 package io.sluice.spark.driver;
 
 import io.sluice.client.connection.ClientOptions;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.Backoff;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.ErrorCode;
@@ -32,9 +33,9 @@ public final class DriverLinks implements OutputRegistry.Links {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLinks.class);
 
     private static final long FIRST_PAUSE_MILLIS = 200;
-    private static final long LONGEST_PAUSE_MILLIS = 1_000;
+    private static final long MAX_PAUSE_MILLIS = 1_000;
 
-    /** When outputs are lost, tasks fail together; one check is enough for all of them. */
+    /** Tasks fail together when outputs are lost, and one check serves all of them. */
     static final long SHARED_CHECK_MILLIS = 500;
 
     private final ScheduledExecutorService threads;
@@ -52,19 +53,19 @@ public final class DriverLinks implements OutputRegistry.Links {
     private boolean checked;
     private long checkedNanos;
 
-    /** The latest check of each TaskManager, which may still wait for its answer. */
-    private final Map<DriverLink, Future<Boolean>> questions = new HashMap<>();
+    /** The latest check of each TaskManager, which may be unanswered. */
+    private final Map<DriverLink, Future<Boolean>> checks = new HashMap<>();
 
     /** The TaskManagers behind the open connections; guarded by itself. */
     private final Map<DriverLink, Message.HelloAck> instances = new HashMap<>();
 
-    /** Endpoints that came before the options, without which no link can greet. */
+    /** Endpoints added before {@link #start}. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
 
     /**
      * @param threads ping until they are shut down
-     * @param lostAfterMillis how long a TaskManager may be away before it is told to be gone
-     * @param sharedCheckMillis how long the result of a check counts for later callers, too
+     * @param lostAfterMillis how long a TaskManager may be disconnected before it is gone
+     * @param sharedCheckMillis how long callers share the result of a check
      */
     public DriverLinks(
             ScheduledExecutorService threads,
@@ -79,7 +80,7 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     /**
-     * Begins with the links; returns false if they have begun before.
+     * Starts the links; returns false if they are started already.
      *
      * @param withEvents called by the threads
      */
@@ -94,7 +95,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         return true;
     }
 
-    /** Adds a link, or remembers its endpoint until the links begin. */
+    /** Adds a link, which connects after {@link #start}. */
     public synchronized void add(Endpoint endpoint) {
         if (options == null) {
             early.add(endpoint);
@@ -113,16 +114,16 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     @Override
-    public void add(PlaceDirectory.Place place) {
-        add(Endpoint.tcp(place.host(), place.port()));
+    public void add(TaskManagerAddress address) {
+        add(Endpoint.tcp(address.host(), address.port()));
     }
 
     @Override
-    public PlaceDirectory.Place connected(String taskManagerId) {
+    public TaskManagerAddress connected(String taskManagerId) {
         return links.values().stream()
                 .filter(link -> link.isConnected() && link.isTo(taskManagerId))
                 .findFirst()
-                .map(DriverLink::place)
+                .map(DriverLink::address)
                 .orElse(null);
     }
 
@@ -131,22 +132,22 @@ public final class DriverLinks implements OutputRegistry.Links {
         return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
     }
 
-    /** Returns the TaskManagers that can have copies and to which there is a connection now. */
+    /** Returns the connected TaskManagers that can have copies. */
     List<Message.KnownTaskManager> withCopies() {
         return links.values().stream()
                 .filter(link -> link.isConnected() && link.hasCopies())
-                .map(DriverLink::place)
+                .map(DriverLink::address)
                 .map(p -> new Message.KnownTaskManager(p.taskManagerId(), p.host(), p.port()))
                 .distinct()
                 .toList();
     }
 
     /**
-     * Called by a link when its connection is made, before it is used. Two TaskManagers with one id
-     * have copies of the same directories, and one does not have what the other commits. A
-     * restarted TaskManager has the same address, or connects after the old connection has ended.
+     * Called by a link before it uses a new connection.
      *
-     * @throws ClientException if another instance of the TaskManager is connected
+     * @throws ClientException if a TaskManager with the same id is connected: one has a copy of the
+     *     other's directories. A restarted TaskManager has the same address, or connects after the
+     *     old connection has ended
      */
     void admit(DriverLink link, Message.HelloAck now) throws ClientException {
         synchronized (instances) {
@@ -185,26 +186,26 @@ public final class DriverLinks implements OutputRegistry.Links {
         return taskManager.advertisedHost().equals(host) && taskManager.dataPort() == port;
     }
 
-    /** Called by a link when its connection has ended. */
-    void left(DriverLink link) {
+    /** Called by a link after its connection has ended. */
+    void ended(DriverLink link) {
         synchronized (instances) {
             instances.remove(link);
         }
     }
 
-    /** Called by a link that has got its connection. */
+    /** Called by a link after it was connected. */
     void connected(DriverLink link) {
         events.connected(link.taskManager());
         if (link.hasCopies()) {
             for (DriverLink other : links.values()) {
                 if (other != link && other.isConnected() && other.hasCopies()) {
-                    submit(() -> threads.execute(other::nameOthers));
+                    submit(() -> threads.execute(other::announceOthers));
                 }
             }
         }
     }
 
-    /** Called by a link when another TaskManager than before answers at its address. */
+    /** Called by a link when another TaskManager answers at its address. */
     void replaced(String taskManagerId) {
         if (connected(taskManagerId) == null) {
             events.replaced(taskManagerId);
@@ -212,41 +213,40 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     /**
-     * Asks all TaskManagers at once which map outputs they still have, within a deadline. Missing
-     * ones of those that answer have been reported as lost when it returns. Called before Spark
-     * hears of one loss: there may be others, and Spark aborts the job after a few fetch failures.
-     * Calls shortly after a check share its result.
+     * Asks all TaskManagers which map outputs they have. When it returns, the missing outputs of
+     * those that answered have been reported as lost. Called before Spark learns of a fetch
+     * failure, because Spark aborts the job after a few of them. Calls shortly after a check share
+     * its result.
      *
-     * @return the TaskManagers that have been away for {@code awayMillis}
+     * @return the TaskManagers that have been disconnected for {@code awayMillis}
      */
-    public Set<String> look(long deadlineMillis, long awayMillis) {
+    public Set<String> verifyAll(long deadlineMillis, long awayMillis) {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
         synchronized (checking) {
             if (!checked || System.nanoTime() - checkedNanos > sharedCheckNanos) {
-                // Connected TaskManagers first, because the others may take all of the time.
+                // Connected TaskManagers first: the others may use up the time.
                 links.values().stream()
                         .sorted(Comparator.comparing(link -> !link.isConnected()))
-                        .forEach(this::ask);
-                questions.values().forEach(answer -> await(answer, deadline));
+                        .forEach(this::startCheck);
+                checks.values().forEach(answer -> await(answer, deadline));
                 checked = true;
                 checkedNanos = System.nanoTime();
             }
         }
         return links.values().stream()
-                .filter(link -> link.isAwayFor(awayMillis))
+                .filter(link -> link.isDisconnectedFor(awayMillis))
                 .map(link -> link.taskManager().taskManagerId())
                 .filter(id -> connected(id) == null)
                 .collect(Collectors.toSet());
     }
 
     /**
-     * Asks a TaskManager what it still has, unless it has not answered the last time: one that
-     * hangs must not take a thread of the others with each look.
+     * Starts a check, unless the last one is unanswered: one TaskManager must not use all threads.
      */
-    private void ask(DriverLink link) {
-        Future<Boolean> before = questions.get(link);
+    private void startCheck(DriverLink link) {
+        Future<Boolean> before = checks.get(link);
         if (before == null || before.isDone()) {
-            submit(() -> questions.put(link, threads.submit(link::verify)));
+            submit(() -> checks.put(link, threads.submit(link::verify)));
         }
     }
 
@@ -262,32 +262,32 @@ public final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
-    /** Called by a link that has lost its connection: the TaskManager may be back soon. */
+    /** Called by a link after its connection was lost. */
     void disconnected(DriverLink link) {
-        tryAgain(link, System.nanoTime(), FIRST_PAUSE_MILLIS);
+        tryAgain(link, System.nanoTime(), new Backoff(FIRST_PAUSE_MILLIS, MAX_PAUSE_MILLIS));
     }
 
-    private void tryAgain(DriverLink link, long lostNanos, long pauseMillis) {
+    private void tryAgain(DriverLink link, long lostNanos, Backoff backoff) {
         long awayMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lostNanos);
-        long pause = Math.max(0, Math.min(pauseMillis, lostAfterMillis - awayMillis));
+        long pause = Math.max(0, Math.min(backoff.nextMillis(), lostAfterMillis - awayMillis));
         submit(
                 () -> {
                     // No caller waits for it.
                     ScheduledFuture<?> unused =
                             threads.schedule(
-                                    () -> check(link, lostNanos, pauseMillis),
+                                    () -> check(link, lostNanos, backoff),
                                     pause,
                                     TimeUnit.MILLISECONDS);
                 });
     }
 
-    private void check(DriverLink link, long lostNanos, long pauseMillis) {
+    private void check(DriverLink link, long lostNanos, Backoff backoff) {
         String taskManagerId = link.taskManager().taskManagerId();
         if (link.ping() || connected(taskManagerId) != null) {
             return;
         }
         if (System.nanoTime() - lostNanos < TimeUnit.MILLISECONDS.toNanos(lostAfterMillis)) {
-            tryAgain(link, lostNanos, Math.min(2 * pauseMillis, LONGEST_PAUSE_MILLIS));
+            tryAgain(link, lostNanos, backoff);
         } else {
             events.gone(taskManagerId);
         }
@@ -301,12 +301,11 @@ public final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
-    /** Announces {@link #close}, before the threads that use the links are interrupted. */
+    /** Called before {@link #close} and before threads are interrupted. */
     void closing() {
         values().forEach(DriverLink::closing);
     }
 
-    /** Closes the links. */
     public void close() {
         values().forEach(DriverLink::close);
         listener.close();
@@ -316,7 +315,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         return links.containsKey(endpoint.toString());
     }
 
-    /** Returns the links, in no particular order; links may come meanwhile. */
+    /** Returns the links, in no particular order. */
     public Collection<DriverLink> values() {
         return links.values();
     }

@@ -1,6 +1,7 @@
 package io.sluice.spark.driver;
 
 import io.sluice.client.connection.DriverClient;
+import io.sluice.spark.common.DaemonThreads;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.CancelledKeyException;
@@ -12,10 +13,7 @@ import java.util.concurrent.RejectedExecutionException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/**
- * Tells the driver's links when their TaskManagers say something of their own accord. One thread
- * waits for all of them. Thread safe.
- */
+/** Waits, with one thread, for events of all TaskManagers. Thread safe. */
 final class DriverListener implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(DriverListener.class);
 
@@ -23,7 +21,7 @@ final class DriverListener implements AutoCloseable {
     private final Selector selector;
 
     /**
-     * @param threads let the links receive
+     * @param threads call {@link DriverLink#receive}
      */
     DriverListener(Executor threads) {
         this.threads = threads;
@@ -32,12 +30,10 @@ final class DriverListener implements AutoCloseable {
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
-        Thread thread = new Thread(this::run, "sluice-driver-listener");
-        thread.setDaemon(true);
-        thread.start();
+        DaemonThreads.named("sluice-driver-listener").newThread(this::run).start();
     }
 
-    /** Listens to a client of a link from now on, until the client is closed. */
+    /** Listens to a client of a link until the client is closed. */
     void listen(DriverClient client, DriverLink link) throws IOException {
         try {
             SelectionKey unused = client.register(selector, link);
@@ -47,7 +43,7 @@ final class DriverListener implements AutoCloseable {
         selector.wakeup();
     }
 
-    /** Lets the sockets of closed clients go. */
+    /** Releases the sockets of closed clients. */
     void closed() {
         selector.wakeup();
     }
@@ -60,7 +56,7 @@ final class DriverListener implements AutoCloseable {
         } catch (ClosedSelectorException e) {
             LOG.debug("the listener of the links has ended", e);
         } catch (IOException e) {
-            LOG.warn("Lost map outputs are noticed later: listening has failed", e);
+            LOG.warn("Listening failed: lost map outputs will be noticed later", e);
         }
     }
 

@@ -2,12 +2,13 @@ package io.sluice.spark.driver;
 
 import io.sluice.client.auth.Credential;
 import io.sluice.client.connection.ClientOptions;
-import io.sluice.client.failover.Patience;
+import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.tls.Tls;
 import io.sluice.client.wire.ChunkPool;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
+import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
@@ -18,6 +19,7 @@ import io.sluice.spark.outputs.SparkTracker;
 import io.sluice.spark.registration.FallbackPolicies;
 import io.sluice.spark.registration.ShuffleRegistrar;
 import io.sluice.spark.registration.ShuffleTable;
+import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.SluiceSettings;
 import java.util.ArrayList;
 import java.util.List;
@@ -35,11 +37,8 @@ import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
 /**
- * The driver's side of the plugin. One connection to every known TaskManager keeps the application
- * alive there and releases its data.
- *
- * <p>Thread safe. A few threads of this class use the connections, each connection by one thread at
- * a time.
+ * The driver's side of the plugin: a connection to every known TaskManager keeps the application
+ * alive there and releases its data. Thread safe.
  */
 public final class DriverRuntime {
     private static final Logger LOG = LoggerFactory.getLogger(DriverRuntime.class);
@@ -65,7 +64,7 @@ public final class DriverRuntime {
     private final ShuffleRegistrar registrar;
     private boolean released;
 
-    /** Ends the jobs of a stage. */
+    /** Cancels the jobs of a stage. */
     @FunctionalInterface
     public interface StageCanceller {
         void cancel(int stageId, String reason);
@@ -73,8 +72,7 @@ public final class DriverRuntime {
 
     /**
      * @param credential what the driver proves; null for nothing
-     * @param localMaster whether tasks run in this process, and reach exactly the TaskManagers that
-     *     the driver reaches
+     * @param localMaster whether tasks run in this process
      * @param reachability the executors' reports of the TaskManagers they reach
      * @param nextTaskId returns the id of the task that Spark starts next, above all earlier ids
      */
@@ -95,13 +93,7 @@ public final class DriverRuntime {
         this.canceller = canceller;
         this.nextTaskId = nextTaskId;
         this.threads =
-                new ScheduledThreadPoolExecutor(
-                        THREADS,
-                        work -> {
-                            Thread thread = new Thread(work, "sluice-driver");
-                            thread.setDaemon(true);
-                            return thread;
-                        });
+                new ScheduledThreadPoolExecutor(THREADS, DaemonThreads.named("sluice-driver"));
         this.threads.setRemoveOnCancelPolicy(true);
         this.links =
                 new DriverLinks(
@@ -127,27 +119,22 @@ public final class DriverRuntime {
         return settings;
     }
 
-    /** Returns the registrar that decides on new shuffles. */
     public ShuffleRegistrar registrar() {
         return registrar;
     }
 
-    /** Returns what decides whether tasks prefer the hosts that have their input. */
     public Locality locality() {
         return locality;
     }
 
-    /** Returns the registry of where map outputs are. */
     public OutputRegistry outputs() {
         return outputs;
     }
 
-    /** Returns the table of the application's shuffles. */
     public ShuffleTable shuffles() {
         return shuffles;
     }
 
-    /** Returns the counters of the whole application. */
     public ApplicationCounters counters() {
         return counters;
     }
@@ -157,19 +144,30 @@ public final class DriverRuntime {
         return List.copyOf(links.values());
     }
 
-    /** Returns the runtime of this driver; null outside of a driver and after its end. */
+    /** Returns the runtime of this driver; null on executors and after the end. */
     public static DriverRuntime current() {
         return current;
+    }
+
+    /**
+     * Returns the registrar of this driver.
+     *
+     * @throws IllegalStateException if the plugin is not loaded on the driver
+     */
+    public static ShuffleRegistrar currentRegistrar() {
+        if (current == null) {
+            throw new IllegalStateException(
+                    "the Sluice plugin is not loaded on the driver: set spark.plugins="
+                            + ChangedSettings.PLUGIN);
+        }
+        return current.registrar;
     }
 
     public static void install(DriverRuntime runtime) {
         current = runtime;
     }
 
-    /**
-     * Connects to the configured TaskManagers and keeps the connections alive. Called when the
-     * application's id is known.
-     */
+    /** Connects to the configured TaskManagers. Called when the application's id is known. */
     public void start(String applicationId) {
         ClientOptions options =
                 new ClientOptions(
@@ -193,10 +191,7 @@ public final class DriverRuntime {
         }
     }
 
-    /**
-     * Called when an executor uses the given TaskManager; perhaps before the application's id is
-     * known, because executors begin while Spark waits for enough of them.
-     */
+    /** Called when an executor uses a TaskManager, perhaps before {@link #start}. */
     public void reached(String executorId, String taskManagerId, String host, int port) {
         boolean known =
                 links.values().stream()
@@ -216,19 +211,20 @@ public final class DriverRuntime {
     /** Called when an executor reaches no TaskManager. */
     public void unreachable(String executorId, String why) {
         if (reachability.unreachable(executorId, why)) {
-            // With Sluice off, only a session that turns it on needs one.
             LOG.atLevel(settings.routing().enabled() ? Level.WARN : Level.INFO)
                     .log("Executor {} reaches no TaskManager: {}", executorId, why);
         }
     }
 
-    /** Returns HOST:PORT of every TaskManager that has answered. */
+    /** Returns HOST:PORT of every connected TaskManager. */
     public String[] endpoints() {
         List<String> known = new ArrayList<>();
         for (DriverLink link : links.values()) {
             Message.HelloAck taskManager = link.taskManager();
             if (link.isConnected() && taskManager != null) {
-                known.add(taskManager.advertisedHost() + ":" + taskManager.dataPort());
+                known.add(
+                        Endpoint.tcp(taskManager.advertisedHost(), taskManager.dataPort())
+                                .toString());
             }
         }
         return known.toArray(new String[0]);
@@ -241,26 +237,23 @@ public final class DriverRuntime {
      */
     Optional<String> whyUnreachable(int shuffleId) {
         start(SparkEnv.get().conf().getAppId());
-        // A TaskManager may have been started on this host meanwhile.
+        // A TaskManager may have started on this host.
         addConfigured();
         if (isReachableFor(shuffleId)) {
             return Optional.empty();
         }
         if (settings.routing().fallbackToSpark()) {
             return Optional.of(
-                    "no TaskManager is reachable ("
-                            + failures()
-                            + ") and "
-                            + SluiceSettings.FALLBACK_POLICY
-                            + "=spark");
+                    String.format(
+                            "no TaskManager is reachable (%s) and %s=spark",
+                            failures(), SluiceSettings.FALLBACK_POLICY));
         }
         throw new IllegalStateException(
                 NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
     }
 
     private boolean isReachableFor(int shuffleId) {
-        // With the policy to fail, an outdated report must not hide a TaskManager that has just
-        // been started.
+        // With the policy to fail, an outdated report must not hide a TaskManager that has started.
         boolean driverDecides =
                 localMaster
                         || !settings.routing().fallbackToSpark()
@@ -279,15 +272,14 @@ public final class DriverRuntime {
             }
             LOG.warn(
                     "It is unknown whether a TaskManager is reachable for shuffle {}, because no"
-                        + " executor has reported yet. If none is reachable, the first task fails,"
-                        + " and its job with it",
+                        + " executor has reported yet. If none is, the job fails at its first task",
                     shuffleId);
         }
         return verdict != Reachability.Verdict.UNREACHABLE;
     }
 
     private Reachability.Verdict askExecutors() {
-        // With the policy to fail, reports from before a TaskManager was started must not decide.
+        // With the policy to fail, older reports must not hide a TaskManager that has started.
         long maxAgeMillis =
                 settings.routing().fallbackToSpark() ? Long.MAX_VALUE : Reachability.SETTLE_MILLIS;
         try {
@@ -300,7 +292,7 @@ public final class DriverRuntime {
         }
     }
 
-    /** Returns whether the driver was once connected to the TaskManager and has lost it. */
+    /** Returns whether the driver has lost the connection to a TaskManager. */
     private boolean isGone(String taskManagerId) {
         boolean known = false;
         for (DriverLink link : links.values()) {
@@ -316,13 +308,12 @@ public final class DriverRuntime {
     }
 
     /**
-     * Cancels the jobs of a stage, one of whose tasks reached no TaskManager, if no executor
-     * reaches one; returns whether it did. Otherwise Spark retries the task, perhaps on another
-     * executor.
+     * Called when a task reached no TaskManager. Cancels the jobs of its stage if no executor
+     * reaches one, and returns whether it did; otherwise Spark retries the task.
      */
     public boolean cancelIfUnreachable(int stageId) {
         if (!reachability.noneReachable(this::isGone)) {
-            // The TaskManagers that executors have reported may have gone since the last ping.
+            // The reported TaskManagers may have gone since the last ping.
             pingAll().forEach(this::await);
             if (!reachability.noneReachable(this::isGone)) {
                 return false;
@@ -340,7 +331,7 @@ public final class DriverRuntime {
                 return true;
             }
         }
-        // No connection is known to work: ping all at once; the first answer is enough.
+        // Ping all at once; the first answer is enough.
         for (Future<Boolean> answer : pingAll()) {
             if (Boolean.TRUE.equals(await(answer))) {
                 return true;
@@ -349,10 +340,10 @@ public final class DriverRuntime {
         return false;
     }
 
-    /** Waits also for the return of one that was there, with the policy to fail, as a task does. */
+    /** With the policy to fail, also waits for the return of a TaskManager, as a task does. */
     private boolean anyReachableOrReturns() {
-        Patience patience = new Patience(settings.reader().returnTimeoutMillis());
-        boolean patient =
+        RetryDeadline deadline = new RetryDeadline(settings.reader().returnTimeoutMillis());
+        boolean waits =
                 !settings.routing().fallbackToSpark()
                         && links.values().stream().anyMatch(link -> link.taskManager() != null);
         try {
@@ -360,7 +351,7 @@ public final class DriverRuntime {
                 if (anyReachable()) {
                     return true;
                 }
-            } while (patient && patience.pause("a TaskManager's return"));
+            } while (waits && deadline.pause("a TaskManager's return"));
             return false;
         } catch (ClientException.Interrupted e) {
             throw new IllegalStateException(e.getMessage(), e);
@@ -391,13 +382,13 @@ public final class DriverRuntime {
     }
 
     /**
-     * Releases a shuffle on every TaskManager, after its return if it is away. Spark's cleaner has
-     * unregistered the shuffle already; the end of a query has not, and the query may run again.
+     * Releases a shuffle on every TaskManager, now or after its return. The shuffle may still be
+     * registered: the end of a query does not unregister it, and the query may run again.
      *
-     * @param blocking whether to wait for those that are there, within the deadlines of the links
+     * @param blocking whether to wait for connected TaskManagers
      */
     public void releaseShuffle(int shuffleId, boolean blocking) {
-        // Before the outputs are unregistered: a map task that starts afterwards replaces one.
+        // Taken first: map tasks that start after the outputs are unregistered replace them.
         long end = nextTaskId.getAsLong();
         SparkTracker.forgetMapOutputs(shuffleId);
         shuffles.released(shuffleId);
@@ -414,19 +405,16 @@ public final class DriverRuntime {
         }
     }
 
-    /**
-     * Called before Spark hears that map outputs cannot be read anywhere. Finds all other losses
-     * first, so that together they cost one fetch failure.
-     */
-    public void leave(DriverMessages.Leave lost) {
+    /** Called before a fetch failure. Finds all other losses, so that they cost only this one. */
+    public void onUnreadable(DriverMessages.Unreadable lost) {
         // The task waits for the answer as long as for a connect. TaskManagers that have been away
-        // for half of the time that a reader waits were probably lost with the reported one.
+        // for half of a reader's timeout were probably lost too.
         Set<String> away =
-                links.look(
+                links.verifyAll(
                         settings.io().connectTimeoutMillis() / 2,
                         settings.reader().returnTimeoutMillis() / 2);
-        outputs.leave(lost.taskManagerId(), lost.shuffleId(), lost.attempts());
-        outputs.vacate(away);
+        outputs.onUnreadable(lost.taskManagerId(), lost.shuffleId(), lost.attempts());
+        outputs.unregisterLost(away);
     }
 
     /** Releases all data of the application, once. */
@@ -460,7 +448,6 @@ public final class DriverRuntime {
         }
     }
 
-    /** Closes the connections. */
     public void close() {
         links.closing();
         threads.shutdownNow();

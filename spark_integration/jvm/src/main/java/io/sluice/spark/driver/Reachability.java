@@ -7,19 +7,16 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 
-/**
- * Tracks the executors and whether each of them reaches a TaskManager, by its latest report. Knows
- * neither Spark nor the network. Thread safe; there is one entry for each live executor.
- */
+/** Tracks, by its latest report, whether each live executor reaches a TaskManager. Thread safe. */
 public final class Reachability {
 
     /** The conclusion from the reports of all executors. */
     enum Verdict {
-        /** At least one executor reaches a TaskManager; the others are told its address. */
+        /** At least one executor reaches a TaskManager, whose address the others get. */
         REACHABLE,
         /** There are executors, and none of them reaches a TaskManager. */
         UNREACHABLE,
-        /** No executor has reported within the given time, or none is expected. */
+        /** No executor has reported in time, or none is expected. */
         UNKNOWN
     }
 
@@ -34,27 +31,23 @@ public final class Reachability {
         static final Report NONE_YET = new Report(null, null, 0);
     }
 
-    /**
-     * The executors of an application start within this time of each other, if there is room for
-     * them.
-     */
+    /** The executors of an application usually start within this time of each other. */
     public static final long SETTLE_MILLIS = 5_000;
 
-    private static final int TOLD_EXECUTORS = 3;
+    private static final int MAX_REPORTED_EXECUTORS = 3;
 
     private final int initialExecutors;
     private final long settleNanos;
     private final Map<String, Report> executors = new LinkedHashMap<>();
-    private boolean anyEver;
-    private boolean waitedInVain;
+    private boolean hadExecutors;
+    private boolean timedOut;
     private Report lastReport = Report.NONE_YET;
     private long newestNanos;
 
     /**
      * @param initialExecutors number of executors that dynamic allocation starts with; negative
-     *     without dynamic allocation, when executors are always expected
-     * @param settleMillis how long to wait, after the newest executor's start, for other executors
-     *     that may reach a TaskManager if the present ones do not
+     *     without dynamic allocation
+     * @param settleMillis how long to wait for more executors after the newest one started
      */
     public Reachability(int initialExecutors, long settleMillis) {
         this.initialExecutors = initialExecutors;
@@ -85,7 +78,7 @@ public final class Reachability {
     }
 
     private void store(String executorId, Report report) {
-        // The report may arrive before the listener event of the executor's start.
+        // The report may arrive before the event of the executor's start.
         added(executorId, report);
         executors.put(executorId, report);
         lastReport = report;
@@ -93,28 +86,24 @@ public final class Reachability {
 
     private void added(String executorId, Report report) {
         if (executors.putIfAbsent(executorId, report) == null) {
-            anyEver = true;
+            hadExecutors = true;
             newestNanos = System.nanoTime();
         }
-        waitedInVain = false;
+        timedOut = false;
         notifyAll();
     }
 
     /**
      * Returns whether there are executors and all of them report that they reach no TaskManager.
      *
-     * @param isGone tells whether the TaskManager with an id is known to be gone, which makes a
-     *     report on it outdated
+     * @param isGone whether a TaskManager is gone, so that reports about it are outdated
      */
     synchronized boolean noneReachable(Predicate<String> isGone) {
         return !executors.isEmpty()
                 && executors.values().stream().allMatch(report -> reachesNone(report, isGone));
     }
 
-    /**
-     * Returns whether the latest report of all said that no TaskManager was reached, even if its
-     * executor is gone now.
-     */
+    /** Returns whether the latest report, perhaps of a removed executor, said unreachable. */
     synchronized boolean lastReportedUnreachable() {
         return lastReport.why() != null;
     }
@@ -133,13 +122,10 @@ public final class Reachability {
     }
 
     /**
-     * Waits until the executors' reports decide. A wait without a result is not repeated before
-     * another executor starts.
+     * Waits for a verdict. After a timeout it does not wait again before another executor starts.
      *
      * @param isGone as for {@link #noneReachable}
-     * @param timeoutMillis longest wait
-     * @param maxAgeMillis greatest age of a report that no TaskManager is reached; an older one has
-     *     to be repeated
+     * @param maxAgeMillis maximum age of a report that no TaskManager is reachable
      */
     synchronized Verdict await(Predicate<String> isGone, long timeoutMillis, long maxAgeMillis)
             throws InterruptedException {
@@ -160,37 +146,39 @@ public final class Reachability {
                                                 || now - report.nanos() <= maxAgeNanos)) {
                     leftNanos = Math.min(leftNanos, newestNanos + settleNanos - now);
                 }
-            } else if (waitedInVain || !someoneIsExpected()) {
+            } else if (timedOut || !isExecutorExpected()) {
                 return Verdict.UNKNOWN;
             }
             if (leftNanos <= 0) {
-                waitedInVain = !noneReachable;
+                timedOut = !noneReachable;
                 return noneReachable ? Verdict.UNREACHABLE : Verdict.UNKNOWN;
             }
-            // Rounded up: a wait of zero milliseconds would never end.
+            // Rounded up: wait(0) has no timeout.
             wait(TimeUnit.NANOSECONDS.toMillis(leftNanos) + 1);
         }
     }
 
-    private boolean someoneIsExpected() {
-        return !executors.isEmpty() || initialExecutors < 0 || (initialExecutors > 0 && !anyEver);
+    private boolean isExecutorExpected() {
+        return !executors.isEmpty()
+                || initialExecutors < 0
+                || (initialExecutors > 0 && !hadExecutors);
     }
 
     /** Returns the reasons of the first executors that reach no TaskManager. */
     synchronized List<String> failures() {
-        List<String> told = new ArrayList<>();
+        List<String> reported = new ArrayList<>();
         int more = 0;
         for (Map.Entry<String, Report> executor : executors.entrySet()) {
             String why = executor.getValue().why();
-            if (why != null && told.size() < TOLD_EXECUTORS) {
-                told.add("executor " + executor.getKey() + ": " + why);
+            if (why != null && reported.size() < MAX_REPORTED_EXECUTORS) {
+                reported.add("executor " + executor.getKey() + ": " + why);
             } else if (why != null) {
                 more++;
             }
         }
         if (more > 0) {
-            told.add("and " + more + " more executors");
+            reported.add("and " + more + " more executors");
         }
-        return told;
+        return reported;
     }
 }

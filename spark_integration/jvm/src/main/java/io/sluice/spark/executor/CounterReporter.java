@@ -1,5 +1,6 @@
 package io.sluice.spark.executor;
 
+import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.SluiceMetrics;
 import java.io.IOException;
@@ -12,14 +13,12 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reports the counters of this executor to the driver: shortly after tasks have ended, at most once
- * a second, and only if a counter has changed. A report has the differences to the last one, so the
- * driver only adds. Thread safe.
+ * Reports the changes of this executor's counters to the driver after tasks have ended, at most
+ * once a second. Thread safe.
  */
 public final class CounterReporter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(CounterReporter.class);
     private static final long PAUSE_MILLIS = 1_000;
-    private static final long IDLE_THREAD_SECONDS = 30;
 
     /** Sends a message to the driver without waiting for an answer. */
     @FunctionalInterface
@@ -36,19 +35,10 @@ public final class CounterReporter implements AutoCloseable {
     public CounterReporter(SluiceMetrics metrics, Sender sender) {
         this.metrics = metrics;
         this.sender = sender;
-        this.thread =
-                new ScheduledThreadPoolExecutor(
-                        1,
-                        work -> {
-                            Thread created = new Thread(work, "sluice-counters");
-                            created.setDaemon(true);
-                            return created;
-                        });
-        thread.setKeepAliveTime(IDLE_THREAD_SECONDS, TimeUnit.SECONDS);
-        thread.allowCoreThreadTimeOut(true);
+        this.thread = DaemonThreads.single("sluice-counters");
     }
 
-    /** Called when a task has ended, whatever its outcome. */
+    /** Called after a task has ended. */
     public synchronized void taskEnded() {
         if (!scheduled && !thread.isShutdown()) {
             scheduled = true;

@@ -5,19 +5,19 @@ import io.sluice.client.connection.ClientOptions;
 import io.sluice.client.connection.ConnectionPool;
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Absences;
-import io.sluice.client.failover.Patience;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.RetryDeadline;
+import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.output.RegionPool;
 import io.sluice.client.wire.ChunkPool;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
-import io.sluice.spark.SluicePlugin;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
 import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -37,10 +37,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import org.slf4j.event.Level;
 
-/**
- * Holds what the tasks of one executor share: connections, buffers, and the choice of their
- * TaskManager. Thread safe.
- */
+/** Connections and buffers that the tasks of one executor share. Thread safe. */
 public final class ExecutorRuntime implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutorRuntime.class);
 
@@ -58,13 +55,13 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final String hostname;
     private final String name;
     private final List<Endpoint> endpoints;
-    private final Penalties penalties = new Penalties(System::nanoTime);
+    private final EndpointBackoff backoff = new EndpointBackoff(System::nanoTime);
     private final ReachabilityReporter reporter;
-    private final DriverPlaces places;
-    private final Absences absences = new Absences();
+    private final DriverReplicaLocator replicas;
+    private final UnreachableCache unreachable = new UnreachableCache();
 
-    /** TaskManagers that this executor has reached through a Unix socket of its host. */
-    private final Set<String> besides = ConcurrentHashMap.newKeySet();
+    /** TaskManagers that this executor has reached through a Unix socket. */
+    private final Set<String> localTaskManagers = ConcurrentHashMap.newKeySet();
 
     private ExecutorRuntime(Installed plugin, SluiceSettings settings, String applicationId) {
         this.context = plugin.context();
@@ -94,15 +91,14 @@ public final class ExecutorRuntime implements AutoCloseable {
                 TaskSlots.of(
                         key -> context.conf().get(key, null),
                         Runtime.getRuntime().availableProcessors());
-        // A running map task has at most two regions: one that is being secured and one that is
-        // being filled.
+        // A running map task has at most two regions: one being secured and one being filled.
         this.regions =
                 new RegionPool(
                         settings.writer().regionBytes(),
                         tasks,
                         settings.writer().regionArea() ? 2 * tasks : 0);
-        this.places =
-                new DriverPlaces(
+        this.replicas =
+                new DriverReplicaLocator(
                         context::ask,
                         ExecutorRuntime::forgetStatuses,
                         settings.io().connectTimeoutMillis());
@@ -114,15 +110,14 @@ public final class ExecutorRuntime implements AutoCloseable {
     /**
      * What Spark hands to the executor's plugin.
      *
-     * @param credential what the tasks prove; null for nothing
+     * @param credential the credential of tasks; null for none
      */
     private record Installed(PluginContext context, Credential credential) {}
 
     private static volatile Installed installed;
 
     /**
-     * Remembers the context and the credential of tasks; called by the executor's plugin. The
-     * runtime is made later, when the application's id is known.
+     * Called by the executor's plugin. The runtime is made later, when the application has an id.
      */
     public static void install(PluginContext context, Credential credential) {
         installed = new Installed(context, credential);
@@ -140,7 +135,7 @@ public final class ExecutorRuntime implements AutoCloseable {
             if (plugin == null) {
                 throw new IllegalStateException(
                         "the Sluice plugin is not loaded on this executor: set spark.plugins="
-                                + SluicePlugin.class.getName());
+                                + ChangedSettings.PLUGIN);
             }
             current =
                     new ExecutorRuntime(
@@ -151,7 +146,7 @@ public final class ExecutorRuntime implements AutoCloseable {
         return current;
     }
 
-    /** Closes the runtime; called by the executor's plugin at its end. */
+    /** Closes the runtime at the end of the executor's plugin. */
     public static synchronized void uninstall() {
         if (current != null) {
             current.close();
@@ -183,24 +178,22 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * Leases a connection to this executor's TaskManager, or to another one if that does not
-     * answer. Called by the thread of a task.
+     * Leases a connection to this executor's TaskManager, or to another one if it does not answer.
      *
-     * @param returnTimeoutMillis how long to wait if none answers and one did before; a task that
-     *     fails at once would use up its attempts before a restarted TaskManager is ready
-     * @throws NoTaskManagerException if none of the known TaskManagers answers; the driver has been
-     *     told
+     * @param returnTimeoutMillis how long to wait for a TaskManager if one has answered before: it
+     *     may be restarting
+     * @throws NoTaskManagerException if no known TaskManager answers; the driver has been notified
      * @throws ClientException.Interrupted if the task was interrupted meanwhile
      */
     public TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
-        Patience patience = new Patience(returnTimeoutMillis);
+        RetryDeadline deadline = new RetryDeadline(returnTimeoutMillis);
         while (true) {
             try {
                 return leaseNow(role);
             } catch (NoTaskManagerException e) {
-                if (!reporter.everReached() || !patience.pause("a TaskManager's return")) {
+                if (!reporter.everReached() || !deadline.pause("a TaskManager's return")) {
                     reporter.unreachable(e.reasons());
-                    tellThatTaskFails();
+                    reportTaskFailure();
                     throw e;
                 }
             }
@@ -208,17 +201,16 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * Tries the configured endpoints, then those that the driver knows, and last the endpoints that
-     * did not answer lately.
+     * Tries the configured endpoints, then those of the driver, then those that failed recently.
      */
     private TaskManagerConnection leaseNow(int role) throws IOException {
         Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
-        Set<Endpoint> penalised = new LinkedHashSet<>();
-        TaskManagerConnection connection = leaseWell(endpoints, role, failures, penalised);
+        Set<Endpoint> backedOff = new LinkedHashSet<>();
+        TaskManagerConnection connection = leaseAnswering(endpoints, role, failures, backedOff);
         if (connection == null) {
-            connection = leaseWell(endpointsOfDriver(), role, failures, penalised);
+            connection = leaseAnswering(endpointsOfDriver(), role, failures, backedOff);
         }
-        for (Endpoint endpoint : penalised) {
+        for (Endpoint endpoint : backedOff) {
             connection = connection == null ? tryLease(endpoint, role, failures) : connection;
         }
         if (connection == null) {
@@ -226,11 +218,11 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
         if (!failures.isEmpty()) {
             SluiceMetrics.INSTANCE.endpointFailovers.increment();
-            // Every task meets the same failures while an endpoint is away: warn only of the first.
-            boolean isNews =
+            // All tasks see the same failures: warn only of the first.
+            boolean isOutdated =
                     failures.keySet().stream()
-                            .anyMatch(each -> penalties.failuresInARow(each, role) == 1);
-            LOG.atLevel(isNews ? Level.WARN : Level.DEBUG)
+                            .anyMatch(each -> backoff.failuresInARow(each, role) == 1);
+            LOG.atLevel(isOutdated ? Level.WARN : Level.DEBUG)
                     .log(
                             "Using the TaskManager at {} because others do not answer: {}",
                             connection.endpoint(),
@@ -238,36 +230,31 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
         Message.HelloAck taskManager = connection.taskManager();
         if (connection.endpoint().isUnix()) {
-            besides.add(taskManager.taskManagerId());
+            localTaskManagers.add(taskManager.taskManagerId());
         }
-        reporter.reached(taskManager, hostBeside(taskManager));
+        reporter.reached(taskManager, preferredHost(taskManager));
         return connection;
     }
 
-    /**
-     * Returns the host that Spark's scheduler is to prefer for readers of this TaskManager: this
-     * executor's own if it is also the TaskManager's.
-     *
-     * @return null if the TaskManager is on another host
-     */
-    public String hostBeside(Message.HelloAck taskManager) {
-        return besides.contains(taskManager.taskManagerId())
+    /** Returns this executor's host if the TaskManager is on it; null otherwise. */
+    public String preferredHost(Message.HelloAck taskManager) {
+        return localTaskManagers.contains(taskManager.taskManagerId())
                         || taskManager.advertisedHost().equals(hostname)
                 ? hostname
                 : null;
     }
 
-    private TaskManagerConnection leaseWell(
+    private TaskManagerConnection leaseAnswering(
             List<Endpoint> candidates,
             int role,
             Map<Endpoint, ClientException.ConnectFailed> failures,
-            Set<Endpoint> penalised)
+            Set<Endpoint> backedOff)
             throws IOException {
         for (Endpoint endpoint :
                 EndpointChooser.order(candidates, hostname, context.executorID())) {
-            if (penalties.has(endpoint, role)) {
+            if (backoff.has(endpoint, role)) {
                 if (!failures.containsKey(endpoint)) {
-                    penalised.add(endpoint);
+                    backedOff.add(endpoint);
                 }
                 continue;
             }
@@ -283,22 +270,22 @@ public final class ExecutorRuntime implements AutoCloseable {
     private TaskManagerConnection tryLease(
             Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
             throws IOException {
-        long began = penalties.now();
+        long began = backoff.now();
         try {
             TaskManagerConnection connection = pool.lease(endpoint, role);
-            penalties.answered(endpoint, role);
+            backoff.answered(endpoint, role);
             return connection;
         } catch (ClientException.ConnectFailed e) {
-            penalties.failed(endpoint, role, began);
+            backoff.failed(endpoint, role, began);
             failures.put(endpoint, e);
             return null;
         }
     }
 
-    /** Lets tasks use other TaskManagers for a while, as far as there are any. */
-    void passOver(Endpoint endpoint, int role) {
-        penalties.passOver(endpoint, role);
-        LOG.warn("The TaskManager at {} has no room: others are tried first", endpoint);
+    /** Makes tasks prefer other TaskManagers for a while. */
+    void avoid(Endpoint endpoint, int role) {
+        backoff.avoid(endpoint, role);
+        LOG.warn("The TaskManager at {} has no room: trying others first", endpoint);
     }
 
     private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
@@ -307,11 +294,8 @@ public final class ExecutorRuntime implements AutoCloseable {
                 .collect(Collectors.joining("; "));
     }
 
-    /**
-     * Tells the driver, which cancels the task's jobs if no executor reaches a TaskManager, because
-     * more attempts would fail too.
-     */
-    private void tellThatTaskFails() {
+    /** Notifies the driver, which cancels the task's jobs if no executor reaches a TaskManager. */
+    private void reportTaskFailure() {
         TaskContext task = TaskContext.get();
         if (task == null) {
             return;
@@ -319,18 +303,18 @@ public final class ExecutorRuntime implements AutoCloseable {
         try {
             context.ask(DriverMessages.taskUnreachable(task.stageId()));
         } catch (Exception e) {
-            // The task fails anyway; without this message Spark only makes more attempts.
-            LOG.warn("The driver could not be told that a task reached no TaskManager", e);
+            // The task fails anyway, and Spark makes more attempts.
+            LOG.warn("Could not notify the driver that a task reached no TaskManager", e);
         }
     }
 
-    /** Tells the driver, from another thread, which TaskManager this executor reaches, if any. */
+    /** Reports to the driver, from another thread, which TaskManager this executor reaches. */
     public void reportReachability() {
         reporter.start();
     }
 
     private void probe() throws IOException {
-        pool.giveBack(leaseNow(Message.ROLE_PRODUCER));
+        pool.release(leaseNow(Message.ROLE_PRODUCER));
     }
 
     private List<Endpoint> endpointsOfDriver() {
@@ -341,15 +325,12 @@ public final class ExecutorRuntime implements AutoCloseable {
             }
             return known;
         } catch (Exception e) {
-            LOG.warn("The driver could not be asked for the TaskManagers it knows", e);
+            LOG.warn("Could not ask the driver for the TaskManagers it knows", e);
             return List.of();
         }
     }
 
-    /**
-     * Lets the tasks that begin on this executor from now on ask Spark's tracker, which names other
-     * places than what the executor knows.
-     */
+    /** Drops cached map statuses, so that new tasks ask Spark's tracker on the driver. */
     private static void forgetStatuses(int shuffleId) {
         MapOutputTracker tracker = SparkEnv.get().mapOutputTracker();
         if (!(tracker instanceof MapOutputTrackerMaster)) {
@@ -357,30 +338,27 @@ public final class ExecutorRuntime implements AutoCloseable {
         }
     }
 
-    /** Returns the directory of other places of map outputs. */
-    PlaceDirectory places() {
-        return places;
+    ReplicaLocator replicas() {
+        return replicas;
     }
 
-    /** Returns the TaskManagers that were out of reach of a reader lately. */
-    Absences absences() {
-        return absences;
+    UnreachableCache unreachable() {
+        return unreachable;
     }
 
     /**
-     * Tells the driver that a task fails because it cannot read map outputs anywhere. Spark then
-     * unregisters all map outputs of the TaskManager that its tracker had named. When the driver
-     * has answered, Spark's tracker no longer has map outputs that other TaskManagers have lost.
+     * Reports to the driver that a task fails because it cannot read map outputs from any
+     * TaskManager. After the answer, Spark's tracker has no other lost map outputs either.
      */
-    public void leave(String taskManagerId, int shuffleId, long[] attempts) {
+    public void reportUnreadable(String taskManagerId, int shuffleId, long[] attempts) {
         try {
-            places.leave(taskManagerId, shuffleId, attempts);
+            replicas.reportUnreadable(taskManagerId, shuffleId, attempts);
         } catch (ClientException.Interrupted e) {
-            LOG.debug("the task is ended meanwhile", e);
+            LOG.debug("the task has ended", e);
         }
     }
 
-    /** Asks the driver to forget one lost map output. */
+    /** Asks the driver to unregister one lost map output. */
     public void forgetMapOutput(int shuffleId, long mapId, int mapIndex) {
         try {
             Object answer = context.ask(DriverMessages.lostOutput(shuffleId, mapId, mapIndex));
@@ -390,15 +368,15 @@ public final class ExecutorRuntime implements AutoCloseable {
                     shuffleId,
                     answer);
         } catch (Exception e) {
-            // Spark fails the stage anyway; without this message it only makes more attempts.
-            LOG.warn("The driver could not be told that map output {} is lost", mapId, e);
+            // Spark fails the stage anyway, and makes more attempts.
+            LOG.warn("Could not notify the driver that map output {} is lost", mapId, e);
         }
     }
 
     @Override
     public void close() {
         reporter.close();
-        places.close();
+        replicas.close();
         pool.close();
     }
 }

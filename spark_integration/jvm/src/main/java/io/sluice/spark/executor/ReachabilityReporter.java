@@ -1,6 +1,8 @@
 package io.sluice.spark.executor;
 
+import io.sluice.client.failover.Backoff;
 import io.sluice.client.wire.Message;
+import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.NoTaskManagerException;
 import java.io.IOException;
@@ -12,18 +14,16 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reports to the driver which TaskManager this executor uses, or that it reaches none. In the
- * latter case it keeps looking, with growing pauses, because the driver may register no shuffle,
- * and so start no task, until one is reached. Thread safe.
+ * Reports to the driver which TaskManager this executor uses, or that it reaches none. It then
+ * keeps probing, because the driver may start no task until a TaskManager is reached. Thread safe.
  */
 final class ReachabilityReporter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ReachabilityReporter.class);
 
     private static final long FIRST_PAUSE_MILLIS = 1_000;
-    private static final long IDLE_THREAD_SECONDS = 30;
     private static final String NONE = "";
 
-    /** Tries to reach a TaskManager, and tells the reporter which one it was. */
+    /** Tries to reach a TaskManager, and reports it. */
     @FunctionalInterface
     interface Probe {
         void run() throws IOException;
@@ -31,39 +31,29 @@ final class ReachabilityReporter implements AutoCloseable {
 
     private final PluginContext context;
     private final Probe probe;
-    private final long longestPauseMillis;
+    private final Backoff backoff;
     private final ScheduledThreadPoolExecutor thread;
 
     /** A TaskManager's id, {@link #NONE}, or null before the first report. */
     private volatile String lastReport;
 
     private volatile boolean everReached;
-    private boolean looking;
-    private long pauseMillis = FIRST_PAUSE_MILLIS;
+    private boolean probing;
     private boolean closed;
 
     /**
-     * @param longestPauseMillis longest time between two attempts
+     * @param maxPauseMillis longest pause between two attempts
      */
-    ReachabilityReporter(PluginContext context, Probe probe, long longestPauseMillis) {
+    ReachabilityReporter(PluginContext context, Probe probe, long maxPauseMillis) {
         this.context = context;
         this.probe = probe;
-        this.longestPauseMillis = longestPauseMillis;
-        this.thread =
-                new ScheduledThreadPoolExecutor(
-                        1,
-                        work -> {
-                            Thread created = new Thread(work, "sluice-report");
-                            created.setDaemon(true);
-                            return created;
-                        });
-        thread.setKeepAliveTime(IDLE_THREAD_SECONDS, TimeUnit.SECONDS);
-        thread.allowCoreThreadTimeOut(true);
+        this.backoff = new Backoff(FIRST_PAUSE_MILLIS, maxPauseMillis);
+        this.thread = DaemonThreads.single("sluice-report");
     }
 
-    /** Looks for a TaskManager now, in another thread. */
+    /** Probes now, in another thread. */
     synchronized void start() {
-        look(0);
+        probeAfter(0);
     }
 
     /** Returns whether this executor has ever reached a TaskManager. */
@@ -74,7 +64,7 @@ final class ReachabilityReporter implements AutoCloseable {
     /**
      * Called when this executor is connected to the given TaskManager.
      *
-     * @param host the executor's host if the TaskManager is on it; else null
+     * @param host the host of both; null if they are on different hosts
      */
     void reached(Message.HelloAck taskManager, String host) {
         String id = taskManager.taskManagerId();
@@ -95,16 +85,16 @@ final class ReachabilityReporter implements AutoCloseable {
     synchronized void unreachable(String why) {
         if (!NONE.equals(lastReport)) {
             LOG.warn("No TaskManager is reachable from this executor: {}", why);
-            pauseMillis = FIRST_PAUSE_MILLIS;
+            backoff.reset();
         }
-        // Repeated every time, because the driver considers the age of a report.
+        // Repeated, because the driver considers the age of a report.
         report(NONE, DriverMessages.unreachable(context.executorID(), why));
-        look(pauseMillis);
+        probeAfter(backoff.nextMillis());
     }
 
     private synchronized void report(String state, String[] message) {
         try {
-            // Sent under the lock, because the driver goes by the report that arrives last.
+            // Under the lock, because the last report to arrive counts.
             context.send(message);
             lastReport = state;
         } catch (IOException e) {
@@ -114,16 +104,16 @@ final class ReachabilityReporter implements AutoCloseable {
         }
     }
 
-    private synchronized void look(long delayMillis) {
-        if (!looking && !closed) {
-            looking = true;
+    private synchronized void probeAfter(long delayMillis) {
+        if (!probing && !closed) {
+            probing = true;
             // No caller waits for it, and it catches its own failures.
             ScheduledFuture<?> unused =
-                    thread.schedule(this::lookNow, delayMillis, TimeUnit.MILLISECONDS);
+                    thread.schedule(this::probeNow, delayMillis, TimeUnit.MILLISECONDS);
         }
     }
 
-    private void lookNow() {
+    private void probeNow() {
         String failure = null;
         try {
             probe.run();
@@ -133,10 +123,9 @@ final class ReachabilityReporter implements AutoCloseable {
             failure = e.toString();
         }
         synchronized (this) {
-            looking = false;
+            probing = false;
             if (failure != null) {
                 unreachable(failure);
-                pauseMillis = Math.min(pauseMillis * 2, longestPauseMillis);
             }
         }
     }

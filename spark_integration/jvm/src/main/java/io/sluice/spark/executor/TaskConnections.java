@@ -2,9 +2,9 @@ package io.sluice.spark.executor;
 
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Absences;
-import io.sluice.client.failover.Patience;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.RetryDeadline;
+import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.spark.common.SluiceMetrics;
@@ -17,7 +17,7 @@ final class TaskConnections implements ConnectionSource {
     private final long returnTimeoutMillis;
 
     /**
-     * @param returnTimeoutMillis how long tasks in this role wait for a TaskManager that went away
+     * @param returnTimeoutMillis how long tasks in this role wait for a lost TaskManager
      */
     TaskConnections(ExecutorRuntime runtime, int role, long returnTimeoutMillis) {
         this.runtime = runtime;
@@ -33,7 +33,7 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public TaskManagerConnection leaseAgain(Endpoint endpoint, String taskManagerId)
             throws IOException {
-        Patience patience = new Patience(returnTimeoutMillis);
+        RetryDeadline deadline = new RetryDeadline(returnTimeoutMillis);
         while (true) {
             try {
                 TaskManagerConnection connection = runtime.pool().lease(endpoint, role);
@@ -41,13 +41,13 @@ final class TaskConnections implements ConnectionSource {
                 if (answers.equals(taskManagerId)) {
                     return connection;
                 }
-                runtime.pool().giveBack(connection);
+                runtime.pool().release(connection);
                 throw new ClientException.ConnectFailed(
                         endpoint.toString(),
                         "TaskManager " + answers + " answers there now, not " + taskManagerId,
                         null);
             } catch (ClientException.ConnectFailed e) {
-                if (!patience.pause("the return of TaskManager " + taskManagerId)) {
+                if (!deadline.pause("the return of TaskManager " + taskManagerId)) {
                     throw e;
                 }
             }
@@ -60,13 +60,13 @@ final class TaskConnections implements ConnectionSource {
     }
 
     @Override
-    public void giveBack(TaskManagerConnection connection) {
-        runtime.pool().giveBack(connection);
+    public void release(TaskManagerConnection connection) {
+        runtime.pool().release(connection);
     }
 
     @Override
-    public void passOver(Endpoint endpoint) {
-        runtime.passOver(endpoint, role);
+    public void avoid(Endpoint endpoint) {
+        runtime.avoid(endpoint, role);
     }
 
     @Override
@@ -75,13 +75,13 @@ final class TaskConnections implements ConnectionSource {
     }
 
     @Override
-    public PlaceDirectory places() {
-        return runtime.places();
+    public ReplicaLocator replicas() {
+        return runtime.replicas();
     }
 
     @Override
-    public Absences absences() {
-        return runtime.absences();
+    public UnreachableCache unreachable() {
+        return runtime.unreachable();
     }
 
     @Override

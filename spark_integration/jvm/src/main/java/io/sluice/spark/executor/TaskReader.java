@@ -11,10 +11,7 @@ import org.apache.spark.shuffle.ShuffleReader;
 /** Reads a shuffle that goes through TaskManagers, for one task. */
 public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
 
-    /**
-     * The range to read. The ends are exclusive; {@code endMapIndex} may be {@code
-     * Integer.MAX_VALUE}.
-     */
+    /** The range to read, with exclusive ends; {@code endMapIndex} may be {@code MAX_VALUE}. */
     public record Range(int startMapIndex, int endMapIndex, int startPartition, int endPartition) {}
 
     protected final ExecutorRuntime runtime = ExecutorRuntime.get();
@@ -35,8 +32,8 @@ public abstract class TaskReader<K, C> implements ShuffleReader<K, C> {
     }
 
     /**
-     * Makes the exception that fails the task. It is not an IOException: PySpark takes one thrown
-     * while records are read for the end of its Python worker.
+     * Makes the exception that fails the task. It is not an IOException, which PySpark would take
+     * for the end of its Python worker.
      */
     public static RuntimeException taskFailure(IOException error) {
         return new UncheckedIOException(error);

@@ -2,18 +2,13 @@ package io.sluice.spark.executor;
 
 import java.util.function.UnaryOperator;
 
-/**
- * Computes how many tasks an executor runs at a time. Spark does not tell its cores, so they are
- * derived from the settings that define them: a host with many processors may have many small
- * executors.
- */
+/** Computes from Spark's settings how many tasks an executor runs at a time. */
 final class TaskSlots {
     private TaskSlots() {}
 
     /**
      * @param setting returns the value of one of Spark's settings, or null
-     * @param processors processors of the host, which an executor uses unless a setting says
-     *     otherwise: in local mode, and in standalone mode all that its worker has
+     * @param processors processors of the host: the default in local and standalone mode
      */
     static int of(UnaryOperator<String> setting, int processors) {
         String master = setting.apply("spark.master");

@@ -1,6 +1,5 @@
 package io.sluice.spark.outputs;
 
-import io.sluice.spark.SluiceShuffleDataIO;
 import io.sluice.spark.common.Compat;
 import java.util.HashMap;
 import java.util.List;
@@ -20,20 +19,19 @@ import org.slf4j.LoggerFactory;
 import scala.collection.Iterator;
 
 /**
- * Tells Spark which executors hold shuffle outputs. Spark treats all shuffles of an application
- * alike, but executors hold only the outputs of shuffles that are left to Spark.
+ * Tells Spark which executors hold shuffle outputs: those of shuffles that use Spark's own shuffle.
  *
  * <ul>
- *   <li>When an executor is lost, this class unregisters its outputs. Spark does not, because
- *       {@link SluiceShuffleDataIO} has told it that outputs survive executors.
- *   <li>Outputs of shuffles that go through Sluice do not keep an idle executor. Spark's monitor
- *       assumes that the output of every map task stays in its executor.
+ *   <li>It unregisters the outputs of a lost executor. Spark does not, because the plugin's {@code
+ *       ShuffleDataIO} declares that outputs survive executors.
+ *   <li>It releases executors whose outputs are in TaskManagers. Spark's monitor assumes that every
+ *       executor holds the outputs of its map tasks.
  * </ul>
  *
  * <p>Used by the thread of one queue of Spark's listener bus.
  */
 public final class ExecutorOutputs extends SparkListener {
-    /** Its own queue: a slow listener of the application must not delay or drop its events. */
+    /** A queue of its own, because slow listeners of the application delay or drop events. */
     public static final String QUEUE = "sluice";
 
     private static final Logger LOG = LoggerFactory.getLogger(ExecutorOutputs.class);
@@ -42,7 +40,7 @@ public final class ExecutorOutputs extends SparkListener {
     private final ToIntFunction<String> forget;
     private final IntConsumer holdsNoExecutor;
 
-    /** Shuffles that go through Sluice, by the stages of running jobs that write them. */
+    /** Shuffles that go through Sluice, by the stage that writes them. */
     private final Map<Integer, Integer> shufflesByStage = new HashMap<>();
 
     private final Map<Integer, List<Integer>> stagesByJob = new HashMap<>();
@@ -61,10 +59,7 @@ public final class ExecutorOutputs extends SparkListener {
         this.holdsNoExecutor = holdsNoExecutor;
     }
 
-    /**
-     * Spark's scheduler removes the block manager while it handles the loss of an executor, however
-     * it learns of the loss. {@code onExecutorRemoved} may come seconds later, with the reason.
-     */
+    /** Comes with the loss of an executor; {@code onExecutorRemoved} may come seconds later. */
     @Override
     public void onBlockManagerRemoved(SparkListenerBlockManagerRemoved event) {
         executorLost(event.blockManagerId().executorId());
@@ -74,8 +69,8 @@ public final class ExecutorOutputs extends SparkListener {
         int forgotten = forget.applyAsInt(executorId);
         if (forgotten > 0) {
             LOG.info(
-                    "Executor {} is lost with {} map outputs of shuffles that are left to Spark;"
-                            + " their map tasks run again when the outputs are needed",
+                    "Executor {} is lost with {} map outputs of Spark's own shuffles; their map"
+                            + " tasks run again when the outputs are needed",
                     executorId,
                     forgotten);
         }
@@ -103,7 +98,6 @@ public final class ExecutorOutputs extends SparkListener {
         stagesByJob.put(jobId, List.copyOf(shuffles.keySet()));
     }
 
-    /** Forgets the job's stages; from now on Spark's monitor ignores their outputs too. */
     @Override
     public void onJobEnd(SparkListenerJobEnd event) {
         jobEnded(event.jobId());
@@ -116,9 +110,7 @@ public final class ExecutorOutputs extends SparkListener {
         }
     }
 
-    /**
-     * Spark's monitor handles this event before the one sent here, because its queue is ordered.
-     */
+    /** The monitor handles this event before the one sent here: its queue is ordered. */
     @Override
     public void onTaskEnd(SparkListenerTaskEnd event) {
         if (event.reason() == Success$.MODULE$) {

@@ -1,35 +1,23 @@
 package io.sluice.spark.outputs;
 
+import io.sluice.spark.settings.SluiceSettings.LocalityMode;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Decides on the driver whether reduce tasks prefer the hosts that have their input.
+ * Decides on the driver whether reduce tasks prefer the hosts that have their input. Thread safe.
  *
- * <p>Spark holds a task back for {@code spark.locality.wait} to run it on a host that it prefers,
- * and short tasks renew the wait. If only some hosts have a TaskManager, all reduce tasks crowd
- * these hosts while the others are idle. So hosts are preferred only if each executor has a
- * TaskManager on its own host.
- *
- * <p>Knows neither Spark nor the network. Thread safe; there is one entry for each live executor.
+ * <p>Spark delays a task for {@code spark.locality.wait} to run it on a preferred host, and short
+ * tasks renew the delay. If only some hosts have a TaskManager, all reduce tasks crowd there. So
+ * hosts are preferred only if each executor has a TaskManager on its own host.
  */
 public final class Locality {
-
-    /** The setting {@code spark.sluice.reader.locality}. */
-    public enum Mode {
-        /** Prefer hosts if each executor has a TaskManager on its host. */
-        AUTO,
-        /** Prefer the hosts that have the data. */
-        ALWAYS,
-        /** Prefer no host. */
-        NEVER
-    }
 
     /**
      * The latest report of an executor.
      *
      * @param taskManagerId the TaskManager that it uses; null before its first report
-     * @param host the executor's host if the TaskManager is on it; else null
+     * @param host the host of both; null if they are on different hosts
      */
     private record Report(String taskManagerId, String host) {
         static final Report NONE_YET = new Report(null, null);
@@ -39,21 +27,20 @@ public final class Locality {
         }
     }
 
-    private final Mode mode;
+    private final LocalityMode mode;
     private final Runnable whenRemote;
     private final Map<String, Report> executors = new LinkedHashMap<>();
 
     /**
-     * @param whenRemote called when the first executor reports a TaskManager on another host, by
-     *     the thread that records the report
+     * @param whenRemote called when the first executor reports a TaskManager on another host
      */
-    public Locality(Mode mode, Runnable whenRemote) {
+    public Locality(LocalityMode mode, Runnable whenRemote) {
         this.mode = mode;
         this.whenRemote = whenRemote;
     }
 
     public synchronized void executorAdded(String executorId) {
-        // The report may arrive before the listener event of the executor's start.
+        // The report may arrive before this event.
         executors.putIfAbsent(executorId, Report.NONE_YET);
     }
 
@@ -64,7 +51,7 @@ public final class Locality {
     /**
      * Records which TaskManager an executor uses.
      *
-     * @param host the executor's host if the TaskManager is on it; else null
+     * @param host the host of both; null if they are on different hosts
      */
     public void reached(String executorId, String taskManagerId, String host) {
         boolean first;
@@ -78,7 +65,7 @@ public final class Locality {
         }
     }
 
-    /** Returns whether map outputs that are written now name the hosts that have them. */
+    /** Returns whether new map outputs name their hosts. */
     public synchronized boolean prefersHosts() {
         return switch (mode) {
             case NEVER -> false;
@@ -89,19 +76,12 @@ public final class Locality {
         };
     }
 
-    /**
-     * Returns whether map outputs that name their hosts must no longer do so. An executor that has
-     * not reported yet does not cause it.
-     */
+    /** Returns whether map outputs must no longer name their hosts. */
     public synchronized boolean hidesHosts() {
-        return mode == Mode.AUTO && executors.values().stream().anyMatch(Report::isRemote);
+        return mode == LocalityMode.AUTO && executors.values().stream().anyMatch(Report::isRemote);
     }
 
-    /**
-     * Returns the host to prefer for map outputs of a TaskManager: that of an executor beside it.
-     *
-     * @return null for none
-     */
+    /** Returns the preferred host for map outputs of a TaskManager; null for none. */
     public synchronized String hostOf(String taskManagerId) {
         if (!prefersHosts()) {
             return null;

@@ -1,6 +1,6 @@
 package io.sluice.spark.outputs;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.output.Replicas;
 import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
@@ -20,102 +20,97 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps Spark's tracker right about where map outputs are, and knows where else they are. Thread
- * safe.
+ * Updates Spark's tracker after moves and losses of map outputs. Thread safe.
  *
- * <p>Spark's tracker has one place for each map output. The others are in {@link Places}. What
- * cannot be put into the tracker, because the map task has not reported yet, is found there by
- * readers that fail at the old place.
+ * <p>Spark's tracker has one location for each map output; {@link ReplicaTable} has the others.
  */
 public final class OutputRegistry implements TaskManagerEvents {
     private static final Logger LOG = LoggerFactory.getLogger(OutputRegistry.class);
 
-    /** Most moved outputs of a shuffle that are put into the tracker when their tasks report. */
-    private static final int MAX_DUE = 100_000;
+    /** Maximum number of moved outputs of a shuffle whose map tasks have not reported yet. */
+    private static final int MAX_PENDING_MOVES = 100_000;
 
-    /** Most replaced TaskManagers to remember, because map tasks that wrote there may report. */
+    /** Maximum number of replaced TaskManagers, whose map tasks may still report. */
     private static final int MAX_REPLACED = 1_000;
 
     /** The driver's connections to TaskManagers. */
     public interface Links {
-        /** Returns the place of a TaskManager to which there is a connection; null without one. */
-        PlaceDirectory.Place connected(String taskManagerId);
+        /** Returns the address of a connected TaskManager; null if it is not connected. */
+        TaskManagerAddress connected(String taskManagerId);
 
-        /** Returns whether there has been a connection to a TaskManager. */
+        /** Returns whether a TaskManager has ever been connected. */
         boolean isKnown(String taskManagerId);
 
-        /** Connects to a TaskManager that another one has named. */
-        void add(PlaceDirectory.Place place);
+        /** Connects to a TaskManager. */
+        void add(TaskManagerAddress address);
     }
 
     private final Tracker tracker;
     private final Links links;
-    private final Replicas replicas;
-    private final Places places;
+    private final Replicas wanted;
+    private final ReplicaTable replicas;
     private final Set<String> gone = ConcurrentHashMap.newKeySet();
 
-    /** TaskManagers at whose address another one answers now; guarded by itself. */
+    /** TaskManagers whose address another one has taken over; guarded by itself. */
     private final Set<String> replaced = new LinkedHashSet<>();
 
-    /** TaskManagers to which outputs have moved; there are few. */
-    private final Map<String, PlaceDirectory.Place> named = new ConcurrentHashMap<>();
+    /** TaskManagers to which outputs have moved before they were connected. */
+    private final Map<String, TaskManagerAddress> moveTargets = new ConcurrentHashMap<>();
 
-    /** Places of moved outputs that the tracker did not know then; guarded by itself. */
-    private final Map<Integer, Map<Long, PlaceDirectory.Place>> due = new HashMap<>();
+    /** New addresses of moved outputs whose map tasks have not reported; guarded by itself. */
+    private final Map<Integer, Map<Long, TaskManagerAddress>> pendingMoves = new HashMap<>();
 
     private final AtomicBoolean warned = new AtomicBoolean();
 
     /**
-     * @param replicas wanted copies, for the warning that a TaskManager makes none
+     * @param wanted wanted copies, for a warning about TaskManagers that make none
      */
-    public OutputRegistry(Tracker tracker, Links links, Replicas replicas) {
+    public OutputRegistry(Tracker tracker, Links links, Replicas wanted) {
         this.tracker = tracker;
         this.links = links;
-        this.replicas = replicas;
-        this.places = new Places(tracker::mapTasks);
+        this.wanted = wanted;
+        this.replicas = new ReplicaTable(tracker::mapTasks);
     }
 
-    /** Returns the place of a TaskManager if it can be used now, else null. */
-    private PlaceDirectory.Place usable(String taskManagerId) {
-        PlaceDirectory.Place connected = links.connected(taskManagerId);
+    /** Returns the address of a TaskManager if it may be reachable, else null. */
+    private TaskManagerAddress usable(String taskManagerId) {
+        TaskManagerAddress connected = links.connected(taskManagerId);
         return connected != null || links.isKnown(taskManagerId)
                 ? connected
-                : named.get(taskManagerId);
+                : moveTargets.get(taskManagerId);
     }
 
-    /** Returns a usable place of a map output that is not to be avoided, or null. */
-    private PlaceDirectory.Place place(int shuffleId, long attempt, Set<String> avoided) {
+    /** Returns a usable TaskManager that has a map output, or null. */
+    private TaskManagerAddress locate(int shuffleId, long attempt, Set<String> avoided) {
         Set<String> candidates = new LinkedHashSet<>();
         tracker.taskManagerOf(shuffleId, attempt).ifPresent(candidates::add);
-        candidates.addAll(places.of(shuffleId, attempt));
+        candidates.addAll(replicas.of(shuffleId, attempt));
         for (String candidate : candidates) {
-            PlaceDirectory.Place place = avoided.contains(candidate) ? null : usable(candidate);
-            if (place != null) {
-                return place;
+            TaskManagerAddress found = avoided.contains(candidate) ? null : usable(candidate);
+            if (found != null) {
+                return found;
             }
         }
         return null;
     }
 
-    // ---- questions
-
     /**
-     * Answers where map outputs are.
+     * Answers an executor's request for replicas.
      *
      * @param avoided TaskManagers at which reading has failed
      */
-    public DriverMessages.PlacesAnswer places(
+    public DriverMessages.ReplicasAnswer replicas(
             int shuffleId, Collection<Long> attempts, Set<String> avoided) {
-        List<PlaceDirectory.Place> found = new ArrayList<>();
-        boolean isNews = false;
+        List<TaskManagerAddress> found = new ArrayList<>();
+        boolean isOutdated = false;
         for (long attempt : attempts) {
-            found.add(place(shuffleId, attempt, avoided));
-            isNews |=
+            found.add(locate(shuffleId, attempt, avoided));
+            isOutdated |=
                     tracker.taskManagerOf(shuffleId, attempt)
                             .filter(id -> !avoided.contains(id))
                             .isPresent();
         }
-        return new DriverMessages.PlacesAnswer(isNews, found);
+        return new DriverMessages.ReplicasAnswer(isOutdated, found);
     }
 
     // ---- events
@@ -126,14 +121,13 @@ public final class OutputRegistry implements TaskManagerEvents {
         synchronized (replaced) {
             replaced.remove(taskManager.taskManagerId());
         }
-        if (replicas.count() > 1
+        if (wanted.count() > 1
                 && (taskManager.features() & Frames.FEATURE_COPIES) == 0
                 && !warned.getAndSet(true)) {
             LOG.warn(
-                    "{} is {}, and the TaskManager {} makes no copies: map outputs written there"
-                            + " have none. Upgrade it",
+                    "{} is {}, but TaskManager {} makes no copies of map outputs. Upgrade it",
                     SluiceSettings.REPLICAS,
-                    replicas.count(),
+                    wanted.count(),
                     taskManager.taskManagerId());
         }
     }
@@ -146,7 +140,7 @@ public final class OutputRegistry implements TaskManagerEvents {
                 replaced.remove(replaced.iterator().next());
             }
         }
-        vacate(Set.of(taskManagerId));
+        unregisterLost(Set.of(taskManagerId));
     }
 
     @Override
@@ -160,11 +154,10 @@ public final class OutputRegistry implements TaskManagerEvents {
     }
 
     /**
-     * Unregisters the map outputs of TaskManagers that do not return, except those with copies
-     * elsewhere. Spark then runs these map tasks again together, instead of failing once for each
-     * TaskManager.
+     * Unregisters all map outputs of lost TaskManagers that have no replica. Spark then runs their
+     * map tasks together, instead of failing once for each TaskManager.
      */
-    public void vacate(Set<String> taskManagerIds) {
+    public void unregisterLost(Set<String> taskManagerIds) {
         Set<String> all = new LinkedHashSet<>(taskManagerIds);
         synchronized (replaced) {
             all.addAll(replaced);
@@ -174,10 +167,11 @@ public final class OutputRegistry implements TaskManagerEvents {
                         (taskManagerId, outputs) ->
                                 outputs.forEach(
                                         (shuffleId, attempts) ->
-                                                vacate(taskManagerId, shuffleId, attempts)));
+                                                unregisterLost(
+                                                        taskManagerId, shuffleId, attempts)));
     }
 
-    private void vacate(String taskManagerId, int shuffleId, List<Long> attempts) {
+    private void unregisterLost(String taskManagerId, int shuffleId, List<Long> attempts) {
         relocate(shuffleId, attempts);
         List<Long> nowhere =
                 attempts.stream()
@@ -189,8 +183,7 @@ public final class OutputRegistry implements TaskManagerEvents {
                         .toList();
         int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
         LOG.warn(
-                "TaskManager {}, which had {} map outputs of shuffle {}, does not return: {} of"
-                        + " them run again",
+                "TaskManager {} with {} map outputs of shuffle {} is lost: {} map tasks run again",
                 taskManagerId,
                 attempts.size(),
                 shuffleId,
@@ -200,7 +193,7 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void held(String taskManagerId, Message.OutputsHeld outputs) {
         int shuffleId = (int) outputs.shuffleId();
-        places.add(shuffleId, outputs.mapAttemptIds(), taskManagerId);
+        replicas.add(shuffleId, outputs.mapAttemptIds(), taskManagerId);
         if (!gone.isEmpty()) {
             relocate(
                     shuffleId,
@@ -217,19 +210,19 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void moved(String taskManagerId, Message.OutputsMoved outputs) {
         int shuffleId = (int) outputs.shuffleId();
-        PlaceDirectory.Place to = links.connected(outputs.taskManagerId());
+        TaskManagerAddress to = links.connected(outputs.taskManagerId());
         if (to == null) {
-            to = new PlaceDirectory.Place(outputs.taskManagerId(), outputs.host(), outputs.port());
-            named.put(to.taskManagerId(), to);
+            to = new TaskManagerAddress(outputs.taskManagerId(), outputs.host(), outputs.port());
+            moveTargets.put(to.taskManagerId(), to);
             links.add(to);
         }
-        places.add(shuffleId, outputs.mapAttemptIds(), to.taskManagerId());
-        places.remove(shuffleId, outputs.mapAttemptIds(), taskManagerId);
+        replicas.add(shuffleId, outputs.mapAttemptIds(), to.taskManagerId());
+        replicas.remove(shuffleId, outputs.mapAttemptIds(), taskManagerId);
         int updated = 0;
         for (long attempt : outputs.mapAttemptIds()) {
             String now = tracker.taskManagerOf(shuffleId, attempt).orElse(null);
             if (now == null) {
-                addDue(shuffleId, attempt, to);
+                addPendingMove(shuffleId, attempt, to);
             } else if (now.equals(taskManagerId) || usable(now) == null) {
                 tracker.update(shuffleId, attempt, to);
                 updated++;
@@ -246,15 +239,15 @@ public final class OutputRegistry implements TaskManagerEvents {
                 updated);
     }
 
-    private void addDue(int shuffleId, long attempt, PlaceDirectory.Place place) {
+    private void addPendingMove(int shuffleId, long attempt, TaskManagerAddress to) {
         if (tracker.mapTasks(shuffleId) < 0) {
             return;
         }
-        synchronized (due) {
-            Map<Long, PlaceDirectory.Place> ofShuffle =
-                    due.computeIfAbsent(shuffleId, id -> new HashMap<>());
-            if (ofShuffle.size() < MAX_DUE) {
-                ofShuffle.put(attempt, place);
+        synchronized (pendingMoves) {
+            Map<Long, TaskManagerAddress> ofShuffle =
+                    pendingMoves.computeIfAbsent(shuffleId, id -> new HashMap<>());
+            if (ofShuffle.size() < MAX_PENDING_MOVES) {
+                ofShuffle.put(attempt, to);
             }
         }
     }
@@ -262,7 +255,7 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void lost(String taskManagerId, Message.OutputsLost outputs) {
         int shuffleId = (int) outputs.shuffleId();
-        places.remove(shuffleId, outputs.mapAttemptIds(), taskManagerId);
+        replicas.remove(shuffleId, outputs.mapAttemptIds(), taskManagerId);
         Set<String> avoided = Set.of(taskManagerId);
         List<Long> nowhere = new ArrayList<>();
         int updated = 0;
@@ -270,7 +263,7 @@ public final class OutputRegistry implements TaskManagerEvents {
             if (tracker.taskManagerOf(shuffleId, attempt).filter(avoided::contains).isEmpty()) {
                 continue;
             }
-            PlaceDirectory.Place other = place(shuffleId, attempt, avoided);
+            TaskManagerAddress other = locate(shuffleId, attempt, avoided);
             if (other == null) {
                 nowhere.add(attempt);
             } else {
@@ -278,16 +271,15 @@ public final class OutputRegistry implements TaskManagerEvents {
                 updated++;
             }
         }
-        // Spark runs exactly these map tasks again.
         int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
         count(updated);
         if (forgotten + updated == 0) {
-            LOG.debug("TaskManager {} has lost map outputs that nobody reads there", taskManagerId);
+            LOG.debug("TaskManager {} has lost map outputs that are not in use", taskManagerId);
             return;
         }
         LOG.warn(
-                "TaskManager {} has lost {} map outputs of shuffle {}: {} of them run again, {} are"
-                        + " read at other TaskManagers",
+                "TaskManager {} has lost {} map outputs of shuffle {}: {} map tasks run again, {}"
+                        + " outputs have replicas",
                 taskManagerId,
                 outputs.mapAttemptIds().size(),
                 shuffleId,
@@ -298,21 +290,21 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void gone(String taskManagerId) {
         gone.add(taskManagerId);
-        leave(taskManagerId);
+        relocateAll(taskManagerId);
     }
 
     /**
-     * Called before Spark forgets all that a TaskManager has, because a task could read some map
-     * outputs neither there nor elsewhere: only these run again, and what is nowhere else.
+     * Called before Spark unregisters all outputs of a TaskManager because a task could not read
+     * some of them: relocates those that have replicas.
      */
-    public void leave(String taskManagerId, int shuffleId, Collection<Long> unreadable) {
-        places.forget(shuffleId, unreadable);
-        leave(taskManagerId);
+    public void onUnreadable(String taskManagerId, int shuffleId, Collection<Long> unreadable) {
+        replicas.forget(shuffleId, unreadable);
+        relocateAll(taskManagerId);
     }
 
-    /** Sends new tasks to other places of all that a TaskManager has, as far as there are some. */
-    private void leave(String taskManagerId) {
-        if (places.size() > 0) {
+    /** Replaces a TaskManager in the tracker by the replicas of its map outputs. */
+    private void relocateAll(String taskManagerId) {
+        if (replicas.size() > 0) {
             tracker.outputsOf(taskManagerId).forEach(this::relocate);
         }
     }
@@ -322,21 +314,19 @@ public final class OutputRegistry implements TaskManagerEvents {
         int updated = 0;
         for (long attempt : attempts) {
             String now = tracker.taskManagerOf(shuffleId, attempt).orElse(null);
-            PlaceDirectory.Place other =
-                    now == null ? null : place(shuffleId, attempt, Set.of(now));
+            TaskManagerAddress other = now == null ? null : locate(shuffleId, attempt, Set.of(now));
             if (other != null) {
                 tracker.update(shuffleId, attempt, other);
                 left.computeIfAbsent(now, id -> new ArrayList<>()).add(attempt);
                 updated++;
             }
         }
-        // It may come back with its data.
-        left.forEach((taskManagerId, ids) -> places.add(shuffleId, ids, taskManagerId));
+        // The TaskManager may return with its data.
+        left.forEach((taskManagerId, ids) -> replicas.add(shuffleId, ids, taskManagerId));
         count(updated);
         if (!attempts.isEmpty()) {
             LOG.info(
-                    "{} of {} map outputs of shuffle {} whose TaskManager is gone are read at"
-                            + " others",
+                    "{} of {} map outputs of shuffle {} whose TaskManager is gone have replicas",
                     updated,
                     attempts.size(),
                     shuffleId);
@@ -350,17 +340,15 @@ public final class OutputRegistry implements TaskManagerEvents {
         }
     }
 
-    // ---- the life of a shuffle
-
     /** Called when all map tasks of a shuffle have reported. */
     public void written(int shuffleId) {
-        Map<Long, PlaceDirectory.Place> moved;
-        synchronized (due) {
-            moved = due.remove(shuffleId);
+        Map<Long, TaskManagerAddress> moved;
+        synchronized (pendingMoves) {
+            moved = pendingMoves.remove(shuffleId);
         }
         if (moved != null) {
             int updated = 0;
-            for (Map.Entry<Long, PlaceDirectory.Place> output : moved.entrySet()) {
+            for (Map.Entry<Long, TaskManagerAddress> output : moved.entrySet()) {
                 long attempt = output.getKey();
                 if (tracker.taskManagerOf(shuffleId, attempt).isPresent()) {
                     tracker.update(shuffleId, attempt, output.getValue());
@@ -369,7 +357,7 @@ public final class OutputRegistry implements TaskManagerEvents {
             }
             count(updated);
         }
-        for (String taskManagerId : places.size() > 0 ? gone : Set.<String>of()) {
+        for (String taskManagerId : replicas.size() > 0 ? gone : Set.<String>of()) {
             relocate(
                     shuffleId, tracker.outputsOf(taskManagerId).getOrDefault(shuffleId, List.of()));
         }
@@ -377,14 +365,14 @@ public final class OutputRegistry implements TaskManagerEvents {
 
     /** Called when a shuffle is released. */
     public void released(int shuffleId) {
-        places.released(shuffleId);
-        synchronized (due) {
-            due.remove(shuffleId);
+        replicas.released(shuffleId);
+        synchronized (pendingMoves) {
+            pendingMoves.remove(shuffleId);
         }
     }
 
-    /** Returns the number of map outputs with other places than the tracker's. */
+    /** Returns the number of map outputs with replicas. */
     int size() {
-        return places.size();
+        return replicas.size();
     }
 }

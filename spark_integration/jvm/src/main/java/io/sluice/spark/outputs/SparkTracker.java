@@ -1,6 +1,6 @@
 package io.sluice.spark.outputs;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.spark.common.TaskManagerIds;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -9,6 +9,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BiConsumer;
 import java.util.function.Function;
 import java.util.function.IntPredicate;
 import org.apache.spark.MapOutputTrackerMaster;
@@ -22,16 +24,15 @@ import scala.Tuple2;
 import scala.collection.Iterator;
 
 /**
- * Spark's own map output tracker, on the driver. It knows nothing after the application's end.
+ * Spark's own map output tracker, on the driver. It is empty after the application's end.
  *
- * <p>Its methods used here are public and the same from 3.5 to 4.3.
+ * <p>The methods used here are public and the same from 3.5 to 4.3.
  */
 public final class SparkTracker implements Tracker {
     private final Function<String, String> hostOf;
 
     /**
-     * @param hostOf returns the host that tasks are to prefer for the outputs of a TaskManager;
-     *     null for none
+     * @param hostOf returns the preferred host for the outputs of a TaskManager; null for none
      */
     public SparkTracker(Function<String, String> hostOf) {
         this.hostOf = hostOf;
@@ -73,77 +74,85 @@ public final class SparkTracker implements Tracker {
     @Override
     public Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> taskManagerIds) {
         Map<String, Map<Integer, List<Long>>> outputs = new HashMap<>();
-        MapOutputTrackerMaster master = master();
-        if (master == null || taskManagerIds.isEmpty()) {
-            return outputs;
-        }
-        Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
-        while (statuses.hasNext()) {
-            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
-            Integer shuffleId = (Integer) shuffle._1();
-            Function1<MapStatus[], Object> collect =
-                    all -> {
-                        for (MapStatus output : all) {
-                            if (output == null
-                                    || !TaskManagerIds.isTaskManager(output.location())) {
-                                continue;
-                            }
-                            String id = TaskManagerIds.taskManagerId(output.location());
-                            if (taskManagerIds.contains(id)) {
-                                outputs.computeIfAbsent(id, any -> new HashMap<>())
-                                        .computeIfAbsent(shuffleId, any -> new ArrayList<>())
-                                        .add(output.mapId());
-                            }
-                        }
-                        return null;
-                    };
-            ((ShuffleStatus) shuffle._2()).withMapStatuses(collect);
+        if (!taskManagerIds.isEmpty()) {
+            forEachShuffle(
+                    (shuffleId, shuffle) ->
+                            forEachOutput(
+                                    shuffle,
+                                    (taskManagerId, output) -> {
+                                        if (taskManagerIds.contains(taskManagerId)) {
+                                            outputs.computeIfAbsent(
+                                                            taskManagerId, id -> new HashMap<>())
+                                                    .computeIfAbsent(
+                                                            shuffleId, id -> new ArrayList<>())
+                                                    .add(output.mapId());
+                                        }
+                                    }));
         }
         return outputs;
     }
 
-    /**
-     * Has Spark's scheduler prefer no host for the readers of map outputs at TaskManagers. What
-     * executors know stays valid.
-     */
-    public static void hideHosts() {
+    /** Calls {@code action} with the id and the status of each shuffle. */
+    public static void forEachShuffle(BiConsumer<Integer, ShuffleStatus> action) {
         MapOutputTrackerMaster master = master();
         if (master == null) {
             return;
         }
         Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
         while (statuses.hasNext()) {
-            ShuffleStatus shuffle = (ShuffleStatus) ((Tuple2<?, ?>) statuses.next())._2();
-            // A relocation, which needs the lock for itself, comes before or after all of this.
-            Function1<MapStatus[], Object> hide = SparkTracker::hideHosts;
-            if ((Integer) shuffle.withMapStatuses(hide) > 0) {
-                shuffle.invalidateSerializedMapOutputStatusCache();
-            }
+            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
+            action.accept((Integer) shuffle._1(), (ShuffleStatus) shuffle._2());
         }
     }
 
-    private static int hideHosts(MapStatus[] outputs) {
-        int hidden = 0;
-        for (MapStatus output : outputs) {
-            if (output != null
-                    && TaskManagerIds.isTaskManager(output.location())
-                    && TaskManagerIds.prefersHost(output.location())) {
-                output.updateLocation(
-                        TaskManagerIds.withoutHost(output.location(), output.mapId()));
-                hidden++;
-            }
-        }
-        return hidden;
+    /** Calls {@code action} with each map output at a TaskManager, under the shuffle's lock. */
+    public static void forEachOutput(ShuffleStatus shuffle, BiConsumer<String, MapStatus> action) {
+        Function1<MapStatus[], Object> each =
+                outputs -> {
+                    for (MapStatus output : outputs) {
+                        if (output != null && TaskManagerIds.isTaskManager(output.location())) {
+                            action.accept(TaskManagerIds.taskManagerId(output.location()), output);
+                        }
+                    }
+                    return null;
+                };
+        shuffle.withMapStatuses(each);
+    }
+
+    /**
+     * Removes the preferred hosts of map outputs at TaskManagers. Statuses that executors have stay
+     * valid.
+     */
+    public static void hideHosts() {
+        forEachShuffle(
+                (shuffleId, shuffle) -> {
+                    AtomicBoolean hidden = new AtomicBoolean();
+                    // Holds the lock, which a relocation needs too.
+                    forEachOutput(
+                            shuffle,
+                            (taskManagerId, output) -> {
+                                if (TaskManagerIds.prefersHost(output.location())) {
+                                    output.updateLocation(
+                                            TaskManagerIds.withoutHost(
+                                                    output.location(), output.mapId()));
+                                    hidden.set(true);
+                                }
+                            });
+                    if (hidden.get()) {
+                        shuffle.invalidateSerializedMapOutputStatusCache();
+                    }
+                });
     }
 
     @Override
-    public void update(int shuffleId, long attempt, PlaceDirectory.Place place) {
+    public void update(int shuffleId, long attempt, TaskManagerAddress address) {
         MapOutputTrackerMaster master = master();
         if (master != null) {
             master.updateMapOutput(
                     shuffleId,
                     attempt,
-                    TaskManagerIds.location(place, hostOf.apply(place.taskManagerId()), attempt));
+                    TaskManagerIds.location(
+                            address, hostOf.apply(address.taskManagerId()), attempt));
         }
     }
 
@@ -168,29 +177,26 @@ public final class SparkTracker implements Tracker {
     }
 
     /**
-     * Unregisters the outputs that an executor held; returns their number. Executors ask for all
-     * places again, because outputs may also have moved away before the loss: Spark copies the
-     * outputs of a decommissioned executor to others.
+     * Unregisters the outputs that an executor held; returns their number. Executors then ask for
+     * all locations again, because Spark moves the outputs of a decommissioned executor.
      *
-     * @param mayHold whether outputs of a shuffle can be in executors; other shuffles are skipped
+     * @param mayHold whether outputs of a shuffle can be in executors; others are skipped
      */
     public static int forgetExecutor(String executorId, IntPredicate mayHold) {
         MapOutputTrackerMaster master = master();
         if (master == null) {
             return 0;
         }
-        int held = 0;
-        boolean any = false;
-        Iterator<?> statuses = ((scala.collection.Iterable<?>) master.shuffleStatuses()).iterator();
-        while (statuses.hasNext()) {
-            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
-            if (mayHold.test((Integer) shuffle._1())) {
-                any = true;
-                Function1<MapStatus[], Object> count = all -> count(all, executorId);
-                held += (Integer) ((ShuffleStatus) shuffle._2()).withMapStatuses(count);
-            }
-        }
-        if (any) {
+        List<ShuffleStatus> shuffles = new ArrayList<>();
+        forEachShuffle(
+                (shuffleId, shuffle) -> {
+                    if (mayHold.test(shuffleId)) {
+                        shuffles.add(shuffle);
+                    }
+                });
+        Function1<MapStatus[], Object> count = outputs -> count(outputs, executorId);
+        int held = shuffles.stream().mapToInt(each -> (Integer) each.withMapStatuses(count)).sum();
+        if (!shuffles.isEmpty()) {
             // Outputs in TaskManagers are registered under names that no executor has.
             master.removeOutputsOnExecutor(executorId);
         }
@@ -227,9 +233,8 @@ public final class SparkTracker implements Tracker {
     }
 
     /**
-     * Unregisters all outputs of a shuffle whose data is about to be removed while Spark still
-     * knows the shuffle. A later use then finds at once that all map tasks must run again, instead
-     * of losing one output after the other.
+     * Unregisters all outputs of a shuffle before its data is removed, so that a later use runs all
+     * map tasks at once instead of losing one output after the other.
      */
     public static void forgetMapOutputs(int shuffleId) {
         MapOutputTrackerMaster tracker = master();

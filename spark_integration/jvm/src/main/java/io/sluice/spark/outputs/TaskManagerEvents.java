@@ -4,21 +4,21 @@ import io.sluice.client.wire.Message;
 import java.util.List;
 import java.util.Map;
 
-/** Hears of the TaskManagers of an application. Called by several threads. */
+/** Receives events of the TaskManagers of an application. Called by several threads. */
 public interface TaskManagerEvents {
-    /** Called when a connection to a TaskManager has been made. */
+    /** Called after a TaskManager was connected. */
     void connected(Message.HelloAck taskManager);
 
-    /** Called when there has been no connection to a TaskManager for a while. */
+    /** Called when a TaskManager has not returned in time. */
     void gone(String taskManagerId);
 
-    /** Called when another TaskManager answers at the address of one that no link reaches. */
+    /** Called when another TaskManager answers at the address of one that is not connected. */
     void replaced(String taskManagerId);
 
     /** Returns the map outputs that a TaskManager should have, by shuffle. */
     Map<Integer, List<Long>> expected(String taskManagerId);
 
-    /** Returns whether Spark knows a shuffle, so its map tasks may write it. */
+    /** Returns whether Spark knows a shuffle. */
     boolean isRegistered(int shuffleId);
 
     /** Called with map outputs that a TaskManager no longer has. */
@@ -27,6 +27,6 @@ public interface TaskManagerEvents {
     /** Called with map outputs of which a TaskManager has copies. */
     void held(String taskManagerId, Message.OutputsHeld outputs);
 
-    /** Called with map outputs of a TaskManager that are at another one from now on. */
+    /** Called with map outputs that have moved from a TaskManager to another one. */
     void moved(String taskManagerId, Message.OutputsMoved outputs);
 }

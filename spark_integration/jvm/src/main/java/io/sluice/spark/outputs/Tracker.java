@@ -1,13 +1,13 @@
 package io.sluice.spark.outputs;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
-/** The part of Spark's map output tracker that concerns the places of map outputs. */
+/** Spark's map output tracker, as far as {@link OutputRegistry} needs it. */
 interface Tracker {
     /** Returns the number of map tasks of a shuffle; negative if it is unknown. */
     int mapTasks(int shuffleId);
@@ -15,23 +15,20 @@ interface Tracker {
     /** Returns the id of the TaskManager that has a map output; empty if it is unknown. */
     Optional<String> taskManagerOf(int shuffleId, long attempt);
 
-    /**
-     * Returns the map outputs that are at each of the TaskManagers, by shuffle, in one pass over
-     * all map outputs. TaskManagers and shuffles without any are left out.
-     */
+    /** Returns the map outputs of each TaskManager by shuffle, in one pass; none is empty. */
     Map<String, Map<Integer, List<Long>>> outputsOf(Set<String> taskManagerIds);
 
-    /** Returns the map outputs that are at a TaskManager, by shuffle. */
+    /** Returns the map outputs of a TaskManager by shuffle. */
     default Map<Integer, List<Long>> outputsOf(String taskManagerId) {
         return outputsOf(Set.of(taskManagerId)).getOrDefault(taskManagerId, Map.of());
     }
 
-    /** Changes the place of a map output; readers that ask from now on are told this one. */
-    void update(int shuffleId, long attempt, PlaceDirectory.Place place);
+    /** Changes the location of a map output, for readers that ask later. */
+    void update(int shuffleId, long attempt, TaskManagerAddress address);
 
-    /** Forgets those of the map outputs that it knows; returns their number. */
+    /** Unregisters map outputs; returns how many were registered. */
     int unregister(int shuffleId, Collection<Long> attempts);
 
-    /** Called after places were changed: executors have to ask again for those they know. */
+    /** Called after updates, so that executors ask again. */
     void changed();
 }

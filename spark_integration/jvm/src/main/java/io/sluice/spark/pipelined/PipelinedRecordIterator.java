@@ -3,13 +3,13 @@ package io.sluice.spark.pipelined;
 import io.sluice.client.gate.PipelinedGate;
 import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.common.TaskEndAction;
+import io.sluice.spark.executor.GateMetrics;
 import io.sluice.spark.executor.TaskReader;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.TaskContext;
 import org.apache.spark.serializer.DeserializationStream;
 import org.apache.spark.serializer.SerializerInstance;
@@ -20,18 +20,17 @@ import scala.reflect.ClassTag;
 import scala.reflect.ClassTag$;
 
 /**
- * Returns the records of a pipelined gate as they arrive, and updates Spark's read metrics. The
- * records of each map task go to a deserializer of their own, which is asked for a record only
- * after all its bytes have arrived.
+ * Returns the records of a pipelined gate as they arrive, with a deserializer for each map task,
+ * which reads a record only after all its bytes have arrived.
  */
 final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
-    /** Number of records that Spark's metrics are told of at once. */
+    /** Number of records from one update of Spark's metrics to the next. */
     private static final int RECORDS_PER_REPORT = 64;
 
     private static final ClassTag<Object> ANY = ClassTag$.MODULE$.Any();
 
     private final TaskContext context;
-    private final ShuffleReadMetricsReporter metrics;
+    private final GateMetrics metrics;
     private final TaskEndAction atTaskEnd;
     private final List<Producer> producers = new ArrayList<>();
 
@@ -41,9 +40,6 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
 
     private PipelinedGate.ReceivedRecord pending;
     private long unreportedRecords;
-    private long reportedLocalBytes;
-    private long reportedRemoteBytes;
-    private long reportedWaitNanos;
 
     PipelinedRecordIterator(
             PipelinedGate gate,
@@ -53,7 +49,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         this.gate = gate;
         this.serializer = serializer;
         this.context = context;
-        this.metrics = metrics;
+        this.metrics = new GateMetrics(metrics);
         this.atTaskEnd = TaskEndAction.register(context, this::close);
     }
 
@@ -95,21 +91,9 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
     }
 
     private synchronized void report(PipelinedGate from) {
-        long local = from.localBytes();
-        long remote = from.remoteBytes();
-        long waited = from.waitedNanos();
-        metrics.incRecordsRead(unreportedRecords);
-        metrics.incLocalBytesRead(local - reportedLocalBytes);
-        metrics.incRemoteBytesRead(remote - reportedRemoteBytes);
-        metrics.incFetchWaitTime(
-                TimeUnit.NANOSECONDS.toMillis(waited)
-                        - TimeUnit.NANOSECONDS.toMillis(reportedWaitNanos));
-        SluiceMetrics.INSTANCE.pipelinedBytesRead.add(
-                local - reportedLocalBytes + remote - reportedRemoteBytes);
+        GateMetrics.Changes changes = metrics.report(from, unreportedRecords);
+        SluiceMetrics.INSTANCE.pipelinedBytesRead.add(changes.localBytes() + changes.remoteBytes());
         unreportedRecords = 0;
-        reportedLocalBytes = local;
-        reportedRemoteBytes = remote;
-        reportedWaitNanos = waited;
     }
 
     private void reportEnd(PipelinedGate from) {
@@ -117,7 +101,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         context.taskMetrics().mergeShuffleReadMetrics();
     }
 
-    /** Releases everything after the last record, when the gate has closed itself. */
+    /** Releases everything after the last record. The gate has closed itself. */
     private void release(PipelinedGate read) {
         gate = null;
         atTaskEnd.cancel();
@@ -126,7 +110,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         producers.clear();
     }
 
-    /** Called at the end of a task that has not read all records, whatever its outcome. */
+    /** Called at the end of a task that has not read all records. */
     private void close() {
         PipelinedGate unread = gate;
         if (unread != null) {
@@ -142,8 +126,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
 
         Tuple2<Object, Object> read() {
             if (stream == null) {
-                // Not before the first record, because some serializers read a header as soon as
-                // they are made.
+                // Not earlier, because some serializers read a header when they are made.
                 stream = serializer.deserializeStream(input);
             }
             Object key = stream.readKey(ANY);
@@ -151,10 +134,7 @@ final class PipelinedRecordIterator extends AbstractIterator<Tuple2<Object, Obje
         }
     }
 
-    /**
-     * The bytes that have arrived and are unread: those of a record, behind the bytes that the
-     * serializer left of the previous one.
-     */
+    /** The unread bytes: what the serializer left of the previous record, and the next record. */
     private static final class RecordInput extends InputStream {
         private byte[] bytes = new byte[0];
         private int position;

@@ -32,8 +32,8 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                 || range.endMapIndex() != Integer.MAX_VALUE
                 || range.endPartition() != range.startPartition() + 1) {
             throw new UnsupportedOperationException(
-                    "a pipelined shuffle is read by one task for each partition, from all map"
-                            + " tasks; it cannot read "
+                    "a task reads one partition of a pipelined shuffle, from all map tasks; it"
+                            + " cannot read "
                             + range);
         }
     }
@@ -63,8 +63,7 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                     settings.reader().creditFor(sources.size()),
                     sources);
         } catch (IOException e) {
-            // Not a fetch failure: only the whole group can run again, and any failure of a task
-            // makes it do so.
+            // Not a fetch failure: after any failure of a task the whole group runs again.
             throw Compat.<RuntimeException>sneakyThrow(e);
         }
     }

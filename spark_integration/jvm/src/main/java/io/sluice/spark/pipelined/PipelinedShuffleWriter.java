@@ -27,9 +27,8 @@ import scala.reflect.ClassTag;
 import scala.reflect.ClassTag$;
 
 /**
- * Writes records into a pipelined partition as they come. Each partition has one serialization
- * stream for the whole task, which is flushed after each record, so that a record's bytes are
- * complete with any serializer.
+ * Writes records into a pipelined partition as they come. Each subpartition has one serialization
+ * stream, which is flushed after each record.
  */
 public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private final ExecutorRuntime runtime;
@@ -69,7 +68,6 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                         mapId,
                         lengths.length,
                         TimeUnit.MILLISECONDS.toNanos(settings.pipelined().flushIntervalMillis()));
-        // Also runs when the task fails or is killed, because the readers must not wait for it.
         TaskEndAction atTaskEnd = TaskEndAction.register(context, partition::close);
         ProducerDirectory.writes(
                 directory,
@@ -120,8 +118,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         if (!success || !written) {
             return Option.empty();
         }
-        // As in Spark's own streaming shuffle: a pipelined shuffle is not in the map output
-        // tracker, so nobody reads the sizes.
+        // As in Spark's own streaming shuffle: the map output tracker does not have the shuffle.
         return Option.apply(
                 MapStatus.apply(
                         SparkEnv.get().blockManager().shuffleServerId(),
@@ -135,10 +132,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         return lengths;
     }
 
-    /**
-     * Collects the bytes of one record behind its length. All streams write here, one after the
-     * other.
-     */
+    /** The length and the bytes of one record. All streams write here, one at a time. */
     private static final class RecordBytes extends ByteArrayOutputStream {
         private static final int LENGTH_BYTES = 4;
 

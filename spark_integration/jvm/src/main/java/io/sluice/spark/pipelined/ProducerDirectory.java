@@ -24,12 +24,8 @@ import scala.runtime.AbstractPartialFunction;
 import scala.runtime.BoxedUnit;
 
 /**
- * Tells readers of pipelined shuffles where the writers' partitions are. It is an RPC endpoint of
- * the driver.
- *
- * <p>A reader asks once and is answered when all writers have registered. Spark's own tracker for
- * streaming shuffles answers at once with the writers it knows, so its readers have to ask
- * repeatedly.
+ * An RPC endpoint of the driver that records where the writers of pipelined shuffles are. A reader
+ * gets its answer when all writers have registered.
  */
 public final class ProducerDirectory implements RpcEndpoint {
     private static final String NAME = "sluice-producers";
@@ -69,7 +65,7 @@ public final class ProducerDirectory implements RpcEndpoint {
         }
     }
 
-    /** Registers the directory under its name. Called on the driver. */
+    /** Starts the directory on the driver. */
     public static Running start() {
         RpcEnv rpcEnv = SparkEnv.get().rpcEnv();
         ProducerDirectory directory = new ProducerDirectory(rpcEnv);
@@ -80,7 +76,7 @@ public final class ProducerDirectory implements RpcEndpoint {
         shuffles.put(shuffleId, new Shuffle(numMaps));
     }
 
-    /** Forgets a shuffle; readers that still wait are told that it is unknown. */
+    /** Removes a shuffle; waiting readers get an error. */
     public synchronized boolean remove(int shuffleId) {
         Shuffle shuffle = shuffles.remove(shuffleId);
         if (shuffle != null) {
@@ -137,8 +133,7 @@ public final class ProducerDirectory implements RpcEndpoint {
     }
 
     private static IllegalStateException unknown(int shuffleId) {
-        return new IllegalStateException(
-                "pipelined shuffle " + shuffleId + " is not registered, or not any more");
+        return new IllegalStateException("pipelined shuffle " + shuffleId + " is not registered");
     }
 
     // ---- in an executor
@@ -170,7 +165,7 @@ public final class ProducerDirectory implements RpcEndpoint {
                 Integer.toString(taskManager.dataPort()));
     }
 
-    /** Returns where all map tasks of a shuffle write; waits until the last one has registered. */
+    /** Returns where all map tasks write, after the last one has registered. */
     static List<Source> sources(RpcEndpointRef directory, int shuffleId, long timeoutMillis) {
         String[] writers =
                 ask(directory, String[].class, timeoutMillis, WHERE, Integer.toString(shuffleId));

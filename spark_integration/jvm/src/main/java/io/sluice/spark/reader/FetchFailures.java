@@ -14,11 +14,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Translates a failure into the exception that Spark must see, after all retries of the client.
- *
- * <p>If a TaskManager stays out of reach or does not know a map output, all of its map outputs are
- * lost. If one map output is damaged, only that one is lost. Any other failure fails the task,
- * which Spark retries.
+ * Translates a failure, after all retries of the client, into an exception for Spark: all map
+ * outputs of a TaskManager are lost if it stays unreachable or does not know one of them, a damaged
+ * map output is lost alone, and any other failure fails the task.
  */
 final class FetchFailures {
     private static final Logger LOG = LoggerFactory.getLogger(FetchFailures.class);
@@ -35,14 +33,10 @@ final class FetchFailures {
         this.outputs = outputs;
     }
 
-    /**
-     * Throws the exception for Spark. The return type lets callers write {@code throw
-     * failures.thrown(e)}.
-     */
+    /** Throws the exception for Spark; called as {@code throw failures.thrown(e)}. */
     RuntimeException thrown(IOException error) {
         if (error instanceof SourceFailure failure) {
-            // If one output is missing, so are the others: the TaskManager has lost its data, or
-            // dropped the application's.
+            // If one output is missing, the TaskManager has lost all data of the application.
             boolean missing = failure.code() == ErrorCode.PARTITION_NOT_FOUND;
             if (failure.mapAttemptId() != null && !failure.isUnreachable() && !missing) {
                 throw lostOutput(failure);
@@ -69,7 +63,7 @@ final class FetchFailures {
         long mapId = unreadable[0];
         BlockManagerId location = outputs.location(mapId);
         if (location != null) {
-            runtime.leave(TaskManagerIds.taskManagerId(location), shuffleId, unreadable);
+            runtime.reportUnreadable(TaskManagerIds.taskManagerId(location), shuffleId, unreadable);
         }
         return fetchFailed(location, mapId, outputs.mapIndex(mapId), failure);
     }
@@ -78,7 +72,7 @@ final class FetchFailures {
             BlockManagerId location, long mapId, int mapIndex, IOException error) {
         SluiceMetrics.INSTANCE.fetchFailures.increment();
         LOG.warn("Fetch failed for shuffle {}: {}", shuffleId, error.getMessage());
-        // Made only to be thrown: its constructor marks the task as failed.
+        // The constructor marks the task as failed.
         return Compat.<RuntimeException>sneakyThrow(
                 new FetchFailedException(
                         location,

@@ -19,9 +19,8 @@ import scala.Tuple3;
 import scala.collection.Iterator;
 
 /**
- * Groups the map outputs of a reducer, as Spark's tracker names them, by TaskManager. Those of one
- * TaskManager are in the order of the map tasks, in which Spark's own reader reads those of its
- * host.
+ * The map outputs of a reducer by TaskManager. Those of one TaskManager are in the order of the map
+ * tasks, as Spark's own reader reads those of its host.
  */
 final class MapOutputs {
     private static final class Attempt {
@@ -39,7 +38,7 @@ final class MapOutputs {
     private final Map<Long, BlockManagerId> locations = new HashMap<>();
     private final Map<Long, Integer> mapIndexes = new HashMap<>();
 
-    /** Asks the tracker, which throws a fetch failure itself if an output is missing. */
+    /** Asks Spark's tracker, which throws a fetch failure if an output is missing. */
     @SuppressWarnings("unchecked")
     static MapOutputs of(int shuffleId, TaskReader.Range range) {
         Iterator<?> byLocation =
@@ -55,7 +54,7 @@ final class MapOutputs {
     }
 
     /**
-     * Groups what the tracker names.
+     * Groups map outputs by TaskManager.
      *
      * @param byLocation locations with their blocks; a TaskManager may have several locations
      */
@@ -81,7 +80,7 @@ final class MapOutputs {
     @SuppressWarnings("unchecked")
     private void add(BlockManagerId location, Iterator<?> blocks, Map<Long, Attempt> attempts) {
         while (blocks.hasNext()) {
-            // Sizes are estimates, but a block is listed only if it is not empty.
+            // Only blocks that are not empty are listed.
             Tuple3<BlockId, Object, Object> block = (Tuple3<BlockId, Object, Object>) blocks.next();
             long mapId = ((ShuffleBlockId) block._1()).mapId();
             attempts.computeIfAbsent(mapId, id -> new Attempt(id, (Integer) block._3())).streams++;
@@ -111,11 +110,7 @@ final class MapOutputs {
         return sources;
     }
 
-    /**
-     * Returns where the tracker has a map output. It may have been read elsewhere.
-     *
-     * @return null if the map output was not asked for
-     */
+    /** Returns the location of a map output in the tracker; null if it was not requested. */
     BlockManagerId location(long mapId) {
         return locations.get(mapId);
     }

@@ -4,11 +4,11 @@ import io.sluice.client.gate.BlockStream;
 import io.sluice.client.gate.InputGate;
 import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.common.TaskEndAction;
+import io.sluice.spark.executor.GateMetrics;
 import java.io.Closeable;
 import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.TaskContext;
 import org.apache.spark.serializer.DeserializationStream;
 import org.apache.spark.serializer.Serializer;
@@ -19,19 +19,16 @@ import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 
 /**
- * Returns the records of a gate and updates Spark's read metrics.
+ * Returns the records of a gate. If serializer and codec allow it, the deserializer reads all
+ * streams of the gate as one, with one set of buffers.
  *
- * <p>If serializer and codec allow it, the deserializer reads all streams of the gate as one. Its
- * buffers are then made once for a task instead of once for each of perhaps a thousand tiny
- * streams.
- *
- * <p>After the last record this object holds no gate, buffer, codec or serializer, because the task
- * may run on with thousands of other readers. An iterator that is not read to the end holds them
- * until the task ends.
+ * <p>Releases everything after the last record, because the task may have thousands of other
+ * readers; otherwise at the end of the task.
  */
 final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final int shuffleId;
     private final ShuffleReadMetricsReporter metrics;
+    private final GateMetrics gateMetrics;
     private final Runnable mergeMetrics;
     private final TaskEndAction atTaskEnd;
 
@@ -41,7 +38,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private StreamDecoder decoder;
     private SerializerInstance serializer;
 
-    /** Null also if the serializer reads the records. */
+    /** Null if the serializer reads the records. */
     private UnsafeRowIterator rows;
 
     /** The reader of the current stream. */
@@ -50,10 +47,6 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private Iterator<Tuple2<Object, Object>> current;
     private boolean ended;
     private long unreportedRecords;
-    private long reportedLocalBytes;
-    private long reportedRemoteBytes;
-    private long reportedWaitMillis;
-    private long reportedWaitNanos;
     private long unreportedRawBytes;
 
     /**
@@ -75,6 +68,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         this.decoder = decoder;
         this.shuffleId = shuffleId;
         this.metrics = metrics;
+        this.gateMetrics = new GateMetrics(metrics);
         this.mergeMetrics = mergeMetrics;
         this.atTaskEnd = TaskEndAction.register(context, this::close);
     }
@@ -128,8 +122,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         if (stream == null) {
             ended = true;
         } else {
-            // A block in Spark's sense is a partition of a map output, whatever the number of its
-            // streams.
+            // In Spark, a block is a partition of a map output, which may have several streams.
             if (stream.beginsPartition()) {
                 if (stream.isLocal()) {
                     metrics.incLocalBlocksFetched(1);
@@ -145,36 +138,21 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
 
     /** Reports the counts since the last report. */
     private synchronized void report(InputGate from) {
-        long local = from.localBytes();
-        long remote = from.remoteBytes();
-        long waitedNanos = from.waitedNanos();
-        long waited = TimeUnit.NANOSECONDS.toMillis(waitedNanos);
-        metrics.incRecordsRead(unreportedRecords);
-        metrics.incLocalBytesRead(local - reportedLocalBytes);
-        metrics.incRemoteBytesRead(remote - reportedRemoteBytes);
-        metrics.incFetchWaitTime(waited - reportedWaitMillis);
-        SluiceMetrics.INSTANCE.localBytesRead.add(local - reportedLocalBytes);
-        SluiceMetrics.INSTANCE.remoteBytesRead.add(remote - reportedRemoteBytes);
+        GateMetrics.Changes changes = gateMetrics.report(from, unreportedRecords);
+        SluiceMetrics.INSTANCE.localBytesRead.add(changes.localBytes());
+        SluiceMetrics.INSTANCE.remoteBytesRead.add(changes.remoteBytes());
+        SluiceMetrics.INSTANCE.readerWaitNanos.add(changes.waitedNanos());
         SluiceMetrics.INSTANCE.rawBytesRead.add(unreportedRawBytes);
-        SluiceMetrics.INSTANCE.readerWaitNanos.add(waitedNanos - reportedWaitNanos);
         unreportedRecords = 0;
         unreportedRawBytes = 0;
-        reportedWaitNanos = waitedNanos;
-        reportedLocalBytes = local;
-        reportedRemoteBytes = remote;
-        reportedWaitMillis = waited;
     }
 
-    /** Reports the last counts. */
     private void reportEnd(InputGate from) {
         report(from);
         mergeMetrics.run();
     }
 
-    /**
-     * Releases everything after the last record; idempotent. The gate and the streams have closed
-     * themselves.
-     */
+    /** Releases everything after the last record. Gate and streams have closed themselves. */
     private void release() {
         InputGate read = gate;
         if (read == null) {
@@ -191,7 +169,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         current = null;
     }
 
-    /** Called at the end of a task that has not read all records, whatever its outcome. */
+    /** Called at the end of a task that has not read all records. */
     private void close() {
         InputGate unread = gate;
         if (unread == null) {
@@ -199,7 +177,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
         try {
             if (opened != null && unread.isReadByCaller()) {
-                // Frees a codec's native memory, unless another thread may be using it.
+                // Frees native memory of a codec, unless another thread may use it.
                 closeOpened();
             }
         } finally {
@@ -217,10 +195,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
     }
 
-    /**
-     * Returns the bytes of one stream or, joined, of all streams that follow. Translates failures
-     * for Spark here, below decompression and deserialization.
-     */
+    /** The bytes of one stream or of all that follow. Translates failures into Spark's. */
     private final class Streams extends InputStream {
         private BlockStream stream;
 
@@ -271,7 +246,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
     }
 
-    /** Counts the bytes that the deserializer reads, after decompression. */
+    /** Counts the bytes after decompression. */
     private final class RawBytes extends FilterInputStream {
         RawBytes(InputStream plain) {
             super(plain);

@@ -2,7 +2,6 @@ package io.sluice.spark.reader;
 
 import io.sluice.client.gate.InputGate;
 import io.sluice.client.gate.Source;
-import io.sluice.spark.SluiceShuffleHandle;
 import io.sluice.spark.common.Compat;
 import io.sluice.spark.executor.TaskReader;
 import io.sluice.spark.settings.SluiceSettings;
@@ -11,6 +10,7 @@ import java.util.List;
 import org.apache.spark.Aggregator;
 import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.TaskContext;
+import org.apache.spark.shuffle.BaseShuffleHandle;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Function1;
@@ -19,14 +19,11 @@ import scala.Option;
 import scala.Product2;
 import scala.collection.Iterator;
 
-/**
- * Reads a range of partitions of a range of map outputs, then aggregates and sorts with Spark's own
- * classes.
- */
+/** Reads partitions of map outputs, then aggregates and sorts with Spark's own classes. */
 public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
 
     public SluiceShuffleReader(
-            SluiceShuffleHandle<?, ?, ?> handle,
+            BaseShuffleHandle<?, ?, ?> handle,
             Range range,
             TaskContext context,
             ShuffleReadMetricsReporter metrics) {
@@ -71,7 +68,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
         }
     }
 
-    /** Asks the session or job first: Spark SQL copies a session's settings to its tasks. */
+    /** The session or job goes first: Spark SQL copies a session's settings to its tasks. */
     private boolean inMapOrder() {
         String ofJob = context.getLocalProperty(SluiceSettings.MAP_ORDER);
         return ofJob == null ? runtime.settings().reader().mapOrder() : Boolean.parseBoolean(ofJob);
@@ -101,7 +98,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
     private ExternalSorter sorter(Option<Aggregator> aggregator) {
         Option<Aggregator> combiner = aggregator;
         if (aggregator.isDefined() && dependency.mapSideCombine()) {
-            // The values are combiners already, and only have to be merged.
+            // The values are combiners already.
             Function1 identity = value -> value;
             Function2 merge = aggregator.get().mergeCombiners();
             combiner = Option.apply(new Aggregator(identity, merge, merge));

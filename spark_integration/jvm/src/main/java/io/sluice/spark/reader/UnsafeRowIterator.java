@@ -17,15 +17,11 @@ import scala.Tuple2;
 import scala.collection.AbstractIterator;
 
 /**
- * Reads the rows of streams in {@link UnsafeRowFormat} in place, in a buffer.
+ * Reads rows in {@link UnsafeRowFormat} in place: rows point into a buffer, which is filled in one
+ * call. A larger row is read into an array of its size, which later large rows reuse.
  *
- * <p>Spark's own stream reads every byte of a length from a buffered stream, under its lock, and
- * copies each row. This class fills a buffer in one call, and rows point into it. A row that is
- * larger than the buffer is read directly into an array of its size, which later large rows reuse.
- *
- * <p>Row and pair are the same objects every time, and a row is valid until the next one is asked
- * for, as with Spark's own streams. {@link #hasNext} may have to read; it then fills another buffer
- * and leaves the memory of the last row alone.
+ * <p>Row and pair are the same objects every time, and a row is valid until the next one, as with
+ * Spark's own streams. {@link #hasNext} does not overwrite the last row.
  */
 final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     static final int BUFFER_BYTES = 64 * 1024;
@@ -38,7 +34,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final UnsafeRow row;
     private final Tuple2<Object, Object> pair;
 
-    /** Null if there is no stream, or it has ended. */
+    /** The current stream, or null. */
     private InputStream in;
 
     /** The unread bytes are from position to limit. Null before the first stream. */
@@ -47,14 +43,12 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private int position;
     private int limit;
 
-    /**
-     * The buffer to fill next while the last row is in the current one; null if there is none yet.
-     */
+    /** The buffer to fill while the last row is in the current one; may be null. */
     private byte[] spare;
 
     private boolean lastRowInBuffer;
 
-    /** The memory of rows that are larger than a buffer. There is at most one such array. */
+    /** Memory for rows that are larger than a buffer. */
     private byte[] large = NOTHING;
 
     UnsafeRowIterator(int numFields) {
@@ -62,7 +56,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         this.pair = new Tuple2<>(0, row);
     }
 
-    /** Returns an iterator for a serializer's rows, or null if they cannot be read in this way. */
+    /** Returns an iterator for the rows of a serializer; null if it is not supported. */
     static UnsafeRowIterator of(Serializer serializer) {
         Field numFields = UnsafeRowFormat.field(serializer, "numFields", int.class);
         // A length takes 4 bytes, and rows consist of words of 8.
@@ -77,7 +71,7 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         }
     }
 
-    /** Continues with another stream, which is closed at its end. The previous one has ended. */
+    /** Continues with another stream, which is closed at its end. */
     void open(InputStream stream) {
         in = stream;
         if (buffer == null) {
@@ -116,13 +110,13 @@ final class UnsafeRowIterator extends AbstractIterator<Tuple2<Object, Object>> {
         if (length < 0 || length > Integer.MAX_VALUE - BUFFER_BYTES) {
             throw TaskReader.taskFailure(
                     new IOException(
-                            "a row of "
-                                    + length
-                                    + " bytes in a shuffle's stream, which therefore does not"
-                                    + " consist of rows"));
+                            String.format(
+                                    "a row of %d bytes in a shuffle's stream, which therefore does"
+                                            + " not consist of rows",
+                                    length)));
         }
         if (large.length < length) {
-            // The smaller one can be collected before the larger one is allocated.
+            // Lets the smaller one be collected before the larger one is allocated.
             large = NOTHING;
             row.pointTo(NOTHING, Platform.BYTE_ARRAY_OFFSET, 0);
             large = new byte[length];

@@ -5,18 +5,13 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /**
- * Recognizes shuffles whose blocks are read with Spark's own block client instead of the shuffle
- * manager. Such a reader connects to the address of a map output and speaks Spark's protocol, which
- * a TaskManager does not.
- *
- * <p>Nothing in the shuffle tells: its RDDs, partitioner and serializer are those of any exchange
- * of Spark SQL. The operator that makes the exchange is on the stack of the thread that registers
- * it. The operators below it may make exchanges of their own at the same time, and these are nearer
- * to the top; so only the nearest operator counts.
+ * Detects shuffles whose blocks are read with Spark's own block client, which TaskManagers do not
+ * support. Only the operator that makes the exchange reveals it: the nearest one on the stack of
+ * the thread that registers the shuffle.
  */
 public final class DirectReaders {
 
-    /** Operators that read their exchange themselves, and what users call them. */
+    /** Operators that read their exchange themselves, with their names for users. */
     static final Map<String, String> OPERATORS =
             Map.of(
                     "org.apache.spark.sql.delta.perf.DeltaOptimizedWriterExec",
@@ -28,9 +23,7 @@ public final class DirectReaders {
 
     private DirectReaders() {}
 
-    /**
-     * Returns why a shuffle that this thread registers must be Spark's own; empty if it need not.
-     */
+    /** Returns why a shuffle that this thread registers must be Spark's own; empty otherwise. */
     public static Optional<String> reason() {
         return StackWalker.getInstance()
                 .walk(frames -> reason(frames.map(StackWalker.StackFrame::getClassName)));
@@ -39,7 +32,7 @@ public final class DirectReaders {
     /**
      * Returns the reason for a stack.
      *
-     * @param classes names of the classes, beginning with the callee
+     * @param classes names of the classes, the callee first
      */
     public static Optional<String> reason(Stream<String> classes) {
         return classes.map(name -> name.contains("$") ? name.substring(0, name.indexOf('$')) : name)

@@ -9,10 +9,7 @@ import java.util.OptionalLong;
 import java.util.function.Function;
 import java.util.function.ToLongFunction;
 
-/**
- * Makes the fallback policies, in the order in which they are asked. The first policy with a reason
- * decides.
- */
+/** Makes the fallback policies, in their order. The first policy with a reason decides. */
 public final class FallbackPolicies {
     static final String DISABLED = "disabled";
     static final String UNSUPPORTED = "unsupported";
@@ -27,8 +24,8 @@ public final class FallbackPolicies {
      * @param enabled {@code spark.sluice.enabled} of the application
      * @param belowBytes {@code spark.sluice.fallback.belowSize} of the application
      * @param sizes parses the text of a size as Spark does
-     * @param noTaskManager returns why no TaskManager is reachable for a shuffle, or empty; it may
-     *     wait for executors, so it is asked last
+     * @param noTaskManager returns why no TaskManager is reachable for a shuffle, or empty; may
+     *     wait for executors
      */
     public static List<FallbackPolicy> of(
             boolean enabled,
@@ -73,12 +70,9 @@ public final class FallbackPolicies {
         OptionalLong bytes = shuffle.inputBytes();
         return bytes.isPresent() && bytes.getAsLong() < belowBytes
                 ? Optional.of(
-                        "its map tasks read "
-                                + bytes.getAsLong()
-                                + " bytes, less than "
-                                + SluiceSettings.FALLBACK_BELOW
-                                + "="
-                                + belowBytes)
+                        String.format(
+                                "its map tasks read %d bytes, less than %s=%d",
+                                bytes.getAsLong(), SluiceSettings.FALLBACK_BELOW, belowBytes))
                 : Optional.empty();
     }
 
@@ -98,12 +92,8 @@ public final class FallbackPolicies {
     private static IllegalArgumentException wrong(
             NewShuffle shuffle, String key, String text, String why) {
         return new IllegalArgumentException(
-                key
-                        + " is '"
-                        + text
-                        + "' in the session or the thread that registers shuffle "
-                        + shuffle.shuffleId()
-                        + ": "
-                        + why);
+                String.format(
+                        "%s is '%s' in the session or the thread that registers shuffle %d: %s",
+                        key, text, shuffle.shuffleId(), why));
     }
 }

@@ -18,16 +18,12 @@ import org.apache.spark.rdd.RDD;
 import scala.collection.Iterator;
 
 /**
- * Computes how many bytes the map tasks of a shuffle read: the files of Spark SQL's scans, and the
- * outputs of the shuffles before it. A shuffle's own size is not known before it is written;
- * Spark's own estimates use the input as well.
- *
- * <p>With adaptive execution the previous shuffles are already written when the next one is
- * registered; without it they are not, and the size is unknown. Other sources (RDDs of a program,
- * ranges, JDBC) never tell their size.
+ * Computes how many bytes the map tasks of a shuffle read: files of Spark SQL's scans, and outputs
+ * of earlier shuffles, which are known with adaptive execution only. The size of other sources is
+ * unknown.
  */
 public final class InputSize {
-    /** A lineage with more RDDs is not walked; iterative programs make such lineages. */
+    /** Limit for the long lineages of iterative programs. */
     private static final int MAX_RDDS = 1000;
 
     private final MapOutputTrackerMaster tracker;
@@ -38,7 +34,7 @@ public final class InputSize {
         this.tracker = tracker;
     }
 
-    /** Returns the input's size; empty if it is unknown for a part of the input. */
+    /** Returns the size of the input; empty if any part is unknown. */
     public static OptionalLong of(ShuffleDependency<?, ?, ?> dependency) {
         return new InputSize((MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker())
                 .sum(dependency.rdd());
@@ -93,10 +89,7 @@ public final class InputSize {
                 LongStream.of(tracker.getStatistics(shuffle).bytesByPartitionId()).sum());
     }
 
-    /**
-     * Sums the files that the partitions of a scan list. The class belongs to Spark SQL, which a
-     * program may lack.
-     */
+    /** Sums the files of a scan's partitions, by reflection: a program may lack Spark SQL. */
     private static OptionalLong fileBytes(Partition[] partitions) {
         long bytes = 0;
         for (Partition partition : partitions) {

@@ -1,8 +1,6 @@
 package io.sluice.spark.registration;
 
-import io.sluice.spark.SluicePlugin;
 import io.sluice.spark.common.SluiceMetrics;
-import io.sluice.spark.driver.DriverRuntime;
 import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
@@ -10,44 +8,26 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/**
- * Decides for each new shuffle whether it goes through Sluice, and records the decision. Thread
- * safe.
- */
+/** Decides whether a new shuffle goes through Sluice, and records the decision. Thread safe. */
 public final class ShuffleRegistrar {
     private static final Logger LOG = LoggerFactory.getLogger(ShuffleRegistrar.class);
 
-    /** These fallbacks are the user's own wish, so they are not worth a warning. */
+    /** Policies that the user has set: no warning. */
     private static final Set<String> AS_SET =
             Set.of(FallbackPolicies.DISABLED, FallbackPolicies.TOO_SMALL);
 
     private final List<FallbackPolicy> policies;
     private final ShuffleTable table;
 
-    /** Ids of all shuffles so far that go through Sluice; guarded by itself. */
+    /** Shuffles that go through Sluice; guarded by itself. */
     private final BitSet throughSluice = new BitSet();
 
     /**
-     * @param policies policies in the order in which they are asked
+     * @param policies policies in their order
      */
     public ShuffleRegistrar(List<FallbackPolicy> policies, ShuffleTable table) {
         this.policies = policies;
         this.table = table;
-    }
-
-    /**
-     * Returns the registrar of this driver.
-     *
-     * @throws IllegalStateException if the plugin is not loaded on the driver
-     */
-    public static ShuffleRegistrar get() {
-        DriverRuntime runtime = DriverRuntime.current();
-        if (runtime == null) {
-            throw new IllegalStateException(
-                    "the Sluice plugin is not loaded on the driver: set spark.plugins="
-                            + SluicePlugin.class.getName());
-        }
-        return runtime.registrar();
     }
 
     /**

@@ -6,16 +6,15 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Keeps the newest of the application's shuffles for the page in Spark's UI. Thread safe. */
+/** The newest shuffles of the application, for Spark's UI. Thread safe. */
 public final class ShuffleTable {
     /** Bounded, because a streaming query never stops registering shuffles. */
     static final int MAX_SHUFFLES = 1000;
 
     /**
-     * The way that was chosen for a shuffle.
+     * The choice for a shuffle.
      *
-     * @param policy the policy by which it is Spark's own, or empty if it goes through Sluice
-     * @param reason reason that the policy gave
+     * @param policy the policy that chose Spark's own shuffle; empty for Sluice
      */
     public record Decision(String policy, String reason) {
         static final Decision SLUICE = new Decision("", "");
@@ -47,7 +46,7 @@ public final class ShuffleTable {
                     released);
         }
 
-        Row gone() {
+        Row asReleased() {
             return new Row(shuffleId, maps, partitions, decision, records, bytes, true);
         }
     }
@@ -84,7 +83,7 @@ public final class ShuffleTable {
     }
 
     public synchronized void released(int shuffleId) {
-        rows.computeIfPresent(shuffleId, (id, row) -> row.gone());
+        rows.computeIfPresent(shuffleId, (id, row) -> row.asReleased());
     }
 
     /** Returns the number of all shuffles registered so far. */

@@ -6,21 +6,20 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Reports at the start of an application whether its shuffles go through Sluice: in the log, at a
- * level that PySpark shows, and in the setting {@value SluiceSettings#ACTIVE}.
+ * level that PySpark shows, and in {@value SluiceSettings#ACTIVE}.
  */
 public final class Activation {
     private static final Logger LOG = LoggerFactory.getLogger(Activation.class);
 
     private Activation() {}
 
-    /** Sets {@value SluiceSettings#ACTIVE}, replacing a copied value, and logs one line. */
+    /** Sets {@value SluiceSettings#ACTIVE}, and logs one line. */
     public static void announce(
             BiConsumer<String, String> settings, SluiceSettings.Routing routing) {
         settings.accept(SluiceSettings.ACTIVE, Boolean.toString(routing.enabled()));
         LOG.warn(line(version(), routing));
     }
 
-    /** Returns the line of the log. */
     static String line(String version, SluiceSettings.Routing routing) {
         String sluice = version.isEmpty() ? "Sluice" : "Sluice " + version;
         return routing.enabled()

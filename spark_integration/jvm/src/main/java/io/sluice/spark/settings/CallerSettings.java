@@ -8,10 +8,7 @@ import java.util.function.Function;
 import org.apache.spark.SparkContext;
 import org.apache.spark.internal.config.ConfigBuilder;
 
-/**
- * Reads settings of the session or the job of the calling thread, which may differ from those of
- * the application.
- */
+/** Reads settings of the calling thread's session or job, which may override the application's. */
 public final class CallerSettings {
     private static final Object NO_SQL = new Object();
 
@@ -27,9 +24,8 @@ public final class CallerSettings {
     private CallerSettings() {}
 
     /**
-     * Declares the settings of callers to Spark SQL, so that a session that has not set them
-     * returns their defaults. It does not set them, because Spark SQL copies the settings of a
-     * session over those of the thread that runs a query.
+     * Declares the settings of callers to Spark SQL, so that sessions return their defaults. They
+     * are not set, because Spark SQL copies the settings of a session over those of a thread.
      */
     public static synchronized void declare(List<SluiceSettings.Entry> entries) {
         for (SluiceSettings.Entry entry : entries) {
@@ -61,8 +57,8 @@ public final class CallerSettings {
     }
 
     /**
-     * Returns a lookup by key. It reads a local property of the thread, into which Spark SQL copies
-     * the session's settings while a query runs, then the session that is active on the thread.
+     * Returns a lookup by key in the thread's local properties, into which Spark SQL copies the
+     * session's settings during a query, then in the thread's active session.
      */
     public static Function<String, Optional<String>> of(SparkContext context) {
         return key -> {

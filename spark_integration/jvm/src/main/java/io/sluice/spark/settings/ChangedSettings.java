@@ -1,7 +1,5 @@
 package io.sluice.spark.settings;
 
-import io.sluice.spark.SluiceShuffleDataIO;
-import io.sluice.spark.SluiceShuffleManager;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -9,18 +7,22 @@ import java.util.function.Predicate;
 import java.util.function.UnaryOperator;
 
 /**
- * The settings of Spark that the plugin changes; it changes no others.
- * docs/reference/spark-settings.md has the same table (a test compares them).
+ * The settings of Spark that the plugin changes. A test compares them with
+ * docs/reference/spark-settings.md.
  */
 public final class ChangedSettings {
     public static final String SHUFFLE_MANAGER = "spark.shuffle.manager";
     public static final String DATA_IO = "spark.shuffle.sort.io.plugin.class";
 
-    /** A name instead of the class, which only Spark 4.3 can load. */
-    static final String STREAMING_MANAGER = "io.sluice.spark.SluiceStreamingShuffleManager";
+    /** The classes that Spark loads by name. A test compares them with the classes. */
+    public static final String PLUGIN = "io.sluice.spark.SluicePlugin";
+
+    public static final String MANAGER_CLASS = "io.sluice.spark.SluiceShuffleManager";
+    public static final String DATA_IO_CLASS = "io.sluice.spark.SluiceShuffleDataIO";
+    static final String STREAMING_MANAGER_CLASS = "io.sluice.spark.SluiceStreamingShuffleManager";
 
     /**
-     * The mode of an application, on which the changes depend.
+     * The mode of an application.
      *
      * @param enabled {@code spark.sluice.enabled} of the application
      * @param pipelined {@code spark.sluice.pipelined.enabled}
@@ -31,10 +33,8 @@ public final class ChangedSettings {
     /**
      * A setting that the plugin changes.
      *
-     * @param instead the only other value that the user may have set; if empty, the user may have
-     *     set any value, and it stays
+     * @param instead the only other value that is allowed; if empty, a value of the user stays
      * @param when the condition in words
-     * @param condition whether the plugin changes the setting
      */
     record Change(
             String key,
@@ -53,7 +53,7 @@ public final class ChangedSettings {
             List.of(
                     new Change(
                             SHUFFLE_MANAGER,
-                            SluiceShuffleManager.class.getName(),
+                            MANAGER_CLASS,
                             "sort",
                             "always: a session may turn Sluice on later",
                             mode -> true,
@@ -61,7 +61,7 @@ public final class ChangedSettings {
                                     + " off for it"),
                     new Change(
                             DATA_IO,
-                            SluiceShuffleDataIO.class.getName(),
+                            DATA_IO_CLASS,
                             "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
                             "always: a session may turn Sluice on later",
                             mode -> true,
@@ -69,7 +69,7 @@ public final class ChangedSettings {
                                     + " own class"),
                     new Change(
                             "spark.shuffle.manager.incremental",
-                            STREAMING_MANAGER,
+                            STREAMING_MANAGER_CLASS,
                             "streaming",
                             "`spark.sluice.pipelined.enabled` is true",
                             Mode::pipelined,
@@ -104,12 +104,10 @@ public final class ChangedSettings {
             }
             if (value != null && !value.equals(change.value()) && !value.equals(change.instead())) {
                 throw new IllegalArgumentException(
-                        change.key()
-                                + " is "
-                                + value
-                                + ": with Sluice it must be "
-                                + change.value()
-                                + "; remove the setting or the plugin");
+                        String.format(
+                                "%s is %s: with Sluice it must be %s; remove the setting or the"
+                                        + " plugin",
+                                change.key(), value, change.value()));
             }
             changes.put(change.key(), change.value());
         }

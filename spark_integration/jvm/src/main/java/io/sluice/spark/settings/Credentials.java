@@ -1,7 +1,6 @@
 package io.sluice.spark.settings;
 
 import io.sluice.client.auth.Credential;
-import io.sluice.spark.SluicePlugin;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
@@ -15,20 +14,18 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Finds the driver's credential and hands that of its tasks to the executors.
- *
- * <p>Spark brings it there in a setting of its own, which it redacts in its UI, event log and logs
- * because of the setting's name.
+ * Finds the driver's credential and passes that of its tasks to the executors, in a setting whose
+ * name makes Spark redact it in UI, event log and logs.
  */
 public final class Credentials {
     private static final Logger LOG = LoggerFactory.getLogger(Credentials.class);
 
-    /** The name under which executors get the credential of tasks from the driver's plugin. */
+    /** The key under which the driver's plugin passes the credential of tasks to executors. */
     private static final String TASK_SECRET = "task.secret";
 
-    /** The setting in which Spark brings it there. */
+    /** The setting in which Spark transports it. */
     public static final String TASK_SETTING =
-            "spark.plugins.internal.conf." + SluicePlugin.class.getName() + "." + TASK_SECRET;
+            "spark.plugins.internal.conf." + ChangedSettings.PLUGIN + "." + TASK_SECRET;
 
     static final String CREDENTIAL_VARIABLE = "SLUICE_CREDENTIAL";
     static final String CREDENTIAL_FILE_VARIABLE = "SLUICE_CREDENTIAL_FILE";
@@ -37,7 +34,7 @@ public final class Credentials {
     private static final String REDACTION = "spark.redaction.regex";
     private static final String DEFAULT_REDACTION = "(?i)secret|password|token|access[.]?key";
 
-    private static final int MOST_FILE_BYTES = 4096;
+    private static final int MAX_FILE_BYTES = 4096;
 
     private Credentials() {}
 
@@ -45,9 +42,9 @@ public final class Credentials {
      * Returns the credential of this driver; null if the application is not authenticated.
      *
      * @param setting returns the setting of a key, or null
-     * @param environment the variables of the driver's environment, which settings go before
-     * @throws IllegalArgumentException if the credential cannot be used, or if there is none and
-     *     Spark's settings demand one
+     * @param environment the driver's environment variables; settings take precedence
+     * @throws IllegalArgumentException if the credential is invalid, or missing although Spark's
+     *     settings require one
      */
     public static Credential ofDriver(
             UnaryOperator<String> setting, Map<String, String> environment) {
@@ -56,13 +53,11 @@ public final class Credentials {
             requireRedacted(setting, TASK_SETTING);
         } else if (Boolean.parseBoolean(setting.apply(AUTHENTICATE))) {
             throw new IllegalArgumentException(
-                    AUTHENTICATE
-                            + " is true, and Sluice has no credential: its connections would not be"
-                            + " authenticated. Set "
-                            + SluiceSettings.TOKEN_FILE
-                            + " to the file of a submit token (sluice token create makes one), or "
-                            + AUTHENTICATE
-                            + " to false");
+                    String.format(
+                            "%s is true, and Sluice has no credential: its connections would not be"
+                                    + " authenticated. Set %s to the file of a submit token (sluice"
+                                    + " token create makes one), or %s to false",
+                            AUTHENTICATE, SluiceSettings.TOKEN_FILE, AUTHENTICATE));
         }
         return credential;
     }
@@ -72,10 +67,9 @@ public final class Credentials {
         String text = orEmpty(setting.apply(SluiceSettings.TOKEN));
         if (!file.isEmpty() && !text.isEmpty()) {
             throw new IllegalArgumentException(
-                    SluiceSettings.TOKEN_FILE
-                            + " and "
-                            + SluiceSettings.TOKEN
-                            + " are both set: remove the second");
+                    String.format(
+                            "%s and %s are both set: remove the second",
+                            SluiceSettings.TOKEN_FILE, SluiceSettings.TOKEN));
         }
         if (!file.isEmpty()) {
             return parse(SluiceSettings.TOKEN_FILE, read(SluiceSettings.TOKEN_FILE, file));
@@ -106,14 +100,13 @@ public final class Credentials {
 
     private static String read(String origin, String file) {
         try (InputStream in = Files.newInputStream(Path.of(file))) {
-            return new String(in.readNBytes(MOST_FILE_BYTES), StandardCharsets.UTF_8);
+            return new String(in.readNBytes(MAX_FILE_BYTES), StandardCharsets.UTF_8);
         } catch (IOException | InvalidPathException e) {
             throw new IllegalArgumentException(
-                    origin
-                            + " is '"
-                            + file
-                            + "', which cannot be read on the driver's host: correct the path, or"
-                            + " let the user of the driver read the file",
+                    String.format(
+                            "%s is '%s', which cannot be read on the driver's host: correct the"
+                                    + " path, or let the user of the driver read the file",
+                            origin, file),
                     e);
         }
     }
@@ -134,29 +127,25 @@ public final class Credentials {
         return credential;
     }
 
-    /** Refuses a pattern of the user's with which Spark would show the value of a setting. */
+    /** Rejects a redaction pattern that does not match a secret setting. */
     private static void requireRedacted(UnaryOperator<String> setting, String key) {
         String changed = setting.apply(REDACTION);
         String pattern = changed == null ? DEFAULT_REDACTION : changed;
         if (!Pattern.compile(pattern).matcher(key).find()) {
             throw new IllegalArgumentException(
-                    REDACTION
-                            + " is '"
-                            + pattern
-                            + "', with which Spark would show "
-                            + key
-                            + " in its UI and event log: make it match too, as in "
-                            + pattern
-                            + "|secret|token");
+                    String.format(
+                            "%s is '%s', with which Spark would show %s in its UI and event log:"
+                                    + " make it match too, as in %s|secret|token",
+                            REDACTION, pattern, key, pattern));
         }
     }
 
-    /** Returns what the driver's plugin hands to executors. */
+    /** Returns what the driver's plugin passes to executors. */
     public static Map<String, String> forExecutors(Credential ofDriver) {
         return ofDriver == null ? Map.of() : Map.of(TASK_SECRET, ofDriver.forTasks().toText());
     }
 
-    /** Returns the credential of tasks that the driver's plugin has handed over; null for none. */
+    /** Returns the credential of tasks that the driver's plugin passed; null for none. */
     public static Credential ofExecutor(Map<String, String> extraConf) {
         String text = extraConf.get(TASK_SECRET);
         return text == null ? null : Credential.parse(text);

@@ -11,7 +11,7 @@ import org.apache.spark.SparkConf;
 import scala.Option;
 import scala.Tuple2;
 
-/** Reads settings and collects what is wrong with them. */
+/** Reads settings and collects problems. */
 final class SettingsReader {
     private final SparkConf conf;
     private final List<SluiceSettings.Entry> entries;
@@ -29,10 +29,7 @@ final class SettingsReader {
         return conf.get(key, defaults.get(key));
     }
 
-    /**
-     * Returns a setting of Sluice or Spark as Spark reads its own, with variables in it replaced;
-     * null if it is not set or empty.
-     */
+    /** Returns a setting with variables replaced, as Spark does; null if it is not set or empty. */
     String given(String key) {
         Option<String> value = conf.getWithSubstitution(key);
         return value.isEmpty() || value.get().isBlank() ? null : value.get();
@@ -47,7 +44,7 @@ final class SettingsReader {
         try {
             Endpoint.parseList(text, "host");
         } catch (IllegalArgumentException e) {
-            problems.add(key + " is '" + text + "': " + e.getMessage());
+            problem(String.format("%s is '%s': %s", key, text, e.getMessage()));
         }
         return text;
     }
@@ -59,7 +56,9 @@ final class SettingsReader {
     String oneOf(String key, String... values) {
         String text = conf.get(key, defaults.get(key)).trim().toLowerCase(Locale.ROOT);
         if (!List.of(values).contains(text)) {
-            problems.add(key + " is '" + text + "': must be one of " + String.join(", ", values));
+            problem(
+                    String.format(
+                            "%s is '%s': must be one of %s", key, text, String.join(", ", values)));
         }
         return text;
     }
@@ -67,12 +66,11 @@ final class SettingsReader {
     String url(String key) {
         String text = conf.get(key, defaults.get(key)).trim();
         if (!text.isEmpty() && !text.startsWith("http://") && !text.startsWith("https://")) {
-            problems.add(
-                    key
-                            + " is '"
-                            + text
-                            + "': write a URL that begins with http:// or https://, or leave it"
-                            + " empty");
+            problem(
+                    String.format(
+                            "%s is '%s': write a URL that begins with http:// or https://, or leave"
+                                    + " it empty",
+                            key, text));
         }
         return text;
     }
@@ -105,20 +103,14 @@ final class SettingsReader {
         try {
             long value = read.getAsLong();
             if (value < least || value > most) {
-                problems.add(
-                        key
-                                + " is "
-                                + (value + " " + unit).trim()
-                                + ": must be between "
-                                + least
-                                + " and "
-                                + most
-                                + "; "
-                                + form);
+                problem(
+                        String.format(
+                                "%s is %s: must be between %d and %d; %s",
+                                key, (value + " " + unit).trim(), least, most, form));
             }
             return value;
         } catch (RuntimeException e) {
-            problems.add(key + " is '" + conf.get(key, "") + "': " + form);
+            problem(String.format("%s is '%s': %s", key, conf.get(key, ""), form));
             return least;
         }
     }
@@ -127,15 +119,14 @@ final class SettingsReader {
         for (Tuple2<String, String> setting : conf.getAll()) {
             String key = setting._1();
             if (key.startsWith(prefix) && !defaults.containsKey(key)) {
-                problems.add(
-                        key + " is unknown; there are " + String.join(", ", defaults.keySet()));
+                problem(key + " is unknown; there are " + String.join(", ", defaults.keySet()));
             }
         }
     }
 
     void refuse(String key, String why) {
         if (conf.getBoolean(key, false)) {
-            problems.add(key + " is true: " + why + "; set it to false");
+            problem(String.format("%s is true: %s; set it to false", key, why));
         }
     }
 

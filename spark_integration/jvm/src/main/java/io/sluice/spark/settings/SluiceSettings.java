@@ -2,23 +2,15 @@ package io.sluice.spark.settings;
 
 import io.sluice.client.output.Replicas;
 import io.sluice.client.wire.Endpoint;
-import io.sluice.spark.outputs.Locality;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.regex.Pattern;
 import org.apache.spark.SparkConf;
 
 /**
- * The settings {@code spark.sluice.*}, read and checked once; a wrong setting fails the application
- * at its start.
+ * The settings {@code spark.sluice.*}; their meanings are in {@link #ENTRIES}. A wrong setting
+ * fails the application at its start.
  *
- * @param routing which shuffles go through Sluice, and where its TaskManagers are
- * @param io connections to TaskManagers
- * @param writer map tasks
- * @param reader reduce tasks
- * @param copies how many TaskManagers keep a map output
- * @param liveness how driver and executors watch the TaskManagers
- * @param pipelined pipelined shuffles (Spark 4.3)
- * @param ssl encryption of TCP connections
  * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
  */
 public record SluiceSettings(
@@ -32,92 +24,49 @@ public record SluiceSettings(
         SslSettings ssl,
         String taskManagerUrl) {
 
-    /**
-     * Which shuffles go through Sluice, and where its TaskManagers are.
-     *
-     * @param enabled whether shuffles go through Sluice unless a session or a job says otherwise
-     * @param endpoints the text of {@code spark.sluice.endpoints}
-     * @param fallbackToSpark whether a shuffle may use Spark's own shuffle when no TaskManager is
-     *     reachable
-     * @param fallbackBelowBytes a shuffle whose map tasks are known to read less uses Spark's own
-     *     shuffle; 0 for none
-     */
+    /** Which shuffles go through Sluice, and where its TaskManagers are. */
     public record Routing(
             boolean enabled, String endpoints, boolean fallbackToSpark, long fallbackBelowBytes) {}
 
-    /**
-     * Connections to TaskManagers.
-     *
-     * @param connectTimeoutMillis deadline of a connect and of a handshake
-     * @param timeoutMillis longest wait without progress
-     * @param idleConnections unused connections that an executor keeps
-     */
+    /** Connections to TaskManagers. */
     public record Io(long connectTimeoutMillis, long timeoutMillis, int idleConnections) {}
 
-    /**
-     * Settings of map tasks.
-     *
-     * @param isSluice whether Sluice's own writer takes the shuffles it can take
-     * @param bufferBytes records that a map task of that writer keeps before it sends them
-     * @param blockBytes most bytes of a block
-     * @param regionBytes size of a region buffer
-     * @param regionArea whether map tasks share region buffers with the TaskManager of their host
-     * @param returnTimeoutMillis how long a map task waits for a TaskManager that went away
-     */
+    /** Map tasks. */
     public record Writer(
-            boolean isSluice,
             int bufferBytes,
             int blockBytes,
             int regionBytes,
             boolean regionArea,
             long returnTimeoutMillis) {}
 
-    /**
-     * Settings of reduce tasks.
-     *
-     * @param creditPerChannel buffers that one channel may have under way
-     * @param maxBuffers buffers that all channels together may have under way
-     * @param returnTimeoutMillis how long a reader waits for a TaskManager that went away
-     * @param mapOrder whether map outputs of several TaskManagers are read in the order of their
-     *     tasks
-     * @param locality when reduce tasks prefer the hosts that have their input
-     */
+    /** When reduce tasks prefer the hosts that have their input. */
+    public enum LocalityMode {
+        /** If each executor has a TaskManager on its host. */
+        AUTO,
+        ALWAYS,
+        NEVER
+    }
+
+    /** Reduce tasks. */
     public record Reader(
             int creditPerChannel,
             int maxBuffers,
             long returnTimeoutMillis,
             boolean mapOrder,
-            Locality.Mode locality) {
+            LocalityMode locality) {
         /** Returns the credit of each channel of a gate with the given number of channels. */
         public int creditFor(int channels) {
             return Math.max(2, Math.min(creditPerChannel, maxBuffers / Math.max(1, channels)));
         }
     }
 
-    /**
-     * Copies of map outputs.
-     *
-     * @param replicas how many TaskManagers keep a map output, and whether a map task waits for it
-     * @param lostAfterMillis how long the driver waits for a TaskManager before tasks are sent to
-     *     the copies
-     */
+    /** Copies of map outputs. */
     public record Copies(Replicas replicas, long lostAfterMillis) {}
 
-    /**
-     * How driver and executors watch the TaskManagers.
-     *
-     * @param pingIntervalMillis time between two pings of the driver
-     * @param reachabilityTimeoutMillis how long a shuffle's registration waits for the executors'
-     *     reports on TaskManagers
-     */
+    /** Pings and reports of TaskManagers. */
     public record Liveness(long pingIntervalMillis, long reachabilityTimeoutMillis) {}
 
-    /**
-     * Settings of pipelined shuffles.
-     *
-     * @param enabled whether pipelined shuffles go through Sluice
-     * @param flushIntervalMillis shortest time between two flushes of a partition
-     */
+    /** Pipelined shuffles. */
     public record Pipelined(boolean enabled, long flushIntervalMillis) {}
 
     public static final String PREFIX = "spark.sluice.";
@@ -129,7 +78,6 @@ public record SluiceSettings(
     public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
     public static final String IO_TIMEOUT = "spark.sluice.io.timeout";
     public static final String IDLE_CONNECTIONS = "spark.sluice.io.idleConnections";
-    public static final String WRITER = "spark.sluice.writer.implementation";
     public static final String WRITER_BUFFER = "spark.sluice.writer.bufferSize";
     public static final String BLOCK_SIZE = "spark.sluice.writer.blockSize";
     public static final String REGION_SIZE = "spark.sluice.writer.regionSize";
@@ -156,7 +104,96 @@ public record SluiceSettings(
     private static final long MIB = 1024 * KIB;
 
     /** A setting for the reference page: key, default, unit or form, meaning. */
-    public record Entry(String key, String defaultValue, String form, String meaning) {}
+    public record Entry(String key, String defaultValue, String form, String meaning) {
+        private static final Pattern ENTRY =
+                Pattern.compile("(\\S+) \\| (.*?) ?\\| (.*)((?:\n    .+)+)");
+
+        /** Reads entries from a text of the form of {@link #TABLE}. */
+        static List<Entry> parse(String table) {
+            return ENTRY.matcher(table)
+                    .results()
+                    .map(
+                            found ->
+                                    new Entry(
+                                            found.group(1),
+                                            found.group(2),
+                                            found.group(3),
+                                            found.group(4).strip().replaceAll("\\s+", " ")))
+                    .toList();
+        }
+    }
+
+    /** All settings except those of TLS: key, default and form, then the meaning. */
+    private static final String TABLE =
+            """
+            spark.sluice.enabled | true | true or false
+                whether shuffles go through Sluice; a session or a job may override it
+            spark.sluice.active |  | true or false, set by the plugin
+                whether the application's shuffles go through Sluice, unless a session or a job
+                overrides it; your own value is replaced
+            spark.sluice.endpoints | 127.0.0.1:7337 | comma list of HOST:PORT and unix:/PATH
+                where TaskManagers listen; {host} in a path is the executor's host
+            spark.sluice.fallback.policy | fail | fail or spark
+                what a shuffle does if no TaskManager is reachable when it is registered: fail, or
+                use Spark's own shuffle
+            spark.sluice.fallback.belowSize | 0 | size, 0 to 1t
+                a shuffle whose map tasks are known to read less uses Spark's own shuffle; 0: never
+            spark.sluice.io.connectTimeout | 5s | time, 100ms to 10min
+                deadline of a connect and of the handshake
+            spark.sluice.io.timeout | 120s | time, 1s to 1h
+                longest wait for a TaskManager without progress
+            spark.sluice.io.idleConnections | 16 | number, 0 to 1024
+                maximum number of idle connections of an executor
+            spark.sluice.writer.bufferSize | 16m | size, 256k to 1g
+                records that a map task of Sluice's writer keeps, in Spark's execution memory,
+                before it sends them
+            spark.sluice.writer.blockSize | 256k | size, 4k to 256k
+                maximum size of a block, the unit that readers verify
+            spark.sluice.writer.regionSize | 2m | size, 64k to 64m
+                buffer of a map task; a full buffer is sent as one region
+            spark.sluice.regionArea.enabled | true | true or false
+                whether map tasks share region buffers with the TaskManager of their host, if it has
+                a Unix socket, instead of sending regions
+            spark.sluice.reader.creditPerChannel | 16 | number, 2 to 1024
+                buffers in flight from one TaskManager to a reader
+            spark.sluice.reader.maxBuffers | 1024 | number, 2 to 65536
+                buffers in flight to a reader in all
+            spark.sluice.reader.returnTimeout | 10s | time, 0s to 10min
+                how long a reader waits for a lost TaskManager before its map tasks run again
+            spark.sluice.reader.mapOrder | false | true or false
+                whether a reader takes the map outputs of several TaskManagers in the order of their
+                tasks, as it always does for one TaskManager
+            spark.sluice.reader.locality | auto | auto, always or never
+                whether reduce tasks prefer hosts that have their input; auto: if each executor has
+                a TaskManager on its host
+            spark.sluice.writer.returnTimeout | 10s | time, 0s to 10min
+                how long a map task waits for a lost TaskManager before it fails
+            spark.sluice.replicas | 1 | number, 1 to 8
+                how many TaskManagers, each on another host, keep a map output; 1: no copies
+            spark.sluice.replicas.mode | async | async or sync
+                whether a map task waits for the copies of its output
+            spark.sluice.replicas.lostAfter | 5s | time, 0s to 10min
+                how long the driver waits for a lost TaskManager before new tasks read the copies;
+                running tasks read them at once
+            spark.sluice.driver.pingInterval | 10s | time, 1s to 30s
+                time between two pings of the driver to a TaskManager
+            spark.sluice.pipelined.enabled | false | true or false
+                Spark 4.3: whether the pipelined shuffles of real-time queries go through
+                TaskManagers, too
+            spark.sluice.pipelined.flushInterval | 5ms | time, 0ms to 10s
+                minimum time between two flushes of a pipelined partition; after it, a record is
+                sent at once
+            spark.sluice.reachability.timeout | 30s | time, 0s to 10min
+                how long a new shuffle waits for the executors' reports on TaskManagers if the
+                driver reaches none
+            spark.sluice.ui.taskManagerUrl |  | http or https URL, {host} in it replaced, or empty
+                URL of the TaskManagers' own pages, for links on the Sluice page of Spark's UI
+            spark.sluice.auth.tokenFile |  | path on the driver's host, or empty
+                file with a submit token or cluster secret, the driver's credential
+            spark.sluice.auth.token |  | text of a submit token, or empty
+                the same as a text; other users may see it in the command line, and executors get
+                it, too
+            """;
 
     /**
      * All settings, in the order of the reference page (docs/reference/spark-settings.md; a test
@@ -165,182 +202,7 @@ public record SluiceSettings(
     public static final List<Entry> ENTRIES = entries();
 
     private static List<Entry> entries() {
-        List<Entry> entries =
-                new ArrayList<>(
-                        List.of(
-                                new Entry(
-                                        ENABLED,
-                                        "true",
-                                        "true or false",
-                                        "whether shuffles go through Sluice; a session or a job may"
-                                                + " say otherwise for itself"),
-                                new Entry(
-                                        ACTIVE,
-                                        "",
-                                        "true or false, set by the plugin",
-                                        "whether the application's shuffles go through Sluice"
-                                                + " unless a session or a job says otherwise; a"
-                                                + " value of yours is replaced"),
-                                new Entry(
-                                        ENDPOINTS,
-                                        "127.0.0.1:7337",
-                                        "comma list of HOST:PORT and unix:/PATH",
-                                        "where TaskManagers listen; {host} in a path is the"
-                                                + " executor's host"),
-                                new Entry(
-                                        FALLBACK_POLICY,
-                                        "fail",
-                                        "fail or spark",
-                                        "what a shuffle does when no TaskManager is reachable at"
-                                                + " its registration"),
-                                new Entry(
-                                        FALLBACK_BELOW,
-                                        "0",
-                                        "size, 0 to 1t",
-                                        "a shuffle whose map tasks are known to read less than this"
-                                                + " is Spark's own; 0: none is"),
-                                new Entry(
-                                        CONNECT_TIMEOUT,
-                                        "5s",
-                                        "time, 100ms to 10min",
-                                        "deadline of a connect and of a handshake"),
-                                new Entry(
-                                        IO_TIMEOUT,
-                                        "120s",
-                                        "time, 1s to 1h",
-                                        "longest wait for a TaskManager without progress"),
-                                new Entry(
-                                        IDLE_CONNECTIONS,
-                                        "16",
-                                        "number, 0 to 1024",
-                                        "unused connections an executor keeps"),
-                                new Entry(
-                                        WRITER,
-                                        "sluice",
-                                        "sluice or spark",
-                                        "who writes what needs no map-side aggregation and has a"
-                                                + " relocatable serializer; the rest is Spark's"
-                                                + " writers' anyway"),
-                                new Entry(
-                                        WRITER_BUFFER,
-                                        "16m",
-                                        "size, 256k to 1g",
-                                        "records a map task of Sluice's writer keeps, in Spark's"
-                                                + " execution memory, before it sends them"),
-                                new Entry(
-                                        BLOCK_SIZE,
-                                        "256k",
-                                        "size, 4k to 256k",
-                                        "most bytes of a block, which is what a reader verifies at"
-                                                + " a time"),
-                                new Entry(
-                                        REGION_SIZE,
-                                        "2m",
-                                        "size, 64k to 64m",
-                                        "a map task's buffer; what is full is sent as one region"),
-                                new Entry(
-                                        REGION_AREA,
-                                        "true",
-                                        "true or false",
-                                        "whether a map task fills memory shared with its host's"
-                                            + " TaskManager, when that has a Unix socket, instead"
-                                            + " of sending regions"),
-                                new Entry(
-                                        CREDIT_PER_CHANNEL,
-                                        "16",
-                                        "number, 2 to 1024",
-                                        "buffers a reader may have under way from one TaskManager"),
-                                new Entry(
-                                        MAX_READER_BUFFERS,
-                                        "1024",
-                                        "number, 2 to 65536",
-                                        "buffers a reader may have under way in all"),
-                                new Entry(
-                                        RETURN_TIMEOUT,
-                                        "10s",
-                                        "time, 0s to 10min",
-                                        "how long a reader waits for a TaskManager that went away"
-                                                + " before its map tasks run again"),
-                                new Entry(
-                                        MAP_ORDER,
-                                        "false",
-                                        "true or false",
-                                        "whether a reader takes the map outputs of several"
-                                            + " TaskManagers in the order of their tasks; those of"
-                                            + " one TaskManager come in this order anyway"),
-                                new Entry(
-                                        LOCALITY,
-                                        "auto",
-                                        "auto, always or never",
-                                        "whether reduce tasks prefer hosts that have their input;"
-                                                + " auto: if each executor has a TaskManager on its"
-                                                + " host"),
-                                new Entry(
-                                        WRITER_RETURN_TIMEOUT,
-                                        "10s",
-                                        "time, 0s to 10min",
-                                        "how long a map task waits for a TaskManager that went away"
-                                                + " before it fails"),
-                                new Entry(
-                                        REPLICAS,
-                                        "1",
-                                        "number, 1 to 8",
-                                        "how many TaskManagers, each on another host, keep a map"
-                                                + " output; 1: only the one it is written to"),
-                                new Entry(
-                                        REPLICAS_MODE,
-                                        "async",
-                                        "async or sync",
-                                        "whether a map task ends before the copies of its output"
-                                                + " are made, or waits for them"),
-                                new Entry(
-                                        REPLICAS_LOST_AFTER,
-                                        "5s",
-                                        "time, 0s to 10min",
-                                        "how long the driver waits for a TaskManager that went away"
-                                                + " before it sends new tasks to the copies; tasks"
-                                                + " under way turn to them at once"),
-                                new Entry(
-                                        PING_INTERVAL,
-                                        "10s",
-                                        "time, 1s to 30s",
-                                        "signs of life of the driver to each TaskManager"),
-                                new Entry(
-                                        PIPELINED,
-                                        "false",
-                                        "true or false",
-                                        "Spark 4.3: whether the pipelined shuffles of real-time"
-                                                + " queries go through TaskManagers too"),
-                                new Entry(
-                                        FLUSH_INTERVAL,
-                                        "5ms",
-                                        "time, 0ms to 10s",
-                                        "least time between two flushes of a pipelined partition; a"
-                                                + " record that comes later goes at once"),
-                                new Entry(
-                                        REACHABILITY_TIMEOUT,
-                                        "30s",
-                                        "time, 0s to 10min",
-                                        "how long a shuffle waits for the executors' word on"
-                                                + " TaskManagers when the driver cannot tell"),
-                                new Entry(
-                                        TASK_MANAGER_URL,
-                                        "",
-                                        "http or https URL, {host} in it replaced, or empty",
-                                        "where TaskManagers have their own pages; the Sluice page"
-                                                + " in Spark's UI links to them"),
-                                new Entry(
-                                        TOKEN_FILE,
-                                        "",
-                                        "path on the driver's host, or empty",
-                                        "the file of a submit token or cluster secret, with which"
-                                                + " the driver proves itself"),
-                                new Entry(
-                                        TOKEN,
-                                        "",
-                                        "text of a submit token, or empty",
-                                        "the same without a file; it shows in a command line, and"
-                                                + " executors get it too")));
+        List<Entry> entries = new ArrayList<>(Entry.parse(TABLE));
         entries.addAll(SslSettings.ENTRIES);
         return List.copyOf(entries);
     }
@@ -350,7 +212,7 @@ public record SluiceSettings(
         return conf.get(ENABLED, "true").trim().equalsIgnoreCase("false");
     }
 
-    /** Reads and checks all settings; one message lists everything that is wrong. */
+    /** Reads all settings; the exception lists every problem. */
     public static SluiceSettings of(SparkConf conf) {
         SettingsReader reading = new SettingsReader(conf, ENTRIES);
         SluiceSettings settings =
@@ -365,7 +227,6 @@ public record SluiceSettings(
                                 reading.time(IO_TIMEOUT, 1_000, 3_600_000),
                                 (int) reading.number(IDLE_CONNECTIONS, 0, 1024)),
                         new Writer(
-                                reading.oneOf(WRITER, "sluice", "spark").equals("sluice"),
                                 (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),
                                 (int) reading.size(BLOCK_SIZE, 4 * KIB, 256 * KIB),
                                 (int) reading.size(REGION_SIZE, 64 * KIB, 64 * MIB),
@@ -377,9 +238,9 @@ public record SluiceSettings(
                                 reading.time(RETURN_TIMEOUT, 0, 600_000),
                                 reading.isTrue(MAP_ORDER),
                                 switch (reading.oneOf(LOCALITY, "auto", "always", "never")) {
-                                    case "always" -> Locality.Mode.ALWAYS;
-                                    case "never" -> Locality.Mode.NEVER;
-                                    default -> Locality.Mode.AUTO;
+                                    case "always" -> LocalityMode.ALWAYS;
+                                    case "never" -> LocalityMode.NEVER;
+                                    default -> LocalityMode.AUTO;
                                 }),
                         new Copies(
                                 new Replicas(
@@ -407,7 +268,7 @@ public record SluiceSettings(
     /**
      * Parses a size as Spark's settings write it.
      *
-     * @throws IllegalArgumentException if the text is not a size; the message says what a size is
+     * @throws IllegalArgumentException if the text is not a size
      */
     public static long sizeInBytes(String text) {
         return new SparkConf(false).set("size", text).getSizeAsBytes("size");

@@ -11,12 +11,11 @@ import java.util.function.UnaryOperator;
 import java.util.stream.Stream;
 
 /**
- * The settings {@code spark.sluice.ssl.*}. Where {@code spark.ssl.rpc.enabled} is true, they are
- * taken from Spark's own: {@code spark.ssl.rpc.*}, then {@code spark.ssl.*}.
+ * The settings {@code spark.sluice.ssl.*}. With {@code spark.ssl.rpc.enabled}, their defaults are
+ * {@code spark.ssl.rpc.*}, then {@code spark.ssl.*}.
  *
- * @param tls the settings of TLS; null when it is off
- * @param needsEncryptedPeers whether Spark's own settings ask for encryption between hosts, so that
- *     TaskManagers must encrypt, too
+ * @param tls the settings of TLS; null if it is off
+ * @param needsEncryptedPeers whether Spark's settings require that TaskManagers encrypt, too
  */
 public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
     static final String RPC_SSL = "spark.ssl.rpc.enabled";
@@ -24,82 +23,39 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
     private static final List<String> OF_SPARK = List.of("spark.ssl.rpc.", "spark.ssl.");
 
     static final List<SluiceSettings.Entry> ENTRIES =
-            List.of(
-                    new SluiceSettings.Entry(
-                            TlsSettings.ENABLED,
-                            RPC_SSL,
-                            "true or false",
-                            "whether TCP connections to TaskManagers use TLS; not set: as"
-                                    + " spark.ssl.rpc.enabled says"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.CERT_CHAIN,
-                            "",
-                            "path on each host, or empty",
-                            "this side's certificate in PEM form, then those of intermediate"
-                                    + " authorities"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.PRIVATE_KEY,
-                            "",
-                            "path on each host, or empty",
-                            "the key of that certificate: PKCS8 in PEM form"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.PRIVATE_KEY_PASSWORD,
-                            "",
-                            "text or empty",
-                            "the password of that key, if it is encrypted"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.CA_FILE,
-                            "",
-                            "path on each host, or empty",
-                            "the certificates of the authorities to trust, in PEM form"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.KEY_STORE,
-                            "",
-                            "path on each host, or empty",
-                            "a key store with this side's key and certificate, in place of PEM"
-                                    + " files"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.KEY_STORE_PASSWORD,
-                            "",
-                            "text or empty",
-                            "the password of the key store"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.KEY_PASSWORD,
-                            "",
-                            "text or empty",
-                            "the password of the key in the key store; empty: that of the store"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.KEY_STORE_TYPE,
-                            "PKCS12",
-                            "PKCS12, JKS or another type of Java's",
-                            "the form of the key store"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.TRUST_STORE,
-                            "",
-                            "path on each host, or empty",
-                            "a store with the certificates of the authorities to trust, in place of"
-                                    + " a PEM file"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.TRUST_STORE_PASSWORD,
-                            "",
-                            "text or empty",
-                            "the password of the trust store, if it needs one"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.TRUST_STORE_TYPE,
-                            "PKCS12",
-                            "PKCS12, JKS or another type of Java's",
-                            "the form of the trust store"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.PROTOCOL,
-                            TlsSettings.TLS_1_3,
-                            "TLSv1.3 or TLSv1.2",
-                            "the lowest version of TLS to speak"),
-                    new SluiceSettings.Entry(
-                            TlsSettings.CHECK_HOST_NAME,
-                            "true",
-                            "true or false",
-                            "whether a TaskManager's certificate must name the host of its"
-                                    + " endpoint"));
+            SluiceSettings.Entry.parse(
+                    """
+                    spark.sluice.ssl.enabled | spark.ssl.rpc.enabled | true or false
+                        whether TCP connections to TaskManagers use TLS; the default is
+                        spark.ssl.rpc.enabled
+                    spark.sluice.ssl.certChain |  | path on each host, or empty
+                        certificate in PEM form, followed by those of intermediate authorities
+                    spark.sluice.ssl.privateKey |  | path on each host, or empty
+                        key of that certificate: PKCS8 in PEM form
+                    spark.sluice.ssl.privateKeyPassword |  | text or empty
+                        password of that key, if it is encrypted
+                    spark.sluice.ssl.caFile |  | path on each host, or empty
+                        certificates of the trusted authorities, in PEM form
+                    spark.sluice.ssl.keyStore |  | path on each host, or empty
+                        key store with key and certificate, instead of PEM files
+                    spark.sluice.ssl.keyStorePassword |  | text or empty
+                        password of the key store
+                    spark.sluice.ssl.keyPassword |  | text or empty
+                        password of the key in the key store; empty: that of the store
+                    spark.sluice.ssl.keyStoreType | PKCS12 | PKCS12, JKS or another type of Java's
+                        type of the key store
+                    spark.sluice.ssl.trustStore |  | path on each host, or empty
+                        store with the certificates of the trusted authorities, instead of a PEM
+                        file
+                    spark.sluice.ssl.trustStorePassword |  | text or empty
+                        password of the trust store, if it has one
+                    spark.sluice.ssl.trustStoreType | PKCS12 | PKCS12, JKS or another type of Java's
+                        type of the trust store
+                    spark.sluice.ssl.protocol | TLSv1.3 | TLSv1.3 or TLSv1.2
+                        minimum version of TLS
+                    spark.sluice.ssl.checkHostName | true | true or false
+                        whether a TaskManager's certificate must name the host of its endpoint
+                    """);
 
     /** Reads the files; the result is for all connections of this process. */
     public Tls load() {
@@ -110,9 +66,8 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
      * Reads the settings.
      *
      * @param given returns a setting, or null if it is not set
-     * @param endpoints the text of {@code spark.sluice.endpoints}, which is valid or known not to
-     *     be
-     * @param problems takes everything that is wrong
+     * @param endpoints {@code spark.sluice.endpoints}
+     * @param problems collects problems
      */
     static SslSettings read(
             UnaryOperator<String> given, String endpoints, Consumer<String> problems) {
@@ -133,7 +88,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         try {
             endpoints = Endpoint.parseList(text, "host");
         } catch (IllegalArgumentException e) {
-            return; // It is among the problems already.
+            return; // Already reported.
         }
         List<String> plain =
                 endpoints.stream()
@@ -142,19 +97,16 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                         .toList();
         if (!plain.isEmpty()) {
             problems.accept(
-                    asks
-                            + " is true, but connections to "
-                            + String.join(", ", plain)
-                            + " would not be encrypted: set "
-                            + TlsSettings.ENABLED
-                            + "=true, with "
-                            + TlsSettings.CA_FILE
-                            + ", "
-                            + TlsSettings.CERT_CHAIN
-                            + " and "
-                            + TlsSettings.PRIVATE_KEY
-                            + ", or list unix:/PATH only in "
-                            + SluiceSettings.ENDPOINTS);
+                    String.format(
+                            "%s is true, but connections to %s would not be encrypted: set %s=true,"
+                                    + " with %s, %s and %s, or list unix:/PATH only in %s",
+                            asks,
+                            String.join(", ", plain),
+                            TlsSettings.ENABLED,
+                            TlsSettings.CA_FILE,
+                            TlsSettings.CERT_CHAIN,
+                            TlsSettings.PRIVATE_KEY,
+                            SluiceSettings.ENDPOINTS));
         }
     }
 
@@ -166,7 +118,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                         TlsSettings.CERT_CHAIN,
                         TlsSettings.PRIVATE_KEY);
         boolean hasOwnTrust = isGiven(reading, TlsSettings.TRUST_STORE, TlsSettings.CA_FILE);
-        // A password belongs to a file: Spark's go together with Spark's files only.
+        // A password belongs to a file: Spark's passwords are used only with Spark's files.
         Taken key = new Taken(reading, ofRpc && !hasOwnKey);
         Taken trust = new Taken(reading, ofRpc && !hasOwnTrust);
 
@@ -177,13 +129,11 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         Path privateKey = key.path(TlsSettings.PRIVATE_KEY);
         if (store != null && hasOwnKey && (chain != null || privateKey != null)) {
             reading.problems.accept(
-                    "set either "
-                            + TlsSettings.KEY_STORE
-                            + " or "
-                            + TlsSettings.CERT_CHAIN
-                            + " and "
-                            + TlsSettings.PRIVATE_KEY
-                            + ", not both");
+                    String.format(
+                            "set either %s or %s and %s, not both",
+                            TlsSettings.KEY_STORE,
+                            TlsSettings.CERT_CHAIN,
+                            TlsSettings.PRIVATE_KEY));
         } else if (store != null) {
             keyStore =
                     new TlsSettings.Store(
@@ -201,27 +151,23 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
                             chain, privateKey, key.text(TlsSettings.PRIVATE_KEY_PASSWORD));
         } else if (chain != null || privateKey != null) {
             reading.problems.accept(
-                    TlsSettings.CERT_CHAIN
-                            + " and "
-                            + TlsSettings.PRIVATE_KEY
-                            + " belong together: set both");
+                    String.format(
+                            "%s and %s belong together: set both",
+                            TlsSettings.CERT_CHAIN, TlsSettings.PRIVATE_KEY));
         }
 
         Path trustStore = trust.path(TlsSettings.TRUST_STORE);
         Path caFile = trust.path(TlsSettings.CA_FILE);
         if (trustStore == null && caFile == null) {
             reading.problems.accept(
-                    "TLS is on, but nothing says whom to trust: set "
-                            + TlsSettings.CA_FILE
-                            + " or "
-                            + TlsSettings.TRUST_STORE);
+                    String.format(
+                            "TLS is on, but nothing says whom to trust: set %s or %s",
+                            TlsSettings.CA_FILE, TlsSettings.TRUST_STORE));
         } else if (trustStore != null && caFile != null) {
             reading.problems.accept(
-                    "set either "
-                            + TlsSettings.CA_FILE
-                            + " or "
-                            + TlsSettings.TRUST_STORE
-                            + ", not both");
+                    String.format(
+                            "set either %s or %s, not both",
+                            TlsSettings.CA_FILE, TlsSettings.TRUST_STORE));
         }
         return new TlsSettings(
                 keyStore,
@@ -245,18 +191,15 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
     private static String protocol(Reading reading, Taken taken) {
         String text = taken.textOr(TlsSettings.PROTOCOL, TlsSettings.TLS_1_3);
         boolean isOwn = reading.given.apply(TlsSettings.PROTOCOL) != null;
-        // Spark's TLS means any version of Java's.
+        // In Spark, TLS means any version.
         if (!isOwn && text.equals("TLS")) {
             return TlsSettings.TLS_1_2;
         }
         if (!text.equals(TlsSettings.TLS_1_2) && !text.equals(TlsSettings.TLS_1_3)) {
             reading.problems.accept(
-                    TlsSettings.PROTOCOL
-                            + " is '"
-                            + text
-                            + "'"
-                            + (isOwn ? "" : " (of spark.ssl)")
-                            + ": must be one of TLSv1.3, TLSv1.2");
+                    String.format(
+                            "%s is '%s'%s: must be one of TLSv1.3, TLSv1.2",
+                            TlsSettings.PROTOCOL, text, isOwn ? "" : " (of spark.ssl)"));
         }
         return text;
     }
@@ -276,7 +219,7 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
         }
     }
 
-    /** Reads settings of one kind: Sluice's own, and Spark's where these may stand in. */
+    /** Reads Sluice's own settings, and Spark's as their defaults. */
     private record Taken(Reading reading, boolean ofSpark) {
         /** Returns the value, or null. */
         String text(String key) {

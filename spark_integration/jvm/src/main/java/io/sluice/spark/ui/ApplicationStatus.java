@@ -1,9 +1,10 @@
 package io.sluice.spark.ui;
 
+import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
-import io.sluice.spark.common.TaskManagerIds;
 import io.sluice.spark.driver.DriverLink;
 import io.sluice.spark.driver.DriverRuntime;
+import io.sluice.spark.outputs.SparkTracker;
 import io.sluice.spark.registration.ShuffleTable;
 import io.sluice.spark.settings.SluiceSettings;
 import java.util.ArrayList;
@@ -11,20 +12,15 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import org.apache.spark.MapOutputTrackerMaster;
-import org.apache.spark.ShuffleStatus;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
-import org.apache.spark.scheduler.MapStatus;
-import scala.Function1;
-import scala.Tuple2;
-import scala.collection.Iterator;
 
 /**
- * A snapshot of the driver's knowledge, for the page in Spark's UI.
+ * A snapshot of the driver's state for the page in Spark's UI.
  *
- * @param registered number of shuffles that the application has registered
- * @param shuffles the newest of them, the newest first
+ * @param registered number of registered shuffles
+ * @param shuffles the newest shuffles, the newest first
  * @param counters sums over driver and executors
  * @param settings settings in force
  */
@@ -35,18 +31,18 @@ record ApplicationStatus(
         Map<String, Long> counters,
         List<Setting> settings) {
 
-    /** With more blocks than this, sizes are not summed for a page. */
+    /** Maximum number of block sizes to sum for a page. */
     private static final long MAX_SIZES = 2_000_000;
 
     /**
      * A TaskManager, or an endpoint that has never answered.
      *
      * @param id empty for an endpoint that has never answered
-     * @param address HOST:PORT for other hosts, or the endpoint that does not answer
+     * @param address HOST:PORT for other hosts, or the endpoint
      * @param url URL of its own page, or empty
      * @param failure why it is not reachable, or empty
-     * @param mapOutputs number of map outputs it holds, by Spark's tracker
-     * @param bytes approximate size of these by Spark's estimates; -1 if there are too many to sum
+     * @param mapOutputs number of its map outputs in Spark's tracker
+     * @param bytes their size as Spark estimates it; -1 if there are too many to sum
      */
     record TaskManager(
             String id,
@@ -96,7 +92,7 @@ record ApplicationStatus(
             TaskManager row =
                     new TaskManager(
                             peer.taskManagerId(),
-                            peer.advertisedHost() + ":" + peer.dataPort(),
+                            Endpoint.tcp(peer.advertisedHost(), peer.dataPort()).toString(),
                             runtime.settings()
                                     .taskManagerUrl()
                                     .replace("{host}", peer.advertisedHost()),
@@ -104,8 +100,7 @@ record ApplicationStatus(
                             failure,
                             holds.mapOutputs,
                             holds.exact ? holds.bytes : -1);
-            // A TaskManager may be known by its socket and by its address; one that answers is
-            // enough.
+            // A TaskManager may have two links, by its socket and by its address.
             known.merge(row.id(), row, (a, b) -> a.reachable() ? a : b);
         }
         List<TaskManager> all = new ArrayList<>(known.values());
@@ -119,40 +114,32 @@ record ApplicationStatus(
         boolean exact = true;
     }
 
-    /** Sums up which TaskManager has which map outputs, by Spark's tracker. */
+    /** Sums the map outputs of each TaskManager in Spark's tracker. */
     private static Map<String, Held> held(List<ShuffleTable.Row> shuffles) {
         Map<Integer, Integer> partitions = new LinkedHashMap<>();
         shuffles.forEach(row -> partitions.put(row.shuffleId(), row.partitions()));
         Map<String, Held> held = new TreeMap<>();
-        MapOutputTrackerMaster tracker = (MapOutputTrackerMaster) SparkEnv.get().mapOutputTracker();
-        long sizes = 0;
-        Iterator<?> statuses =
-                ((scala.collection.Iterable<?>) tracker.shuffleStatuses()).iterator();
-        while (statuses.hasNext()) {
-            Tuple2<?, ?> shuffle = (Tuple2<?, ?>) statuses.next();
-            int blocks = partitions.getOrDefault((Integer) shuffle._1(), -1);
-            ShuffleStatus status = (ShuffleStatus) shuffle._2();
-            sizes += blocks < 0 ? 0 : (long) blocks * status.numAvailableMapOutputs();
-            boolean addUp = blocks >= 0 && sizes <= MAX_SIZES;
-            Function1<MapStatus[], Object> count =
-                    outputs -> {
-                        for (MapStatus output : outputs) {
-                            if (output != null && TaskManagerIds.isTaskManager(output.location())) {
-                                Held of =
-                                        held.computeIfAbsent(
-                                                TaskManagerIds.taskManagerId(output.location()),
-                                                id -> new Held());
+        AtomicLong sizes = new AtomicLong();
+        SparkTracker.forEachShuffle(
+                (shuffleId, shuffle) -> {
+                    int blocks = partitions.getOrDefault(shuffleId, -1);
+                    boolean sums =
+                            blocks >= 0
+                                    && sizes.addAndGet(
+                                                    (long) blocks
+                                                            * shuffle.numAvailableMapOutputs())
+                                            <= MAX_SIZES;
+                    SparkTracker.forEachOutput(
+                            shuffle,
+                            (taskManagerId, output) -> {
+                                Held of = held.computeIfAbsent(taskManagerId, id -> new Held());
                                 of.mapOutputs++;
-                                of.exact &= addUp;
-                                for (int block = 0; addUp && block < blocks; block++) {
+                                of.exact &= sums;
+                                for (int block = 0; sums && block < blocks; block++) {
                                     of.bytes += output.getSizeForBlock(block);
                                 }
-                            }
-                        }
-                        return null;
-                    };
-            status.withMapStatuses(count);
-        }
+                            });
+                });
         return held;
     }
 }

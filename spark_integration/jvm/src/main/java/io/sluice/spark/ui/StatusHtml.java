@@ -5,9 +5,9 @@ import io.sluice.spark.registration.ShuffleTable;
 import java.util.Locale;
 import java.util.Map;
 
-/** Renders the page: tables in the style of Spark's UI. Every text from outside is escaped. */
+/** Renders the page as tables in the style of Spark's UI. Escapes all text from outside. */
 final class StatusHtml {
-    /** The most rows in the table of shuffles. */
+    /** Maximum number of rows in the table of shuffles. */
     static final int MAX_SHUFFLES = 200;
 
     private static final String[] UNITS = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

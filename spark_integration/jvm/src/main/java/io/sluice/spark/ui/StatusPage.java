@@ -16,9 +16,9 @@ import scala.xml.Node;
 import scala.xml.Unparsed;
 
 /**
- * The page of the tab, for every line of Spark. Spark 3.5 and Spark 4 have different servlet APIs
- * and sequences, so there are two {@code render} methods; on each line, one implements Spark's
- * method and the other is never linked.
+ * The page of the tab. Spark 3.5 and Spark 4 have different servlet APIs and sequences, so there
+ * are two {@code render} methods: on each line, one implements Spark's method and the other is
+ * never linked.
  */
 final class StatusPage extends WebUIPage {
     private final SparkUITab tab;
@@ -26,7 +26,7 @@ final class StatusPage extends WebUIPage {
     private final Method frame;
 
     /**
-     * @throws NoSuchMethodException if this Spark builds its pages in another way
+     * @throws NoSuchMethodException if this Spark is not supported
      */
     StatusPage(SparkUITab tab, Supplier<ApplicationStatus> status) throws NoSuchMethodException {
         super("");

@@ -23,8 +23,7 @@ public final class StatusTab extends SparkUITab {
     }
 
     /**
-     * Adds the tab if the application has a UI. A UI that this jar does not know must not fail the
-     * application.
+     * Adds the tab if the application has a UI. An unsupported UI does not fail the application.
      */
     public static void attach(SparkContext context, DriverRuntime runtime) {
         if (context.ui().isEmpty()) {

@@ -5,7 +5,7 @@ import org.apache.spark.memory.MemoryConsumer;
 import org.apache.spark.memory.MemoryMode;
 import org.apache.spark.memory.TaskMemoryManager;
 
-/** Memory of a task that its operators share. */
+/** Memory that the operators of a task share. */
 interface ExecutionMemory {
     /** Returns the number of bytes granted, at most {@code bytes}. */
     long acquire(long bytes);
@@ -21,7 +21,7 @@ interface ExecutionMemory {
         long run() throws IOException;
     }
 
-    /** Makes the memory of a writer. {@code spill} runs when others need that memory. */
+    /** Makes the memory of a writer; {@code spill} runs when others need it. */
     @FunctionalInterface
     interface Factory {
         ExecutionMemory create(Spill spill);

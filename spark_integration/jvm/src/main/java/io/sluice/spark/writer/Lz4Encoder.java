@@ -11,11 +11,9 @@ import net.jpountz.xxhash.XXHashFactory;
 import org.apache.spark.SparkConf;
 
 /**
- * Writes the format of Spark's lz4 codec (blocks of lz4-java) into the region in place.
- *
- * <p>Spark's own stream allocates two buffers of 32 KiB for each partition, which is expensive for
- * partitions of a few rows. This encoder uses its buffers for all partitions. It writes no empty
- * block at a stream's end: Spark's reader does not stop there, because streams are joined.
+ * Writes the format of Spark's lz4 codec (blocks of lz4-java) into the region in place, with the
+ * same buffers for all partitions. It does not end streams with an empty block, because Spark's
+ * reader joins streams.
  */
 final class Lz4Encoder extends StreamEncoder {
     private static final byte[] MAGIC = "LZ4Block".getBytes(StandardCharsets.US_ASCII);
@@ -79,7 +77,7 @@ final class Lz4Encoder extends StreamEncoder {
         if (place >= 0) {
             output.advance(putBlock(output.region(), place, most));
         } else {
-            // Larger than one of our blocks: it goes through a buffer and is split.
+            // Larger than a block of the region: goes through a buffer and is split.
             if (compressed == null) {
                 compressed =
                         ByteBuffer.allocate(

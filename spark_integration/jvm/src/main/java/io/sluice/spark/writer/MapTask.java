@@ -13,7 +13,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.storage.BlockManagerId;
 
-/** A running map attempt. Ties a writer, which makes the bytes, to the output that sends them. */
+/** A running map attempt: connects a writer to the output that sends its bytes. */
 public final class MapTask {
     private static final Map<Long, MapTask> RUNNING = new ConcurrentHashMap<>();
 
@@ -45,9 +45,9 @@ public final class MapTask {
     }
 
     /**
-     * Begins a map attempt, which ends with {@link #end} or, at the latest, with the task.
+     * Begins a map attempt, which ends with {@link #end} or with the task.
      *
-     * @param prefersHost whether the output names the host that has it
+     * @param prefersHost whether the output names its host
      */
     public static MapTask begin(
             ExecutorRuntime runtime,
@@ -62,9 +62,7 @@ public final class MapTask {
         return task;
     }
 
-    /**
-     * Returns the running map attempt with that id if its shuffle goes through Sluice, else null.
-     */
+    /** Returns a running map attempt; null if its shuffle does not go through Sluice. */
     public static MapTask running(long mapId) {
         return RUNNING.get(mapId);
     }
@@ -91,7 +89,7 @@ public final class MapTask {
         return output;
     }
 
-    /** Requests the commit; the task can do other work before {@link #commit}. */
+    /** Requests the commit, to be awaited by {@link #commit}. */
     void requestCommit() throws IOException {
         long start = System.nanoTime();
         output.requestCommit();
@@ -104,7 +102,9 @@ public final class MapTask {
         Message.HelloAck taskManager = output.commit();
         location =
                 TaskManagerIds.location(
-                        taskManager, prefersHost ? runtime.hostBeside(taskManager) : null, mapId);
+                        taskManager,
+                        prefersHost ? runtime.preferredHost(taskManager) : null,
+                        mapId);
         metrics.incBytesWritten(output.totalBytes());
         metrics.incWriteTime(System.nanoTime() - start);
         SluiceMetrics.INSTANCE.bytesWritten.add(output.totalBytes());
@@ -121,7 +121,7 @@ public final class MapTask {
         metrics.incWriteTime(nanos);
     }
 
-    /** Ends the map attempt: aborts its output if it is not committed, and drops it; idempotent. */
+    /** Ends the map attempt, and aborts an output that is not committed; idempotent. */
     public void end() {
         abort();
         output = null;
@@ -131,7 +131,7 @@ public final class MapTask {
         }
     }
 
-    /** Gives up an output that is not committed; idempotent. */
+    /** Aborts an output that is not committed; idempotent. */
     void abort() {
         if (output != null && location == null) {
             output.abort();

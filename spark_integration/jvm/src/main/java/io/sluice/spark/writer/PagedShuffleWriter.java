@@ -16,11 +16,9 @@ import scala.Product2;
 import scala.collection.Iterator;
 
 /**
- * Sluice's own writer, for shuffles whose serialized records can be moved and are not combined by
- * the map task.
- *
- * <p>Records are serialized once and gathered by partition, see {@link RecordGatherer}. They go to
- * the TaskManager while the map task runs; nothing goes to local disk.
+ * Sluice's own writer, for relocatable serializers without map-side aggregation. Records are
+ * gathered by partition ({@link RecordGatherer}) and sent while the map task runs; nothing goes to
+ * local disk.
  */
 public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     private final MapTask task;
@@ -66,8 +64,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
     @Override
     public void write(Iterator<Product2<K, V>> records) throws IOException {
         while (records.hasNext()) {
-            // Row and pair may be the same objects every time, so the record is stored before the
-            // next one is asked for.
+            // Row and pair may be the same objects every time.
             Product2<K, V> record = records.next();
             K key = record._1();
             V value = record._2();
@@ -79,7 +76,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         }
         gatherer.finish();
         task.requestCommit();
-        // Made while the TaskManager commits, because it takes a step for each partition.
+        // Made while the TaskManager commits.
         long rowChecksum = checksums == null ? 0 : checksums.value();
         MapStatus written =
                 Compat.mapStatus(null, output.partitionLengths(), task.mapId(), rowChecksum);

@@ -5,14 +5,12 @@ import java.util.Arrays;
 import org.apache.spark.unsafe.Platform;
 
 /**
- * Gathers serialized records by partition. Not thread safe.
- *
- * <p>The bytes of a partition are a chain of chunks, cut from pages. Chunks are small at first and
- * double in size, so that ten thousand partitions need little more memory than their records, and a
- * few large partitions are read in long pieces. Records are neither indexed nor sorted.
+ * Gathers serialized records by partition, without index or sort. Not thread safe. A partition is a
+ * chain of chunks, cut from pages. Chunks are small at first and double in size, so that ten
+ * thousand partitions need little more memory than their records.
  */
 final class PartitionPages {
-    /** Small enough not to be a humongous object of G1, whatever the size of the heap. */
+    /** Too small to be a humongous object of G1 with any heap. */
     static final int PAGE_BYTES = 256 * 1024;
 
     private static final int PAGE_SHIFT = 18;
@@ -24,14 +22,14 @@ final class PartitionPages {
     private static final int MIN_CHUNK_BYTES = 256;
     private static final int MAX_CHUNK_BYTES = 32 * 1024;
 
-    /** A rest of a page smaller than this stays unused. */
+    /** The end of a page stays unused if it is smaller than this. */
     private static final int MIN_ROOM_BYTES = 64;
 
     private static final int NONE = -1;
 
     /** Grants the memory of pages. */
     interface Memory {
-        /** Acquires the memory of another page; returns whether it was granted. */
+        /** Acquires memory for a page; returns whether it was granted. */
         boolean acquirePage();
 
         void releasePages(int count);
@@ -57,8 +55,7 @@ final class PartitionPages {
     private byte[] page;
     private int pagePosition = PAGE_BYTES;
 
-    // Indexed by partition; positions and addresses are page index << PAGE_SHIFT | offset in the
-    // page.
+    // By partition; positions and addresses are page index << PAGE_SHIFT | offset in the page.
     private final int[] heads;
     private final int[] tails;
     private final int[] positions;
@@ -94,13 +91,11 @@ final class PartitionPages {
     /**
      * Appends a record, completely or not at all.
      *
-     * @return false if there is no memory for it. The caller then empties the pages and tries
-     *     again; if they are empty already, the record is too large
+     * @return false if there is no room. If the pages are empty, the record is too large
      */
     boolean append(int partition, Object base, long offset, int length) {
         int position = positions[partition];
-        // Without a chunk, position and end are equal; even an empty record must not be written
-        // there.
+        // Without a chunk, position and end are equal, and even an empty record needs a chunk.
         if (length <= ends[partition] - position && length > 0) {
             Platform.copyMemory(base, offset, pageOf(position), placeOf(position), length);
             positions[partition] = position + length;
@@ -156,7 +151,7 @@ final class PartitionPages {
         return (long) Platform.BYTE_ARRAY_OFFSET + (address & PAGE_MASK);
     }
 
-    /** Makes sure that {@code length} more bytes fit into any partition. */
+    /** Makes room for {@code length} more bytes of any partition. */
     private boolean makeRoom(long length) {
         // An upper bound that includes chunk headers and unused ends of pages.
         long wanted = length + (length >> 6) + 4096;
@@ -208,7 +203,7 @@ final class PartitionPages {
         }
         tails[partition] = address;
         positions[partition] = address + CHUNK_HEADER_BYTES;
-        // The last chunk of a page ends where the next page begins; as an address, that is correct.
+        // The end of the last chunk of a page is the address of the next page.
         ends[partition] = address + size;
         nextChunkBytes[partition] = Math.min(2 * nextChunkBytes[partition], MAX_CHUNK_BYTES);
     }
@@ -250,7 +245,7 @@ final class PartitionPages {
         chooseFirstChunk(partitions);
     }
 
-    /** Chooses the size of first chunks: a quarter of an average partition of this time. */
+    /** Sets the size of first chunks to a quarter of the average partition so far. */
     private void chooseFirstChunk(int partitions) {
         long average = (long) usedPages * PAGE_BYTES / Math.max(1, partitions);
         int quarter =
@@ -258,12 +253,12 @@ final class PartitionPages {
         firstChunkBytes = Math.max(MIN_CHUNK_BYTES, quarter);
     }
 
-    /** Forgets all bytes, and keeps the pages for the next ones. */
+    /** Removes all bytes and keeps the pages. */
     void clear() {
         reset();
     }
 
-    /** Forgets all bytes, and gives their memory back. */
+    /** Removes all bytes and releases the pages. */
     void release() {
         int count = pageCount;
         Arrays.fill(pages, 0, count, null);

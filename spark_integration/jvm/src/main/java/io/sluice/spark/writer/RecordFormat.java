@@ -12,15 +12,12 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.util.AccumulatorV2;
 import scala.reflect.ClassTag;
 
-/**
- * Serializes one record at a time. Its bytes stay in memory until the next record, unless the
- * record is too large. Not thread safe.
- */
+/** Serializes one record at a time, in memory unless it is too large. Not thread safe. */
 abstract class RecordFormat {
-    /** Largest record that is kept as a whole and gathered with others. */
+    /** Maximum size of a record that is gathered. */
     static final int MAX_GATHERED_BYTES = 512 * 1024;
 
-    /** Takes the bytes of a record that is too large to be kept, in order. */
+    /** Receives the bytes of a record that is too large. */
     interface Overflow {
         void write(byte[] bytes, int offset, int length) throws IOException;
     }
@@ -30,13 +27,12 @@ abstract class RecordFormat {
     int length;
 
     /**
-     * Serializes a record. Its bytes are {@code length} bytes from {@code offset} of {@code base}
-     * on, or went to the {@link Overflow} meanwhile. The bytes of a row stay in the row, even if
-     * the row is large.
+     * Serializes a record to {@code length} bytes at {@code offset} of {@code base}, or to the
+     * {@link Overflow}. The bytes of a row stay in the row, whatever its size.
      */
     abstract void serialize(Object key, Object value);
 
-    /** Returns whether the reader expects the length, an int in big endian, before the bytes. */
+    /** Returns whether the length, an int in big endian, precedes the bytes. */
     abstract boolean isSized();
 
     /** Returns the size of the record as the reader gets it. */
@@ -95,7 +91,7 @@ abstract class RecordFormat {
         }
     }
 
-    /** Any relocatable serializer: flushed after each record, so that its bytes can be moved. */
+    /** Any relocatable serializer, flushed after each record. */
     private static final class Stream extends RecordFormat {
         private final Buffer buffer;
         private final SerializationStream stream;
@@ -135,7 +131,7 @@ abstract class RecordFormat {
         }
     }
 
-    /** Keeps the bytes of a record up to the limit; a larger record passes through. */
+    /** Keeps the bytes of a record up to the limit; a larger record goes to the overflow. */
     private static final class Buffer extends OutputStream {
         private static final int FIRST_BYTES = 64 * 1024;
 

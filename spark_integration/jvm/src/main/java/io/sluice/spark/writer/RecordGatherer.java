@@ -12,11 +12,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Gathers the records of a map task by partition and sends them in passes over the partitions.
- *
- * <p>A pass is sent when the pages are full, or when another operator of the task needs their
- * memory. A record of more than {@link RecordFormat#MAX_GATHERED_BYTES} is never kept: it is sent
- * as a pass of its own while it is serialized.
+ * Gathers the records of a map task by partition, and sends them in passes over the partitions when
+ * the pages are full or another operator of the task needs their memory. A record of more than
+ * {@link RecordFormat#MAX_GATHERED_BYTES} is sent as a pass of its own while it is serialized.
  *
  * <p>The task's thread adds records. Spark calls {@link #spill} on any thread.
  */
@@ -66,12 +64,11 @@ final class RecordGatherer implements RecordFormat.Overflow {
         this.pages = new PartitionPages(numPartitions, bufferBytes, memory);
     }
 
-    /** Adds a record. The caller may change key and value afterwards. */
+    /** Adds a record; the caller may then change key and value. */
     void add(int recordPartition, Object key, Object value) throws IOException {
         partition = recordPartition;
         try {
-            // Outside of the gate, because serializing a record may need memory. A large record
-            // enters the gate partway.
+            // Outside of the gate: serializing may need memory. Large records enter it partway.
             serialize(key, value);
             if (largeIsOpen) {
                 endLarge();
@@ -98,7 +95,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
             throw e;
         }
         if (inGate) {
-            // A serializer may also ignore a failure of the output.
+            // A serializer may ignore a failure of the output.
             checkFailure();
         }
     }
@@ -130,7 +127,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
             }
             killCheck.run();
             send(false);
-            // Fails if the record is larger than all pages that the writer may have.
+            // Fails if the record is larger than all pages together.
             if (append()) {
                 return;
             }
@@ -154,8 +151,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
                 pages.clear();
             }
         } catch (IOException | RuntimeException e) {
-            // Another thread's request for memory may have sent them, so the task's own thread
-            // must learn of the failure.
+            // A spill of another thread must fail the task's thread, too.
             failure = e;
             throw e;
         }
@@ -170,7 +166,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
     private void beginLarge() throws IOException {
         killCheck.run();
         send(false);
-        // Spills get no memory until the record has been sent, so the writer holds none meanwhile.
+        // Spills get no memory until the record has been sent.
         pages.release();
         long start = System.nanoTime();
         output.beginPass(false);
@@ -204,7 +200,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
         largeIsOpen = false;
     }
 
-    /** Sends a record that is in memory as a whole. Called inside the gate. */
+    /** Sends a whole record. Called inside the gate. */
     private void sendStored() throws IOException {
         if (copyBuffer == null) {
             copyBuffer = new byte[COPY_BYTES];
@@ -237,7 +233,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
     void finish() throws IOException {
         format.finish();
         try {
-            // No spill can begin from here on; the pages are sent and then released.
+            // Inside the gate no spill can begin.
             enterGate();
             checkFailure();
             send(true);
@@ -250,7 +246,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
     /**
      * Releases all memory at the end of the task; idempotent.
      *
-     * @param before runs first, while no spill can use the output
+     * @param before runs first, inside the gate
      */
     void close(Runnable before) {
         gate.beginEnd();
@@ -280,14 +276,10 @@ final class RecordGatherer implements RecordFormat.Overflow {
     }
 
     /**
-     * Sends the records because Spark needs memory for another consumer of the task, perhaps on
-     * another thread.
+     * Sends the records because another operator of the task needs memory. A failure to send fails
+     * the next record: Spark would turn an IOException here into a SparkOutOfMemoryError.
      *
-     * <p>Spark turns any IOException except an interrupt's into a SparkOutOfMemoryError. So a
-     * failure to send is not thrown here: the memory is released, the other consumer continues, and
-     * the next record fails.
-     *
-     * @throws InterruptedIOException if the thread is interrupted: the task is being killed
+     * @throws InterruptedIOException if the task is being killed
      */
     private long spill() throws InterruptedIOException {
         if (!gate.tryBeginSpill()) {
@@ -317,10 +309,7 @@ final class RecordGatherer implements RecordFormat.Overflow {
             interrupted.initCause(e);
             throw interrupted;
         } catch (IOException e) {
-            LOG.warn(
-                    "Records could not be sent to free memory for another operator; their task"
-                            + " fails",
-                    e);
+            LOG.warn("Could not send records to free memory; their task fails", e);
         }
     }
 }

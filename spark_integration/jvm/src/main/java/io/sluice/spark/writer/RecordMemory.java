@@ -1,14 +1,12 @@
 package io.sluice.spark.writer;
 
 /**
- * Acquires the memory of a map task's pages from Spark, which may ask for it back at any time.
- *
- * <p>If Spark has none left, because cached blocks or other tasks have it, the writer still gets
- * {@link #RESERVED_PAGES}, so it can always gather records before it sends them. Like the file
- * buffers of Spark's own writers, these pages are not part of Spark's execution memory.
+ * Acquires the memory of pages from Spark. If Spark has none left, a writer still gets {@link
+ * #RESERVED_PAGES}, which are not part of Spark's execution memory, like the file buffers of
+ * Spark's own writers.
  */
 final class RecordMemory implements PartitionPages.Memory {
-    /** Pages that a writer can always have. Any record that is gathered fits into them. */
+    /** Pages that a writer always gets; any gathered record fits into them. */
     static final int RESERVED_PAGES = 4;
 
     private final ExecutionMemory memory;

@@ -4,8 +4,8 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.checksum.RowBasedChecksum;
 
 /**
- * Updates Spark's checksums of the rows of a map task, by which Spark detects that a retry produced
- * other rows. Must not be loaded before 4.1.
+ * Spark's checksums of the rows of a map task, which detect that a retry produced other rows. Must
+ * not be loaded before 4.1.
  */
 final class RowChecksums {
     private final RowBasedChecksum[] checksums;

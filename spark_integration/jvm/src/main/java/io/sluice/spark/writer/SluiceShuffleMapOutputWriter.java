@@ -108,15 +108,13 @@ public final class SluiceShuffleMapOutputWriter implements ShuffleMapOutputWrite
             long start = System.nanoTime();
             MapOutputWriter output = task.open(lengths.length);
             byte[] buffer = new byte[COPY_BYTES];
-            // A stream and not a FileChannel, which an interrupt would close in the middle of a
-            // read.
+            // Not a FileChannel, which an interrupt would close during a read.
             try (InputStream in = new FileInputStream(spill)) {
                 for (int partition = 0; partition < lengths.length; partition++) {
                     if (lengths[partition] > 0) {
                         output.beginPartition(partition);
                         copy(in, output, lengths[partition], buffer, spill);
-                        // Spark's writer keeps this array for the map status: put the stored
-                        // lengths into it.
+                        // Spark's writer keeps this array for the map status.
                         lengths[partition] = output.endPartition();
                     }
                 }

@@ -8,10 +8,7 @@ import scala.Option;
 import scala.Product2;
 import scala.collection.Iterator;
 
-/**
- * Wraps one of Spark's writers and changes its map status to name the TaskManager that has the
- * output.
- */
+/** Wraps one of Spark's writers, and puts the TaskManager into its map status. */
 public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
     private final ShuffleWriter<K, V> sparkWriter;
     private final MapTask task;
@@ -49,7 +46,7 @@ public final class SparkWriterAdapter<K, V> extends ShuffleWriter<K, V> {
         return sparkWriter.getPartitionLengths();
     }
 
-    /** Passes on all counts except bytes, which are counted once, at the commit. */
+    /** Forwards all counters except bytes, which are counted at the commit. */
     public record Metrics(ShuffleWriteMetricsReporter reporter)
             implements ShuffleWriteMetricsReporter {
         @Override

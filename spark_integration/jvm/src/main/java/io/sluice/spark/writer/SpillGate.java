@@ -5,11 +5,9 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 
 /**
- * Excludes two users of the same pages: the task's thread, which stores records, and any thread
- * whose request for memory makes the writer send them.
- *
- * <p>A request for memory never waits, because it holds a lock of Spark's that the task's thread
- * may need next. The task's thread pays one atomic operation for each record.
+ * A lock between the task's thread, which stores records, and any thread that spills them. A spill
+ * never waits, because it holds a lock of Spark's that the task's thread may need. It costs one
+ * atomic operation for each record.
  */
 final class SpillGate {
     private static final int FREE = 0;
@@ -28,9 +26,7 @@ final class SpillGate {
     @SuppressWarnings("unused")
     private volatile int state;
 
-    /**
-     * Begins to store a record; waits for a running spill to end, whose own waits have deadlines.
-     */
+    /** Begins to store a record; waits for a running spill, whose own waits have deadlines. */
     void beginRecord() throws ClientException {
         if (!STATE.compareAndSet(this, FREE, RECORD)) {
             awaitSpill();
@@ -41,10 +37,7 @@ final class SpillGate {
         STATE.setRelease(this, FREE);
     }
 
-    /**
-     * Begins a spill, unless a record is being stored or another spill is running, on this thread
-     * or another.
-     */
+    /** Begins a spill, unless a record is being stored or another spill is running. */
     boolean tryBeginSpill() {
         return STATE.compareAndSet(this, FREE, SPILL);
     }
@@ -66,10 +59,7 @@ final class SpillGate {
         }
     }
 
-    /**
-     * Enters like {@link #beginRecord} at the end of the task, and waits even if the thread is
-     * interrupted.
-     */
+    /** Like {@link #beginRecord}, but waits even if the thread is interrupted. */
     synchronized void beginEnd() {
         boolean interrupted = false;
         while (!STATE.compareAndSet(this, FREE, RECORD)) {

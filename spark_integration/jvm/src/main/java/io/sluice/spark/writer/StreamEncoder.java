@@ -13,8 +13,8 @@ import org.apache.spark.serializer.SerializerManager;
 import org.apache.spark.storage.ShuffleBlockId;
 
 /**
- * Encodes the bytes of a partition for Spark's reader: compressed and encrypted as Spark's settings
- * say. Each stream can be decoded by itself, and joined with others where Spark would join them.
+ * Compresses and encrypts the bytes of a partition by Spark's settings. Each stream can be decoded
+ * separately, and joined with others where Spark would join them.
  */
 abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
     protected final MapOutputWriter output;
@@ -68,7 +68,7 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         }
     }
 
-    /** Uses Spark's own streams, which must be made anew for each partition. */
+    /** Uses Spark's own streams, a new one for each partition. */
     private static final class Wrapped extends StreamEncoder {
         private final SerializerManager manager;
         private final int shuffleId;
@@ -104,8 +104,7 @@ abstract class StreamEncoder implements PartitionPages.Sink, AutoCloseable {
         @Override
         public void close() {
             if (stream != null) {
-                // Only after a failure, when the output takes no more bytes; frees a codec's native
-                // memory.
+                // After a failure: frees native memory of a codec.
                 try {
                     stream.close();
                 } catch (IOException e) {

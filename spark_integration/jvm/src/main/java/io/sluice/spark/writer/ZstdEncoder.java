@@ -7,10 +7,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import org.apache.spark.SparkConf;
 
-/**
- * Encodes each stream as one zstd frame, with one context for all streams: making a context costs
- * more than a small stream.
- */
+/** Encodes each stream as a zstd frame, with one context, which costs more than a small stream. */
 final class ZstdEncoder extends StreamEncoder {
     private static final int BUFFER_BYTES = 64 * 1024;
 
@@ -23,7 +20,7 @@ final class ZstdEncoder extends StreamEncoder {
         context.setLevel(level);
     }
 
-    /** Returns whether the settings ask for nothing that only Spark's own stream does. */
+    /** Returns whether the settings need none of the features of Spark's own stream. */
     static boolean supports(SparkConf conf) {
         return conf.getInt("spark.io.compression.zstd.workers", 0) == 0
                 && !conf.contains("spark.io.compression.zstd.strategy");

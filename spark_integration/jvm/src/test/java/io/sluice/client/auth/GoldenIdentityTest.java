@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import io.sluice.client.wire.MessageDecoder;
 import java.io.File;
@@ -117,7 +118,7 @@ class GoldenIdentityTest {
         Message.Hello hello = (Message.Hello) decoded(vector, "hello_control_hex");
         byte[] claim = hex(vector, "claim_hex");
         byte[] token =
-                ByteBuffer.allocate(Proofs.NONCE_BYTES + claim.length)
+                ByteBuffer.allocate(Frames.NONCE_BYTES + claim.length)
                         .put(hex(vector, "nonce_hex"))
                         .put(claim)
                         .array();

@@ -25,7 +25,7 @@ class ConnectFailuresTest {
         Endpoint endpoint = Endpoint.tcp("no-such-host.invalid", 7337);
         ClientException.ConnectFailed failure =
                 assertThrows(ClientException.ConnectFailed.class, () -> connect(endpoint));
-        assertEquals("no-such-host.invalid:7337: no host of this name is known", failure.summary());
+        assertEquals("no-such-host.invalid:7337: the host name is unknown", failure.summary());
     }
 
     @Test

@@ -51,7 +51,7 @@ class ConnectionPoolTest extends ShuffleTestCase {
         try (PlayedDaemon played = new PlayedDaemon()) {
             TaskManagerConnection idle = played.connect(options(), Message.ROLE_PRODUCER);
             assertTrue(idle.isReusable());
-            pool.giveBack(idle);
+            pool.release(idle);
             played.send(late(null));
             while (idle.isReusable()) {
                 Thread.onSpinWait(); // until the error has come; the test has a deadline

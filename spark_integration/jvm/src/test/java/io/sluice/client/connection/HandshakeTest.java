@@ -13,6 +13,7 @@ import io.sluice.client.wire.ChunkPool;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.BufferedInputStream;
 import java.io.DataInputStream;
@@ -63,7 +64,7 @@ class HandshakeTest {
         Proofs challenge(Credential credential) throws IOException {
             Message.Hello hello = (Message.Hello) read();
             byte[] claim = credential.claim().pack();
-            assertEquals(Proofs.NONCE_BYTES + claim.length, hello.token().length);
+            assertEquals(Frames.NONCE_BYTES + claim.length, hello.token().length);
             assertTrue(
                     Arrays.equals(hello.token(), 32, hello.token().length, claim, 0, claim.length));
             Message.Challenge challenge = new Message.Challenge(Credential.random(32));

@@ -278,7 +278,7 @@ class PipelinedGateTest {
         data(0, Arrays.copyOf(record("half"), 6));
         end(0);
         SourceFailure failure = assertThrows(SourceFailure.class, gate::next);
-        assertTrue(failure.getMessage().contains("end inside a record"), failure.getMessage());
+        assertTrue(failure.getMessage().contains("ends inside a record"), failure.getMessage());
     }
 
     @Test

@@ -289,7 +289,7 @@ public class MapOutputWriterTest extends ShuffleTestCase {
         TaskManagerConnection connection = pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER);
         ProducerLeg leg = new ProducerLeg(connection);
         leg.open(1, 7, 4);
-        leg.askToFinish(0, 0, Replicas.ONE);
+        leg.requestCommit(0, 0, Replicas.ONE);
         while (!daemon.outputs.containsKey(7L)) {
             connection.receive();
         }

@@ -3,8 +3,8 @@ package io.sluice.client.support;
 import io.sluice.client.connection.ConnectionPool;
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
-import io.sluice.client.failover.Absences;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.wire.Endpoint;
 import java.io.IOException;
 import java.util.List;
@@ -28,8 +28,8 @@ public final class TestConnections implements ConnectionSource {
     public final AtomicInteger reconnected = new AtomicInteger();
     public final AtomicInteger refetched = new AtomicInteger();
     public final AtomicInteger failedOver = new AtomicInteger();
-    public PlaceDirectory places = PlaceDirectory.EMPTY;
-    public final Absences absences = new Absences();
+    public ReplicaLocator places = ReplicaLocator.EMPTY;
+    public final UnreachableCache absences = new UnreachableCache();
     public final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
     /** Where others are reached, in the order in which they are tried. */
@@ -67,12 +67,12 @@ public final class TestConnections implements ConnectionSource {
     }
 
     @Override
-    public void giveBack(TaskManagerConnection connection) {
-        pool.giveBack(connection);
+    public void release(TaskManagerConnection connection) {
+        pool.release(connection);
     }
 
     @Override
-    public void passOver(Endpoint endpoint) {
+    public void avoid(Endpoint endpoint) {
         passedOver.add(endpoint);
     }
 
@@ -82,12 +82,12 @@ public final class TestConnections implements ConnectionSource {
     }
 
     @Override
-    public PlaceDirectory places() {
+    public ReplicaLocator replicas() {
         return places;
     }
 
     @Override
-    public Absences absences() {
+    public UnreachableCache unreachable() {
         return absences;
     }
 

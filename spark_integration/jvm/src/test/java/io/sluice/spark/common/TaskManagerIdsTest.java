@@ -3,14 +3,15 @@ package io.sluice.spark.common;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.client.failover.PlaceDirectory.Place;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.spark.common.TaskManagerIds.Hosts;
 import java.util.HashSet;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 class TaskManagerIdsTest {
-    private static final Place PLACE = new Place("tm 1", "10.0.0.1", 7337);
+    private static final TaskManagerAddress PLACE =
+            new TaskManagerAddress("tm 1", "10.0.0.1", 7337);
 
     @Test
     void aLocationKeepsWhereItsTaskManagerListens() {

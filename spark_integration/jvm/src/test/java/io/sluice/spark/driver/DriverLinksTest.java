@@ -7,7 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.connection.ClientOptions;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.support.NewsDaemon;
 import io.sluice.client.tls.Tls;
 import io.sluice.client.wire.ChunkPool;
@@ -150,7 +150,7 @@ class DriverLinksTest {
             assertTrue(a.told().isEmpty());
             assertTrue(old.told().isEmpty(), "it would not understand");
             assertEquals(
-                    new PlaceDirectory.Place("tm-b", "127.0.0.1", b.endpoint().port()),
+                    new TaskManagerAddress("tm-b", "127.0.0.1", b.endpoint().port()),
                     links.connected("tm-b"));
         }
     }
@@ -357,13 +357,13 @@ class DriverLinksTest {
             }
             empty.loses(599L);
             away.close();
-            assertEquals(Set.of("tm-away"), quiet.look(DEADLINE_MILLIS, 0));
+            assertEquals(Set.of("tm-away"), quiet.verifyAll(DEADLINE_MILLIS, 0));
             assertEquals("lost tm-empty", next(heard));
             assertEquals(3, empty.told().size(), "messages of 256 map outputs");
             assertEquals(3, whole.told().size());
             assertTrue(old.told().isEmpty(), "it would not understand");
             assertTrue(heard.isEmpty());
-            assertEquals(Set.of(), quiet.look(DEADLINE_MILLIS, DEADLINE_MILLIS));
+            assertEquals(Set.of(), quiet.verifyAll(DEADLINE_MILLIS, DEADLINE_MILLIS));
         } finally {
             quiet.close();
         }
@@ -383,7 +383,7 @@ class DriverLinksTest {
             }
             hung.hangs();
             for (int look = 1; look <= 3; look++) {
-                assertEquals(Set.of(), quiet.look(300, DEADLINE_MILLIS));
+                assertEquals(Set.of(), quiet.verifyAll(300, DEADLINE_MILLIS));
                 assertEquals(look, whole.told().size());
             }
         } finally {
@@ -398,9 +398,9 @@ class DriverLinksTest {
         quiet.start(OPTIONS, events);
         try (NewsDaemon slow = new NewsDaemon("tm-slow", false).hangs()) {
             quiet.add(slow.endpoint());
-            assertEquals(Set.of(), quiet.look(DEADLINE_MILLIS, DEADLINE_MILLIS));
+            assertEquals(Set.of(), quiet.verifyAll(DEADLINE_MILLIS, DEADLINE_MILLIS));
             assertTrue(quiet.isKnown("tm-slow"));
-            assertEquals(Set.of("tm-slow"), quiet.look(0, 0));
+            assertEquals(Set.of("tm-slow"), quiet.verifyAll(0, 0));
         } finally {
             quiet.close();
         }

@@ -5,7 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.spark.outputs.Locality.Mode;
+import io.sluice.spark.settings.SluiceSettings.LocalityMode;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
@@ -15,7 +15,7 @@ class LocalityTest {
 
     @BeforeEach
     void makeAuto() {
-        locality = new Locality(Mode.AUTO, () -> hidden++);
+        locality = new Locality(LocalityMode.AUTO, () -> hidden++);
     }
 
     @Test
@@ -74,11 +74,11 @@ class LocalityTest {
 
     @Test
     void theSettingDecidesOtherwise() {
-        Locality always = new Locality(Mode.ALWAYS, () -> hidden++);
+        Locality always = new Locality(LocalityMode.ALWAYS, () -> hidden++);
         always.reached("0", "tm-a", "a");
         always.reached("1", "tm-a", null);
         assertEquals("a", always.hostOf("tm-a"));
-        Locality never = new Locality(Mode.NEVER, () -> hidden++);
+        Locality never = new Locality(LocalityMode.NEVER, () -> hidden++);
         never.reached("0", "tm-a", "a");
         assertFalse(never.prefersHosts());
         assertEquals(0, hidden);

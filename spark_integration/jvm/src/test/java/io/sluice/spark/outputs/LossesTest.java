@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.connection.ClientOptions;
-import io.sluice.client.failover.PlaceDirectory.Place;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.output.Replicas;
 import io.sluice.client.support.NewsDaemon;
 import io.sluice.client.tls.Tls;
@@ -60,7 +60,7 @@ class LossesTest {
                 }
 
                 @Override
-                public void update(int shuffleId, long attempt, Place place) {
+                public void update(int shuffleId, long attempt, TaskManagerAddress place) {
                     tracked.put(attempt, place.taskManagerId());
                 }
 
@@ -166,9 +166,9 @@ class LossesTest {
             lose(number, loss);
         }
         // A task has failed at the first of them; these are the calls of DriverRuntime.
-        Set<String> away = links.look(DEADLINE_MILLIS, 0);
-        registry.leave(id(0), SHUFFLE, List.of(outputsOf(0)));
-        registry.vacate(away);
+        Set<String> away = links.verifyAll(DEADLINE_MILLIS, 0);
+        registry.onUnreadable(id(0), SHUFFLE, List.of(outputsOf(0)));
+        registry.unregisterLost(away);
         Set<Long> left =
                 tracked.keySet().stream()
                         .filter(attempt -> attempt < (long) LOST * OF_EACH)

@@ -5,8 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.client.failover.PlaceDirectory;
-import io.sluice.client.failover.PlaceDirectory.Place;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.output.Replicas;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
@@ -59,7 +58,7 @@ class OutputRegistryTest {
         }
 
         @Override
-        public void update(int shuffleId, long attempt, Place place) {
+        public void update(int shuffleId, long attempt, TaskManagerAddress place) {
             places.put(attempt, place.taskManagerId());
         }
 
@@ -79,10 +78,10 @@ class OutputRegistryTest {
     private static final class FakeLinks implements OutputRegistry.Links {
         final Set<String> connected = new HashSet<>(Set.of(A, B));
         final Set<String> known = new HashSet<>(Set.of(A, B));
-        final List<Place> added = new ArrayList<>();
+        final List<TaskManagerAddress> added = new ArrayList<>();
 
         @Override
-        public Place connected(String taskManagerId) {
+        public TaskManagerAddress connected(String taskManagerId) {
             return connected.contains(taskManagerId) ? at(taskManagerId) : null;
         }
 
@@ -92,7 +91,7 @@ class OutputRegistryTest {
         }
 
         @Override
-        public void add(Place place) {
+        public void add(TaskManagerAddress place) {
             added.add(place);
         }
     }
@@ -102,8 +101,8 @@ class OutputRegistryTest {
     private final OutputRegistry registry =
             new OutputRegistry(tracker, links, new Replicas(2, false));
 
-    private static Place at(String taskManagerId) {
-        return new Place(taskManagerId, "host-of-" + taskManagerId, 7337);
+    private static TaskManagerAddress at(String taskManagerId) {
+        return new TaskManagerAddress(taskManagerId, "host-of-" + taskManagerId, 7337);
     }
 
     private void written(String taskManagerId, long... attempts) {
@@ -117,22 +116,22 @@ class OutputRegistryTest {
     }
 
     private void moved(String from, String to, Long... attempts) {
-        Place place = at(to);
+        TaskManagerAddress place = at(to);
         registry.moved(
                 from,
                 new Message.OutputsMoved(
                         1, SHUFFLE, to, place.host(), place.port(), List.of(attempts)));
     }
 
-    private List<Place> places(Set<String> avoided, Long... attempts) {
-        return registry.places(SHUFFLE, List.of(attempts), avoided).places();
+    private List<TaskManagerAddress> places(Set<String> avoided, Long... attempts) {
+        return registry.replicas(SHUFFLE, List.of(attempts), avoided).replicas();
     }
 
     @Test
     void aCopyIsNamedWhenItsOriginIsAvoided() {
         written(A, 1, 2);
         held(B, 1L);
-        List<Place> found = places(Set.of(A), 1L, 2L);
+        List<TaskManagerAddress> found = places(Set.of(A), 1L, 2L);
         assertEquals(at(B), found.get(0));
         assertNull(found.get(1));
         assertNull(places(Set.of(A, B), 1L).get(0));
@@ -150,10 +149,10 @@ class OutputRegistryTest {
     @Test
     void theTrackersPlaceIsNamedToo() {
         written(B, 1);
-        DriverMessages.PlacesAnswer answer = registry.places(SHUFFLE, List.of(1L), Set.of(A));
-        assertEquals(List.of(at(B)), answer.places());
-        assertTrue(answer.isNews(), "the executor does not know it");
-        assertFalse(registry.places(SHUFFLE, List.of(1L), Set.of(B)).isNews());
+        DriverMessages.ReplicasAnswer answer = registry.replicas(SHUFFLE, List.of(1L), Set.of(A));
+        assertEquals(List.of(at(B)), answer.replicas());
+        assertTrue(answer.isOutdated(), "the executor does not know it");
+        assertFalse(registry.replicas(SHUFFLE, List.of(1L), Set.of(B)).isOutdated());
     }
 
     @Test
@@ -259,7 +258,7 @@ class OutputRegistryTest {
     void aTaskThatFailsLeavesNothingBehindThatIsElsewhere() {
         written(A, 1, 2, 3);
         held(B, 1L, 3L);
-        registry.leave(A, SHUFFLE, List.of(3L));
+        registry.onUnreadable(A, SHUFFLE, List.of(3L));
         assertEquals(Map.of(1L, B, 2L, A, 3L, A), tracker.places, "3 was read in vain at B");
         assertNull(places(Set.of(A), 3L).get(0));
     }
@@ -279,7 +278,7 @@ class OutputRegistryTest {
     @Test
     void theDirectoryIsBoundedByWhatSparkKnows() {
         Map<Integer, Integer> tasks = new HashMap<>(Map.of(1, 500));
-        Places places = new Places(shuffleId -> tasks.getOrDefault(shuffleId, -1));
+        ReplicaTable places = new ReplicaTable(shuffleId -> tasks.getOrDefault(shuffleId, -1));
         places.add(2, List.of(1L), A);
         assertEquals(0, places.size());
         for (long attempt = 0; attempt < 5000; attempt++) {
@@ -295,18 +294,20 @@ class OutputRegistryTest {
 
     @Test
     void questionAndAnswerSurviveTheirTexts() {
-        String[] question = DriverMessages.places(SHUFFLE, new long[] {5, 1L << 40}, List.of(A, B));
+        String[] question =
+                DriverMessages.replicas(SHUFFLE, new long[] {5, 1L << 40}, List.of(A, B));
         assertEquals(
-                new DriverMessages.PlacesQuestion(SHUFFLE, List.of(5L, 1L << 40), Set.of(A, B)),
-                DriverMessages.PlacesQuestion.read(question));
+                new DriverMessages.ReplicasQuestion(SHUFFLE, List.of(5L, 1L << 40), Set.of(A, B)),
+                DriverMessages.ReplicasQuestion.read(question));
         assertEquals(
-                new DriverMessages.Leave(A, SHUFFLE, List.of(5L, 6L)),
-                DriverMessages.Leave.read(DriverMessages.leave(A, SHUFFLE, new long[] {5, 6})));
-        List<PlaceDirectory.Place> found = new ArrayList<>();
+                new DriverMessages.Unreadable(A, SHUFFLE, List.of(5L, 6L)),
+                DriverMessages.Unreadable.read(
+                        DriverMessages.unreadable(A, SHUFFLE, new long[] {5, 6})));
+        List<TaskManagerAddress> found = new ArrayList<>();
         found.add(at(A));
         found.add(null);
-        DriverMessages.PlacesAnswer answer = new DriverMessages.PlacesAnswer(true, found);
-        assertEquals(answer, DriverMessages.PlacesAnswer.read(answer.message()));
+        DriverMessages.ReplicasAnswer answer = new DriverMessages.ReplicasAnswer(true, found);
+        assertEquals(answer, DriverMessages.ReplicasAnswer.read(answer.message()));
     }
 
     @Test
@@ -320,7 +321,7 @@ class OutputRegistryTest {
         assertEquals(Map.of(2L, B, 4L, B), tracker.places);
         // Its task ended before the loss, and Spark hears of it only now.
         written(A, 5);
-        registry.vacate(Set.of());
+        registry.unregisterLost(Set.of());
         assertEquals(Map.of(2L, B, 4L, B), tracker.places);
     }
 
@@ -330,7 +331,7 @@ class OutputRegistryTest {
         written(B, 3);
         written(C, 4);
         links.connected.clear();
-        registry.vacate(Set.of(A, B));
+        registry.unregisterLost(Set.of(A, B));
         assertEquals(Map.of(4L, C), tracker.places);
         assertEquals(1, tracker.passes, "over all map outputs");
     }

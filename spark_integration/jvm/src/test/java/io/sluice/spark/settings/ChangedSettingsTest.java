@@ -4,6 +4,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.spark.SluicePlugin;
+import io.sluice.spark.SluiceShuffleDataIO;
 import io.sluice.spark.SluiceShuffleManager;
 import io.sluice.spark.settings.ChangedSettings.Mode;
 import java.io.IOException;
@@ -33,6 +35,13 @@ class ChangedSettingsTest {
         all.add("spark.locality.wait");
         all.add("spark.shuffle.manager.incremental");
         assertEquals(all, changedIn(new Mode(true, true, true)));
+    }
+
+    @Test
+    void theNamesAreThoseOfTheClasses() {
+        assertEquals(SluicePlugin.class.getName(), ChangedSettings.PLUGIN);
+        assertEquals(SluiceShuffleManager.class.getName(), ChangedSettings.MANAGER_CLASS);
+        assertEquals(SluiceShuffleDataIO.class.getName(), ChangedSettings.DATA_IO_CLASS);
     }
 
     @Test

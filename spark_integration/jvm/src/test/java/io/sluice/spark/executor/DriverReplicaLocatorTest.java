@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.client.failover.PlaceDirectory.Place;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.spark.common.DriverMessages;
 import java.util.ArrayList;
@@ -16,26 +16,27 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 @Timeout(60)
-class DriverPlacesTest {
+class DriverReplicaLocatorTest {
     private static final long[] IDS = {1, 2};
-    private static final Place PLACE = new Place("tm-b", "host", 7337);
-    private static final List<Place> NONE = Arrays.asList(null, null);
+    private static final TaskManagerAddress PLACE = new TaskManagerAddress("tm-b", "host", 7337);
+    private static final List<TaskManagerAddress> NONE = Arrays.asList(null, null);
 
     /** Shuffles of which the executor has outdated statuses. */
     private final List<Integer> outdated = new ArrayList<>();
 
     @Test
     void theDriverIsAsked() throws Exception {
-        DriverPlaces.Driver driver =
+        DriverReplicaLocator.Driver driver =
                 question -> {
                     assertEquals(
-                            new DriverMessages.PlacesQuestion(3, List.of(1L, 2L), Set.of("tm-a")),
-                            DriverMessages.PlacesQuestion.read((String[]) question));
-                    return new DriverMessages.PlacesAnswer(true, Arrays.asList(null, PLACE))
+                            new DriverMessages.ReplicasQuestion(3, List.of(1L, 2L), Set.of("tm-a")),
+                            DriverMessages.ReplicasQuestion.read((String[]) question));
+                    return new DriverMessages.ReplicasAnswer(true, Arrays.asList(null, PLACE))
                             .message();
                 };
-        try (DriverPlaces places = new DriverPlaces(driver, outdated::add, 30_000)) {
-            assertEquals(Arrays.asList(null, PLACE), places.places(3, IDS, Set.of("tm-a")));
+        try (DriverReplicaLocator places =
+                new DriverReplicaLocator(driver, outdated::add, 30_000)) {
+            assertEquals(Arrays.asList(null, PLACE), places.locate(3, IDS, Set.of("tm-a")));
         }
         assertEquals(List.of(3), outdated);
     }
@@ -43,38 +44,40 @@ class DriverPlacesTest {
     @Test
     void aDriverThatDoesNotAnswerKnowsOfNone() throws Exception {
         CountDownLatch never = new CountDownLatch(1);
-        DriverPlaces.Driver silent =
+        DriverReplicaLocator.Driver silent =
                 question -> {
                     never.await();
                     return null;
                 };
-        try (DriverPlaces places = new DriverPlaces(silent, outdated::add, 1)) {
-            assertEquals(NONE, places.places(3, IDS, Set.of("tm-a")));
+        try (DriverReplicaLocator places = new DriverReplicaLocator(silent, outdated::add, 1)) {
+            assertEquals(NONE, places.locate(3, IDS, Set.of("tm-a")));
         }
     }
 
     @Test
     void aDriverThatFailsKnowsOfNone() throws Exception {
-        DriverPlaces.Driver failing =
+        DriverReplicaLocator.Driver failing =
                 question -> {
                     throw new IllegalStateException("no plugin");
                 };
-        try (DriverPlaces places = new DriverPlaces(failing, outdated::add, 30_000)) {
-            assertEquals(NONE, places.places(3, IDS, Set.of("tm-a")));
+        try (DriverReplicaLocator places =
+                new DriverReplicaLocator(failing, outdated::add, 30_000)) {
+            assertEquals(NONE, places.locate(3, IDS, Set.of("tm-a")));
         }
     }
 
     @Test
     void anInterruptEndsTheQuestion() {
         CountDownLatch never = new CountDownLatch(1);
-        DriverPlaces.Driver silent =
+        DriverReplicaLocator.Driver silent =
                 question -> {
                     never.await();
                     return null;
                 };
-        try (DriverPlaces places = new DriverPlaces(silent, outdated::add, 30_000)) {
+        try (DriverReplicaLocator places =
+                new DriverReplicaLocator(silent, outdated::add, 30_000)) {
             Thread.currentThread().interrupt();
-            assertThrows(ClientException.Interrupted.class, () -> places.places(3, IDS, Set.of()));
+            assertThrows(ClientException.Interrupted.class, () -> places.locate(3, IDS, Set.of()));
             assertTrue(Thread.interrupted(), "the interrupt is left for the task");
         }
     }

@@ -4,26 +4,22 @@ import io.sluice.client.wire.ClientException;
 import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
 
-/**
- * Paces the attempts to reach a TaskManager that may be back soon: the pauses grow, up to a
- * deadline.
- */
-public final class Patience {
+/** Schedules retries, with growing pauses, until a deadline. */
+public final class RetryDeadline {
     private static final long FIRST_PAUSE_MILLIS = 100;
-    private static final long LONGEST_PAUSE_MILLIS = 1_000;
+    private static final long MAX_PAUSE_MILLIS = 1_000;
 
     private final long deadlineNanos;
-    private long pauseMillis = FIRST_PAUSE_MILLIS;
+    private final Backoff backoff = new Backoff(FIRST_PAUSE_MILLIS, MAX_PAUSE_MILLIS);
 
-    public Patience(long timeoutMillis) {
+    public RetryDeadline(long timeoutMillis) {
         this.deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
     }
 
     /**
-     * Pauses; returns whether another attempt is due.
+     * Sleeps until the next attempt; returns false at once if the deadline has passed.
      *
-     * @param what names the awaited event in the message of an interrupt
-     * @return false, at once, when the deadline is over
+     * @param what the awaited event, for the message of an interrupt
      * @throws ClientException.Interrupted if the thread was interrupted meanwhile
      */
     public boolean pause(String what) throws ClientException.Interrupted {
@@ -41,17 +37,17 @@ public final class Patience {
     }
 
     /**
-     * Returns when the next attempt is due, as {@link System#nanoTime}; empty when the deadline is
-     * over.
+     * Returns when the next attempt is due, as {@link System#nanoTime}; empty after the deadline.
      */
     public OptionalLong nextAttempt() {
         long now = System.nanoTime();
         long leftNanos = deadlineNanos - now;
-        if (leftNanos <= 0) {
-            return OptionalLong.empty();
-        }
-        long pauseNanos = Math.min(TimeUnit.MILLISECONDS.toNanos(pauseMillis), leftNanos);
-        pauseMillis = Math.min(pauseMillis * 2, LONGEST_PAUSE_MILLIS);
-        return OptionalLong.of(now + pauseNanos);
+        return leftNanos <= 0
+                ? OptionalLong.empty()
+                : OptionalLong.of(
+                        now
+                                + Math.min(
+                                        TimeUnit.MILLISECONDS.toNanos(backoff.nextMillis()),
+                                        leftNanos));
     }
 }

@@ -7,9 +7,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-class AbsencesTest {
+class UnreachableCacheTest {
     private long now;
-    private final Absences absences = new Absences(() -> now);
+    private final UnreachableCache absences = new UnreachableCache(() -> now);
 
     @ParameterizedTest
     @ValueSource(longs = {0, 1_000_000_000, Long.MAX_VALUE - 5})
@@ -18,7 +18,7 @@ class AbsencesTest {
         absences.add("a");
         assertTrue(absences.has("a"));
         assertFalse(absences.has("b"));
-        now += Absences.REMEMBERED_NANOS - 1;
+        now += UnreachableCache.REMEMBERED_NANOS - 1;
         assertTrue(absences.has("a"));
         now += 1;
         assertFalse(absences.has("a"));
@@ -27,9 +27,9 @@ class AbsencesTest {
     @Test
     void anotherFailureLengthensTheWhile() {
         absences.add("a");
-        now += Absences.REMEMBERED_NANOS - 1;
+        now += UnreachableCache.REMEMBERED_NANOS - 1;
         absences.add("a");
-        now += Absences.REMEMBERED_NANOS - 1;
+        now += UnreachableCache.REMEMBERED_NANOS - 1;
         assertTrue(absences.has("a"));
     }
 

@@ -1,9 +1,10 @@
 package io.sluice.spark.executor;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
+import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
@@ -18,15 +19,15 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Asks the driver for other places of map outputs, with a deadline. Spark's own deadline for
- * questions is longer than a reader should wait. Thread safe.
+ * Asks the driver for replicas of map outputs, with a shorter deadline than Spark's own. Thread
+ * safe.
  */
-final class DriverPlaces implements PlaceDirectory, AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(DriverPlaces.class);
+final class DriverReplicaLocator implements ReplicaLocator, AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(DriverReplicaLocator.class);
 
     private static final int THREADS = 4;
 
-    /** Most questions that wait for a thread; there is one for each task. */
+    /** Maximum number of queued requests; each task has at most one. */
     private static final int MAX_WAITING = 1024;
 
     private static final long IDLE_THREAD_SECONDS = 30;
@@ -43,10 +44,10 @@ final class DriverPlaces implements PlaceDirectory, AutoCloseable {
     private final ThreadPoolExecutor threads;
 
     /**
-     * @param outdated called with a shuffle of which Spark's tracker names other places by now
+     * @param outdated called with a shuffle whose map outputs have changed in Spark's tracker
      * @param timeoutMillis longest wait for an answer
      */
-    DriverPlaces(Driver driver, IntConsumer outdated, long timeoutMillis) {
+    DriverReplicaLocator(Driver driver, IntConsumer outdated, long timeoutMillis) {
         this.driver = driver;
         this.outdated = outdated;
         this.timeoutMillis = timeoutMillis;
@@ -57,36 +58,35 @@ final class DriverPlaces implements PlaceDirectory, AutoCloseable {
                         IDLE_THREAD_SECONDS,
                         TimeUnit.SECONDS,
                         new LinkedBlockingQueue<>(MAX_WAITING),
-                        work -> {
-                            Thread thread = new Thread(work, "sluice-places");
-                            thread.setDaemon(true);
-                            return thread;
-                        });
+                        DaemonThreads.named("sluice-replicas"));
         threads.allowCoreThreadTimeOut(true);
     }
 
     @Override
-    public List<Place> places(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
+    public List<TaskManagerAddress> locate(
+            long shuffleId, long[] mapAttemptIds, Set<String> avoided)
             throws ClientException.Interrupted {
-        String[] question = DriverMessages.places((int) shuffleId, mapAttemptIds, avoided);
-        String[] answer = (String[]) ask(question, "for other places of map outputs");
+        String[] question = DriverMessages.replicas((int) shuffleId, mapAttemptIds, avoided);
+        String[] answer = (String[]) ask(question, "for replicas of map outputs");
         if (answer == null) {
-            return Arrays.asList(new Place[mapAttemptIds.length]);
+            return ReplicaLocator.EMPTY.locate(shuffleId, mapAttemptIds, avoided);
         }
-        DriverMessages.PlacesAnswer known = DriverMessages.PlacesAnswer.read(answer);
-        if (known.isNews()) {
+        DriverMessages.ReplicasAnswer known = DriverMessages.ReplicasAnswer.read(answer);
+        if (known.isOutdated()) {
             outdated.accept((int) shuffleId);
         }
-        return known.places();
+        return known.replicas();
     }
 
-    /** Tells the driver that a task fails because map outputs can be read nowhere. */
-    void leave(String taskManagerId, int shuffleId, long[] attempts)
+    /** Reports map outputs that the task could not read from any TaskManager. */
+    void reportUnreadable(String taskManagerId, int shuffleId, long[] attempts)
             throws ClientException.Interrupted {
-        ask(DriverMessages.leave(taskManagerId, shuffleId, attempts), "to leave a TaskManager");
+        ask(
+                DriverMessages.unreadable(taskManagerId, shuffleId, attempts),
+                "to record unreadable map outputs");
     }
 
-    /** Returns the driver's answer; null without one. */
+    /** Returns the driver's answer, or null if there is none. */
     private Object ask(String[] question, String what) throws ClientException.Interrupted {
         Future<Object> answer = null;
         try {
@@ -98,9 +98,9 @@ final class DriverPlaces implements PlaceDirectory, AutoCloseable {
             throw new ClientException.Interrupted("interrupted while asking the driver " + what);
         } catch (TimeoutException e) {
             answer.cancel(true);
-            LOG.warn("The driver has not answered within {} ms: asked {}", timeoutMillis, what);
+            LOG.warn("The driver did not answer within {} ms: asked {}", timeoutMillis, what);
         } catch (ExecutionException | RejectedExecutionException e) {
-            LOG.warn("The driver could not be asked {}", what, e);
+            LOG.warn("Could not ask the driver {}", what, e);
         }
         return null;
     }

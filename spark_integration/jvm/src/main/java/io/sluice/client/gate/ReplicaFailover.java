@@ -1,7 +1,7 @@
 package io.sluice.client.gate;
 
 import io.sluice.client.connection.ConnectionSource;
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.TaskManagerAddress;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -13,34 +13,35 @@ import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Finds other TaskManagers for what a failed source of a gate has not delivered. */
-final class OtherPlaces {
-    private static final Logger LOG = LoggerFactory.getLogger(OtherPlaces.class);
+/** Finds other TaskManagers for the unread data of a failed source. */
+final class ReplicaFailover {
+    private static final Logger LOG = LoggerFactory.getLogger(ReplicaFailover.class);
 
     private final ConnectionSource connections;
     private final long shuffleId;
     private final int credit;
 
     /**
-     * @param connections gives the directory of places
-     * @param credit buffers that each new channel may have under way
+     * @param credit buffers in flight to each new channel
      */
-    OtherPlaces(ConnectionSource connections, long shuffleId, int credit) {
+    ReplicaFailover(ConnectionSource connections, long shuffleId, int credit) {
         this.connections = connections;
         this.shuffleId = shuffleId;
         this.credit = credit;
     }
 
     /**
-     * Finds other places of the data that a failure left unread; what is in no other place stays
-     * where it is, if the failure allows it.
+     * Returns channels for all unread data of a failed channel. Data without a replica stays at its
+     * TaskManager if the failure is transient.
      *
-     * @return channels with all that is unread; empty if the failure is not helped in this way
+     * @return empty if replicas cannot help
      */
-    List<InputChannel> of(InputChannel channel, SourceFailure failure) throws IOException {
+    List<InputChannel> failOver(InputChannel channel, SourceFailure failure) throws IOException {
         SourceProgress progress = channel.progress();
         SourceRetries retries = progress.retries();
-        if (!failure.mayBeElsewhere() || !retries.mayMove() || !retries.asksAfter(failure)) {
+        if (!failure.mayHaveReplica()
+                || !retries.mayTryAnother()
+                || !retries.looksForReplicasAfter(failure)) {
             return List.of();
         }
         List<SourceProgress> rest = progress.rest();
@@ -52,29 +53,29 @@ final class OtherPlaces {
             return List.of();
         }
         Set<String> avoided = retries.avoided(progress.source().taskManagerId());
-        List<PlaceDirectory.Place> places =
-                new ArrayList<>(connections.places().places(shuffleId, ids, avoided));
-        PlaceDirectory.Place told = failure.movedTo();
+        List<TaskManagerAddress> replicas =
+                new ArrayList<>(connections.replicas().locate(shuffleId, ids, avoided));
+        TaskManagerAddress movedTo = failure.movedTo();
         boolean allFail = failure.mapAttemptId() == null || failure.isUnreachable();
         boolean found = allFail;
         for (int i = 0; i < ids.length && !allFail; i++) {
             if (ids[i] == failure.mapAttemptId()) {
-                if (places.get(i) == null
-                        && told != null
-                        && !avoided.contains(told.taskManagerId())) {
-                    places.set(i, told);
+                if (replicas.get(i) == null
+                        && movedTo != null
+                        && !avoided.contains(movedTo.taskManagerId())) {
+                    replicas.set(i, movedTo);
                 }
-                found = places.get(i) != null;
+                found = replicas.get(i) != null;
             } else if (failure.isDamage()) {
-                places.set(i, null);
+                replicas.set(i, null);
             }
         }
-        if (!found || places.stream().allMatch(Objects::isNull)) {
+        if (!found || replicas.stream().allMatch(Objects::isNull)) {
             return List.of();
         }
         long now = System.nanoTime();
         long stayUntil = now;
-        if (allFail && places.contains(null)) {
+        if (allFail && replicas.contains(null)) {
             OptionalLong at = retries.nextAttempt(failure);
             if (at.isEmpty()) {
                 return List.of();
@@ -82,49 +83,49 @@ final class OtherPlaces {
             stayUntil = at.getAsLong();
         }
         if (failure.isUnreachable()) {
-            connections.absences().add(progress.source().taskManagerId());
+            connections.unreachable().add(progress.source().taskManagerId());
         }
-        return divide(rest, places, now, stayUntil);
+        return divide(rest, replicas, now, stayUntil);
     }
 
     /**
-     * Returns the channels with which reading begins. What another gate has found out of reach just
-     * before is read in other places at once, as far as there are some.
+     * Returns the first channels of a source. If another gate found its TaskManager unreachable
+     * recently, replicas are read from the start.
      */
     List<InputChannel> first(SourceProgress progress, long now) throws IOException {
         Source source = progress.source();
         String taskManagerId = source.taskManagerId();
-        if (!connections.absences().has(taskManagerId)) {
+        if (!connections.unreachable().has(taskManagerId)) {
             return List.of(new InputChannel(progress, credit, now));
         }
-        List<PlaceDirectory.Place> places =
+        List<TaskManagerAddress> replicas =
                 connections
-                        .places()
-                        .places(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId));
-        if (places.stream().allMatch(Objects::isNull)) {
-            connections.absences().remove(taskManagerId);
+                        .replicas()
+                        .locate(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId));
+        if (replicas.stream().allMatch(Objects::isNull)) {
+            connections.unreachable().remove(taskManagerId);
             return List.of(new InputChannel(progress, credit, now));
         }
-        return divide(List.of(progress), places, now, now);
+        return divide(List.of(progress), replicas, now, now);
     }
 
     /**
-     * Divides parts of a source by place.
+     * Divides parts of a source by TaskManager.
      *
-     * @param places for each map output of the parts; null stays where it is
-     * @param now when to request what goes elsewhere
-     * @param stayUntil when to request what stays
+     * @param replicas one for each map output of the parts; null keeps its TaskManager
+     * @param now when to request replicas
+     * @param stayUntil when to request what keeps its TaskManager
      */
     private List<InputChannel> divide(
             List<SourceProgress> parts,
-            List<PlaceDirectory.Place> places,
+            List<TaskManagerAddress> replicas,
             long now,
             long stayUntil) {
         List<InputChannel> divided = new ArrayList<>();
         int next = 0;
         for (SourceProgress part : parts) {
             int count = part.source().mapAttemptIds().length;
-            for (SourceProgress one : part.at(places.subList(next, next + count))) {
+            for (SourceProgress one : part.at(replicas.subList(next, next + count))) {
                 boolean stays = one.retries() == part.retries();
                 divided.add(new InputChannel(one, credit, stays ? stayUntil : now));
             }
@@ -132,13 +133,13 @@ final class OtherPlaces {
         }
         connections.failedOver();
         LOG.info(
-                "{} of {} map outputs that TaskManager {} had are read at {} from now on",
-                places.stream().filter(Objects::nonNull).count(),
-                places.size(),
+                "{} of {} map outputs of TaskManager {} are now read from replicas at {}",
+                replicas.stream().filter(Objects::nonNull).count(),
+                replicas.size(),
                 parts.get(0).source().taskManagerId(),
-                places.stream()
+                replicas.stream()
                         .filter(Objects::nonNull)
-                        .map(place -> place.taskManagerId())
+                        .map(TaskManagerAddress::taskManagerId)
                         .distinct()
                         .collect(Collectors.joining(", ")));
         return divided;

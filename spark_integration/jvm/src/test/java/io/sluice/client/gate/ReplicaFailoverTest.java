@@ -5,7 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.sluice.client.failover.PlaceDirectory;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.support.MockDaemon;
 import io.sluice.client.support.ShuffleTestCase;
 import io.sluice.client.support.TestConnections;
@@ -34,7 +35,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * channels of all of them.
  */
 @Timeout(60)
-class OtherPlacesTest extends ShuffleTestCase {
+class ReplicaFailoverTest extends ShuffleTestCase {
     private static final String A = "tm-a";
     private static final String B = "tm-b";
     private static final String C = "tm-c";
@@ -47,18 +48,18 @@ class OtherPlacesTest extends ShuffleTestCase {
     /** What was avoided in each question. */
     private final List<Set<String>> questions = new ArrayList<>();
 
-    private final PlaceDirectory directory =
+    private final ReplicaLocator directory =
             (shuffleId, ids, avoided) -> {
                 assertEquals(1, shuffleId);
                 questions.add(new TreeSet<>(avoided));
                 return Arrays.stream(ids).mapToObj(id -> place(id, avoided)).toList();
             };
 
-    private PlaceDirectory.Place place(long id, Set<String> avoided) {
+    private TaskManagerAddress place(long id, Set<String> avoided) {
         return known.getOrDefault(id, List.of()).stream()
                 .filter(taskManager -> !avoided.contains(taskManager))
                 .findFirst()
-                .map(taskManager -> new PlaceDirectory.Place(taskManager, "127.0.0.1", 1))
+                .map(taskManager -> new TaskManagerAddress(taskManager, "127.0.0.1", 1))
                 .orElse(null);
     }
 
@@ -386,10 +387,10 @@ class OtherPlacesTest extends ShuffleTestCase {
     @Test
     void aPlaceIsReadFromAnAnswer() {
         assertEquals(
-                new PlaceDirectory.Place("tm", "::1", 7337),
-                PlaceDirectory.Place.parse("tm [::1]:7337"));
+                new TaskManagerAddress("tm", "::1", 7337),
+                TaskManagerAddress.parse("tm [::1]:7337"));
         for (String text : List.of("", "tm", " host:1", "tm host", "tm host:0", "tm unix:/a")) {
-            assertNull(PlaceDirectory.Place.parse(text), text);
+            assertNull(TaskManagerAddress.parse(text), text);
         }
     }
 }

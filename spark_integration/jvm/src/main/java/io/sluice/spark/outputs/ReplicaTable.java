@@ -9,37 +9,34 @@ import java.util.Map;
 import java.util.function.IntUnaryOperator;
 
 /**
- * The driver's directory of map outputs at other TaskManagers than those they were written to:
- * copies, and outputs that have moved. Knows neither Spark nor the network. Thread safe.
- *
- * <p>It is bounded by what Spark has registered: shuffles that are unknown have no places, and a
- * shuffle has places for a few attempts of each map task, the newest.
+ * Records which TaskManagers have replicas of map outputs: copies, and outputs that have moved.
+ * Thread safe. Bounded: only shuffles that Spark knows, and the newest attempts of each map task.
  */
-final class Places {
+final class ReplicaTable {
     private static final int ATTEMPTS_OF_A_MAP = 4;
-    private static final int LEAST_ATTEMPTS = 1024;
+    private static final int MIN_ATTEMPTS = 1024;
 
-    /** One list for all map outputs at the same TaskManagers, of which there are few. */
+    /** One list for all map outputs at the same TaskManagers. */
     private final Map<List<String>, List<String>> shared = new HashMap<>();
 
     private final IntUnaryOperator mapTasks;
     private final Map<Integer, Map<Long, List<String>>> shuffles = new HashMap<>();
 
     /**
-     * @param mapTasks returns the number of map tasks of a shuffle, negative if it is unknown
+     * @param mapTasks returns the number of map tasks of a shuffle; negative if unknown
      */
-    Places(IntUnaryOperator mapTasks) {
+    ReplicaTable(IntUnaryOperator mapTasks) {
         this.mapTasks = mapTasks;
     }
 
-    /** Adds a TaskManager that has these map outputs. */
+    /** Records that a TaskManager has these map outputs. */
     synchronized void add(int shuffleId, Iterable<Long> attempts, String taskManagerId) {
         int tasks = mapTasks.applyAsInt(shuffleId);
         if (tasks < 0) {
             shuffles.remove(shuffleId);
             return;
         }
-        long most = Math.max(LEAST_ATTEMPTS, (long) ATTEMPTS_OF_A_MAP * tasks);
+        long most = Math.max(MIN_ATTEMPTS, (long) ATTEMPTS_OF_A_MAP * tasks);
         Map<Long, List<String>> places =
                 shuffles.computeIfAbsent(shuffleId, id -> new LinkedHashMap<>());
         for (long attempt : attempts) {
@@ -55,7 +52,7 @@ final class Places {
         }
     }
 
-    /** Removes a TaskManager that has these map outputs no longer. */
+    /** Records that a TaskManager no longer has these map outputs. */
     synchronized void remove(int shuffleId, Iterable<Long> attempts, String taskManagerId) {
         Map<Long, List<String>> places = shuffles.getOrDefault(shuffleId, new HashMap<>());
         for (long attempt : attempts) {
@@ -72,7 +69,7 @@ final class Places {
         }
     }
 
-    /** Removes all places of these map outputs. */
+    /** Removes all replicas of these map outputs. */
     synchronized void forget(int shuffleId, Collection<Long> attempts) {
         Map<Long, List<String>> places = shuffles.getOrDefault(shuffleId, new HashMap<>());
         attempts.forEach(places::remove);
@@ -82,12 +79,12 @@ final class Places {
         return shared.computeIfAbsent(List.copyOf(taskManagerIds), ids -> ids);
     }
 
-    /** Returns the TaskManagers that have a map output, the first known first. */
+    /** Returns the TaskManagers that have a map output, oldest first. */
     synchronized List<String> of(int shuffleId, long attempt) {
         return shuffles.getOrDefault(shuffleId, Map.of()).getOrDefault(attempt, List.of());
     }
 
-    /** Forgets a shuffle that was released. */
+    /** Removes a released shuffle. */
     synchronized void released(int shuffleId) {
         shuffles.remove(shuffleId);
         if (shuffles.isEmpty()) {
@@ -95,7 +92,7 @@ final class Places {
         }
     }
 
-    /** Returns the number of map outputs with places. */
+    /** Returns the number of map outputs with replicas. */
     synchronized int size() {
         return shuffles.values().stream().mapToInt(Map::size).sum();
     }
