@@ -41,7 +41,7 @@ import scala.Option;
 public final class SluicePlugin implements SparkPlugin {
     private static final Logger LOG = LoggerFactory.getLogger(SluicePlugin.class);
 
-    /** Tells executors that Sluice is off and cannot be turned on. */
+    /** The key that tells executors that no session can turn Sluice on. */
     private static final String INACTIVE = "inactive";
 
     private static final String INACTIVE_SETTING =

@@ -62,7 +62,7 @@ public final class PipelinedPartition implements AutoCloseable {
     private long sentBytes;
     private boolean finishSent;
 
-    /** Bytes under way to one subpartition. */
+    /** Bytes for one subpartition. */
     private static final class Buffer {
         final byte[] bytes;
         int subpartition;

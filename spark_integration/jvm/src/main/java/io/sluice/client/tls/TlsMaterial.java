@@ -119,11 +119,11 @@ final class TlsMaterial {
                             store.setCertificateEntry("ca" + store.size(), each);
                         }
                     }
-                    boolean trustsNobody = true;
+                    boolean isEmpty = true;
                     for (String alias : Collections.list(store.aliases())) {
-                        trustsNobody = trustsNobody && !store.isCertificateEntry(alias);
+                        isEmpty = isEmpty && !store.isCertificateEntry(alias);
                     }
-                    if (trustsNobody) {
+                    if (isEmpty) {
                         throw new IOException(
                                 "it has no trusted certificate; add the authority's with keytool"
                                         + " -importcert, or set "

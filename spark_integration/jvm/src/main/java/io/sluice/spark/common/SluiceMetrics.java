@@ -22,10 +22,7 @@ public final class SluiceMetrics {
                     "bytesWritten",
                     "bytes of committed map outputs as stored, block headers included");
     public final LongAdder rawBytesWritten =
-            counter(
-                    "rawBytesWritten",
-                    "the same before compression, where Sluice's own writer made them; Spark's"
-                            + " writers do not tell");
+            counter("rawBytesWritten", "the same before compression, of Sluice's own writer only");
     public final LongAdder writerSpills =
             counter(
                     "writerSpills",
@@ -33,55 +30,46 @@ public final class SluiceMetrics {
                             + " memory");
     public final LongAdder mapOutputsCommitted =
             counter("mapOutputsCommitted", "map outputs committed");
-    public final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs given up");
+    public final LongAdder mapOutputsAborted = counter("mapOutputsAborted", "map outputs aborted");
     public final LongAdder writerCreditWaitNanos =
-            counter(
-                    "writerCreditWaitNanos",
-                    "time map tasks waited for credit to send, in nanoseconds");
+            counter("writerCreditWaitNanos", "time map tasks waited for credit, in nanoseconds");
     public final LongAdder regionAreaBytes =
             counter(
                     "regionAreaBytes",
-                    "bytes of regions that the TaskManager took from memory shared with it; the"
-                            + " others went over a socket");
+                    "bytes of regions sent through memory shared with the TaskManager, not a"
+                            + " socket");
     public final LongAdder localBytesRead =
             counter("localBytesRead", "stored bytes read from the executor's own TaskManager");
     public final LongAdder remoteBytesRead =
             counter("remoteBytesRead", "stored bytes read from other TaskManagers");
     public final LongAdder rawBytesRead =
-            counter(
-                    "rawBytesRead",
-                    "bytes given to deserializers: what was read, after decompression");
+            counter("rawBytesRead", "bytes read by deserializers, after decompression");
     public final LongAdder streamsRead =
-            counter("streamsRead", "streams read; a partition of a map output is one or several");
+            counter("streamsRead", "streams read; a partition of a map output has one or several");
     public final LongAdder readerWaitNanos =
-            counter(
-                    "readerWaitNanos",
-                    "time reduce tasks waited for data that their credit had asked for, in"
-                            + " nanoseconds");
+            counter("readerWaitNanos", "time reduce tasks waited for data, in nanoseconds");
     public final LongAdder refetches =
-            counter("refetches", "map outputs asked for once more after they came damaged");
+            counter("refetches", "map outputs requested a second time because they were damaged");
     public final LongAdder reconnects =
             counter(
                     "reconnects",
-                    "connections made anew in the middle of a task after a TaskManager went away");
+                    "connections replaced during a task because a TaskManager was lost");
     public final LongAdder sourceFailovers =
             counter(
                     "sourceFailovers",
-                    "times a reader turned to other TaskManagers for what was left of one that"
-                            + " failed");
+                    "times a reader switched from a failed TaskManager to replicas");
     public final LongAdder mapOutputsRelocated =
             counter(
                     "mapOutputsRelocated",
-                    "map outputs whose place in Spark's tracker the driver has changed");
+                    "map outputs whose location in Spark's tracker the driver has changed");
     public final LongAdder fetchFailures =
-            counter("fetchFailures", "fetch failures given to Spark");
+            counter("fetchFailures", "fetch failures reported to Spark");
     public final LongAdder endpointFailovers =
             counter(
                     "endpointFailovers",
-                    "connections made to another TaskManager because the first choice did not"
-                            + " answer");
+                    "connections to another TaskManager because the first choice did not answer");
     public final LongAdder fallbackShuffles =
-            counter("fallbackShuffles", "shuffles that use Spark's own way");
+            counter("fallbackShuffles", "shuffles that use Spark's own shuffle");
     public final LongAdder fallbackDisabled =
             counter("fallbackDisabled", "of these, by the policy `disabled`");
     public final LongAdder fallbackUnsupported =
@@ -94,15 +82,15 @@ public final class SluiceMetrics {
     public final LongAdder pipelinedPartitionsWritten =
             counter(
                     "pipelinedPartitionsWritten",
-                    "outputs of map tasks of pipelined shuffles, written to their end");
+                    "pipelined outputs of map tasks written completely");
     public final LongAdder pipelinedBytesWritten =
             counter(
                     "pipelinedBytesWritten",
-                    "bytes of records written to pipelined shuffles, 4 bytes a record included");
+                    "bytes of records written to pipelined shuffles, with 4 bytes for each length");
     public final LongAdder pipelinedBytesRead =
             counter(
                     "pipelinedBytesRead",
-                    "bytes of records read from pipelined shuffles, 4 bytes a record included");
+                    "bytes of records read from pipelined shuffles, with 4 bytes for each length");
 
     public SluiceMetrics() {}
 

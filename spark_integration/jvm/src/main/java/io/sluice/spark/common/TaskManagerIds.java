@@ -43,12 +43,12 @@ public final class TaskManagerIds {
     }
 
     public static BlockManagerId location(
-            TaskManagerAddress place, String preferredHost, long attempt) {
-        Hosts hosts = Hosts.of(place, preferredHost, attempt);
+            TaskManagerAddress address, String preferredHost, long attempt) {
+        Hosts hosts = Hosts.of(address, preferredHost, attempt);
         return BlockManagerId.apply(
-                PREFIX + place.taskManagerId(),
+                PREFIX + address.taskManagerId(),
                 hosts.host(),
-                place.port(),
+                address.port(),
                 Option.apply(hosts.topology()));
     }
 
@@ -60,14 +60,15 @@ public final class TaskManagerIds {
      *     TaskManager's host is {@code host}
      */
     record Hosts(String host, String topology) {
-        static Hosts of(TaskManagerAddress place, String preferredHost, long attempt) {
+        static Hosts of(TaskManagerAddress address, String preferredHost, long attempt) {
             if (preferredHost == null) {
-                String id = place.taskManagerId().replaceAll("[^A-Za-z0-9.-]", "-");
+                String id = address.taskManagerId().replaceAll("[^A-Za-z0-9.-]", "-");
                 return new Hosts(
-                        PREFIX + id + NO_HOST, place.host() + PART + Math.floorMod(attempt, PARTS));
+                        PREFIX + id + NO_HOST,
+                        address.host() + PART + Math.floorMod(attempt, PARTS));
             }
             return new Hosts(
-                    preferredHost, preferredHost.equals(place.host()) ? null : place.host());
+                    preferredHost, preferredHost.equals(address.host()) ? null : address.host());
         }
 
         static Hosts of(BlockManagerId location) {

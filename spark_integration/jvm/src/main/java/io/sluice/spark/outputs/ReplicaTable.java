@@ -36,27 +36,27 @@ final class ReplicaTable {
             shuffles.remove(shuffleId);
             return;
         }
-        long most = Math.max(MIN_ATTEMPTS, (long) ATTEMPTS_OF_A_MAP * tasks);
-        Map<Long, List<String>> places =
+        long limit = Math.max(MIN_ATTEMPTS, (long) ATTEMPTS_OF_A_MAP * tasks);
+        Map<Long, List<String>> replicas =
                 shuffles.computeIfAbsent(shuffleId, id -> new LinkedHashMap<>());
         for (long attempt : attempts) {
-            List<String> before = places.getOrDefault(attempt, List.of());
+            List<String> before = replicas.getOrDefault(attempt, List.of());
             if (!before.contains(taskManagerId)) {
                 List<String> all = new ArrayList<>(before);
                 all.add(taskManagerId);
-                places.put(attempt, shared(all));
+                replicas.put(attempt, shared(all));
             }
         }
-        while (places.size() > most) {
-            places.remove(places.keySet().iterator().next());
+        while (replicas.size() > limit) {
+            replicas.remove(replicas.keySet().iterator().next());
         }
     }
 
     /** Records that a TaskManager no longer has these map outputs. */
     synchronized void remove(int shuffleId, Iterable<Long> attempts, String taskManagerId) {
-        Map<Long, List<String>> places = shuffles.getOrDefault(shuffleId, new HashMap<>());
+        Map<Long, List<String>> replicas = shuffles.getOrDefault(shuffleId, new HashMap<>());
         for (long attempt : attempts) {
-            places.computeIfPresent(
+            replicas.computeIfPresent(
                     attempt,
                     (id, before) -> {
                         List<String> rest = new ArrayList<>(before);
@@ -64,15 +64,15 @@ final class ReplicaTable {
                         return rest.isEmpty() ? null : shared(rest);
                     });
         }
-        if (places.isEmpty()) {
+        if (replicas.isEmpty()) {
             shuffles.remove(shuffleId);
         }
     }
 
     /** Removes all replicas of these map outputs. */
     synchronized void forget(int shuffleId, Collection<Long> attempts) {
-        Map<Long, List<String>> places = shuffles.getOrDefault(shuffleId, new HashMap<>());
-        attempts.forEach(places::remove);
+        Map<Long, List<String>> replicas = shuffles.getOrDefault(shuffleId, new HashMap<>());
+        attempts.forEach(replicas::remove);
     }
 
     private List<String> shared(List<String> taskManagerIds) {

@@ -7,7 +7,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
-/** Spark's map output tracker, as far as {@link OutputRegistry} needs it. */
+/** The part of Spark's map output tracker that {@link OutputRegistry} needs. */
 interface Tracker {
     /** Returns the number of map tasks of a shuffle; negative if it is unknown. */
     int mapTasks(int shuffleId);

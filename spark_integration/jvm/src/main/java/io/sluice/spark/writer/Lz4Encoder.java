@@ -73,9 +73,9 @@ final class Lz4Encoder extends StreamEncoder {
 
     private void writeBlock() throws IOException {
         int most = compressor.maxCompressedLength(filled);
-        int place = output.reserve(HEADER_BYTES + most);
-        if (place >= 0) {
-            output.advance(putBlock(output.region(), place, most));
+        int position = output.reserve(HEADER_BYTES + most);
+        if (position >= 0) {
+            output.advance(putBlock(output.region(), position, most));
         } else {
             // Larger than a block of the region: goes through a buffer and is split.
             if (compressed == null) {
