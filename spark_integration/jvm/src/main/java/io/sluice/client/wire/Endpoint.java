@@ -23,7 +23,8 @@ public record Endpoint(String path, String host, int port) {
     private static final int MAX_PORT = 65535;
 
     /** Without brackets, an IPv6 address would look like a host with two ports. */
-    private static final Pattern HOST_PORT = Pattern.compile("(?:\\[(.+)\\]|([^:]+)):([0-9]{1,9})");
+    private static final Pattern HOST_PORT =
+            Pattern.compile("(?:\\[(.+)\\]|([^:\\[\\]]+)):([0-9]{1,9})");
 
     public static Endpoint tcp(String host, int port) {
         return new Endpoint(null, host, port);
