@@ -199,10 +199,12 @@ charts: setup ## results of benchmarks into benchmarks/reference, and their char
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: settings, errors, troubleshooting, metrics, packages, man page
+docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, man page
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
+	$(BIN)/python -m tools.docs.jvm_messages
+	$(BIN)/python -m tools.docs.wire_tables
 	$(BIN)/python -m tools.docs.troubleshooting_page
 	$(BIN)/python -m tools.docs.metrics_page
 	$(BIN)/python -m tools.docs.packages_page

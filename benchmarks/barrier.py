@@ -26,7 +26,7 @@ from benchmarks.isolation import HOSTS, open_gate
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CheckpointBarrier, decode_event, encode_event
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,

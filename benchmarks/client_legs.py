@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from benchmarks.line_process import LineProcess, line_process
 from benchmarks.wire_clients import driver
-from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
+from sluice.protocol.schema import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.partition.blocks import BlockCodec

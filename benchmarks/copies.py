@@ -26,9 +26,13 @@ from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import Client, driver
 from sluice.cli.http_client import DRAIN_HEADER
-from sluice.protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsMoved
-from sluice.protocol.limits import FEATURE_COPIES
-from sluice.protocol.messages import ReleaseShuffle, ShuffleReleased
+from sluice.protocol.schema import (
+    KnownTaskManager,
+    MoveNoted,
+    OutputsMoved,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
@@ -51,9 +55,7 @@ class Pair:
 
     async def connect(self) -> ShuffleClient:
         """Connect, and make the two known to each other."""
-        self.drivers = [
-            await driver(address, "bench", features=FEATURE_COPIES) for address in self.sockets
-        ]
+        self.drivers = [await driver(address, "bench") for address in self.sockets]
         for number, one in enumerate(self.drivers):
             other = self.drivers[1 - number].ack
             one.send(KnownTaskManager(other.taskmanager_id, other.advertised_host, other.data_port))

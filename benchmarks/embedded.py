@@ -41,7 +41,7 @@ from benchmarks.line_process import (
 from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice import BytesSerializer, PartitionLocation, TaskManager
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient

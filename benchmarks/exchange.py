@@ -35,7 +35,7 @@ from crc32c import crc32c
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES, read_bare, serve_bare
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange

@@ -29,10 +29,9 @@ from benchmarks.wire_clients import (
     read_gate,
     write_map_output,
 )
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_PRODUCER,
@@ -46,6 +45,7 @@ from sluice.protocol.messages import (
     ReleaseApplication,
     ReleaseShuffle,
     ShuffleReleased,
+    encode,
 )
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.client_gate import ClientGate

@@ -27,7 +27,7 @@ from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.tls import make_certificates
 from sluice import PartitionLocation, TaskManager
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 

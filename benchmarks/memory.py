@@ -24,7 +24,8 @@ from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import Client, consumer, producer
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     DATA,
     AddCredit,
     BeginRegion,
@@ -40,7 +41,6 @@ from sluice.protocol.messages import (
     PartitionFinished,
     RegionData,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.config.sections import StorageConfig
 from sluice.transport.address import Address
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import decode_control, encode
+from sluice.protocol import schema as m
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from sluice.protocol.identity import (
@@ -32,6 +31,7 @@ from sluice.protocol.limits import (
     RECEIVE_TAIL_BYTES,
     VERSION,
 )
+from sluice.protocol.schema import decode_control, encode
 from sluice.shuffle.memory import MemorySegment, NetworkBufferPool
 
 FRAMES: Final = 64
@@ -192,7 +192,7 @@ def measure_pools(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, 
 def measure_handshake(rounds: int = 100, count: int = 20) -> Iterable[tuple[str, float]]:
     """Measure handshakes, both sides together and without sockets; rows as :func:`measure`."""
     hello = m.Hello(MAGIC, VERSION, VERSION, m.ROLE_CONSUMER, "application", b"", 0, 0, 0, "task")
-    offer = m.HelloAck(VERSION, "taskmanager", 32768, m.FLOW_CREDIT, 0, "host", 7337)
+    offer = m.HelloAck(VERSION, "taskmanager", 32768, m.FLOW_CREDIT, 0, "host", 7337, "instance")
     secret = bytes(SECRET_BYTES)
     rules = Admission(ClusterSecrets([secret]), anonymous=True, knows_application=lambda _: False)
     task = SubmitToken.make(secret).application(bytes(SALT_BYTES)).for_tasks()

@@ -42,7 +42,7 @@ from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import driver
-from sluice.protocol.messages import DATA, ReleaseShuffle, ShuffleReleased
+from sluice.protocol.schema import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.blocks import BlockCodec

@@ -34,7 +34,7 @@ from benchmarks.cluster import REPOSITORY
 from benchmarks.processes import ManagedProcess
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.wire_clients import consumer, driver, producer, read_gate, write_map_output
-from sluice.protocol.messages import ReleaseShuffle, ShuffleReleased
+from sluice.protocol.schema import ReleaseShuffle, ShuffleReleased
 from sluice.transport.address import Address
 
 MIB: Final = 1024 * 1024

@@ -32,7 +32,7 @@ from benchmarks.simulation import (
     simulate,
 )
 from benchmarks.wire_clients import consumer, open_gate, producer, write_map_output
-from sluice.protocol.messages import DATA, ROLE_PEER, BufferResponse, Message
+from sluice.protocol.schema import DATA, ROLE_PEER, BufferResponse, Message
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport import connector, listener
 from sluice.transport.connection import Connection

@@ -4,7 +4,7 @@ The workload is even: every host runs as many map and reduce tasks, and every bl
 size. So one host is like all others, and receives as much from its peers as it sends to them.
 The *watched* host is played channel by channel: its gates, buffers and credits, and at the other
 end of each channel a sender that has everything at hand. Messages are encoded by
-``sluice.protocol.codec`` and credit is counted by ``sluice.protocol.credit``; the rules for
+``sluice.protocol.schema`` and credit is counted by ``sluice.protocol.credit``; the rules for
 floating buffers are those of ``sluice.shuffle.gate.buffer_manager``, for numbers of buffers instead
 of memory.
 
@@ -20,16 +20,16 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sluice.protocol.codec import encode
 from sluice.protocol.credit import ReceiverCredit, SenderCredit
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     EVENT,
     AddCredit,
     BufferResponse,
     Message,
     PartitionRequest,
+    encode,
 )
 
 if TYPE_CHECKING:

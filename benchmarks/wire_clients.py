@@ -6,18 +6,15 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from sluice.protocol.copy_messages import ReplicatePartition
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import (
-    FEATURE_COPIES,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
     MAGIC,
     MAX_EVENT_BYTES,
     VERSION,
 )
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     DATA,
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -38,8 +35,8 @@ from sluice.protocol.messages import (
     OpenPartition,
     PartitionFinished,
     RegionData,
+    ReplicatePartition,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
 from sluice.transport.connection import Connection, ConnectionHandler
@@ -47,9 +44,6 @@ from sluice.transport.connector import connect
 
 SEGMENT_SIZE_BYTES = 32 * 1024
 DEADLINE_SECONDS = 30
-
-FEATURES_OF_CLIENTS = FEATURE_RESUMABLE_OUTPUTS | FEATURE_REGION_AREAS | FEATURE_COPIES
-"""Features with messages of their own, which these clients may send."""
 
 
 class Client:
@@ -71,7 +65,7 @@ class Client:
         role: int,
         application_id: str = "app",
         config: TransportConfig | None = None,
-        features: int = 0,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
@@ -82,9 +76,9 @@ class Client:
             role,
             application_id,
             b"",
-            0,
+            segment_size_bytes,
             FLOW_CREDIT,
-            FEATURES_OF_CLIENTS | features,
+            0,
             "test client",
         )
 
@@ -189,20 +183,22 @@ async def producer(
 
 
 async def consumer(
-    address: Address, application_id: str = "app", config: TransportConfig | None = None
+    address: Address,
+    application_id: str = "app",
+    config: TransportConfig | None = None,
+    segment_size_bytes: int = SEGMENT_SIZE_BYTES,
 ) -> Client:
-    """Connect as a consumer."""
-    return await Client.connect(address, ROLE_CONSUMER, application_id, config)
+    """Connect as a consumer with segments."""
+    return await Client.connect(address, ROLE_CONSUMER, application_id, config, segment_size_bytes)
 
 
 async def driver(
     address: Address,
     application_id: str = "app",
     config: TransportConfig | None = None,
-    features: int = 0,
 ) -> Client:
     """Connect as a driver."""
-    return await Client.connect(address, ROLE_DRIVER, application_id, config, features)
+    return await Client.connect(address, ROLE_DRIVER, application_id, config)
 
 
 async def write_region(
@@ -309,7 +305,7 @@ class Gate:
         self.backlogs: list[list[int]] = [[] for _ in range(channels)]
         self.failures: dict[int, RemoteError] = {}
         self.order: list[int] = []
-        """Index of the channel of each data buffer, as they came."""
+        """Index of the channel of each message with data, as they came."""
         self.open = channels
         self.number = number
         self._client = client
@@ -326,7 +322,7 @@ class Gate:
             await self.read_one(raise_failures=raise_failures)
 
     async def read_one(self, *, give_credit: int = 1, raise_failures: bool = True) -> bool:
-        """Take one message; return whether it was a data buffer."""
+        """Take one message; return whether it was data."""
         message, payload = await self._client.receive()
         if type(message) is ErrorResponse:
             error = RemoteError(message)
@@ -347,15 +343,17 @@ class Gate:
                 raise AssertionError(f"totals: {totals}")
             self.open -= 1
             return False
-        self._credit[index] -= 1
+        # Several buffers may come in one message; each costs a credit.
+        count = -(-len(payload) // self._client.connection.max_payload_bytes)
+        self._credit[index] -= count
         if self._credit[index] < 0:
             raise AssertionError("data without credit")
         self.content[index] += payload
-        self.buffers[index] += 1
+        self.buffers[index] += count
         self.backlogs[index].append(message.backlog)
         self.order.append(index)
         if give_credit:
-            self.add_credit(index, give_credit)
+            self.add_credit(index, give_credit * count)
         return True
 
     def add_credit(self, index: int, credit: int) -> None:

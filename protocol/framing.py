@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NoReturn, Protocol, TypeAlias
 
-from .codec import CARRIES_PAYLOAD, decode_control
 from .control_memory import ControlAccount  # noqa: TC001 - a type of compiled attributes
 from .errors import FrameTooLarge, MalformedMessage
 from .limits import (
@@ -36,7 +35,16 @@ from .limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
-from .messages import DATA, BufferResponse, ChecksummedBuffer, Message, PipelinedData, TaskEvent
+from .schema import (
+    CARRIES_PAYLOAD,
+    DATA,
+    BufferResponse,
+    ChecksummedBuffer,
+    Message,
+    PipelinedData,
+    TaskEvent,
+    decode_control,
+)
 
 _unpack_prefix = Struct(">II").unpack_from
 

@@ -21,8 +21,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from . import messages as m
-from .codec import encode
+from msgspec.structs import replace
+
+from . import schema as m
 from .errors import (
     AuthenticationFailed,
     AuthenticationRequired,
@@ -42,13 +43,13 @@ from .identity import (
     is_scoped,
 )
 from .limits import (
-    FEATURE_INSTANCES,
     MAGIC,
     MAX_NAME_CHARACTERS,
     NONCE_BYTES,
     PREFIX_BYTES,
     VERSION,
 )
+from .schema import encode
 from .states import ROLES, State
 
 _CONNECTS: Final = b"sluice proof of the side that connects"
@@ -113,7 +114,7 @@ class ConnectingHandshake:
         if credential is None:
             self.hello = hello
         else:
-            self.hello = hello._replace(token=nonce + credential.claim.pack())
+            self.hello = replace(hello, token=nonce + credential.claim.pack())
             self._said.append(self.hello)
 
     def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
@@ -350,10 +351,9 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             limit=offer.segment_size_bytes,
             remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",
         )
-    features = hello.features & offer.features
-    return offer._replace(
-        features=features,
-        instance_id=offer.instance_id if features & FEATURE_INSTANCES else "",
+    return replace(
+        offer,
+        features=hello.features & offer.features,
         # Clients are always served by credit, also if they ask for watermark mode.
         flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
     )

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from .errors import ErrorCode, MalformedMessage, SluiceError
 from .limits import MAX_SUBJECT_BYTES, MAX_U64
-from .messages import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from .schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 
 SECRET_BYTES: Final = 32
 SALT_BYTES: Final = 16

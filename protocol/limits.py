@@ -56,53 +56,12 @@ MAX_SUBJECT_BYTES: Final = 512
 NONCE_BYTES: Final = 32
 """Length of a nonce and of a proof in a handshake: that of an HMAC-SHA-256."""
 
-FEATURE_LARGE_PAYLOADS: Final = 1
-"""Feature bit: payloads above the segment size on client legs, which use no segments."""
+PEERS_ENCRYPTED: Final = 1 << 4
+"""The only bit in the features of Hello and HelloAck: the TaskManager speaks TLS with all others.
 
-FEATURE_BUFFER_GROUPS: Final = 2
-"""Feature bit: a frame of a peer leg may have several buffers of one channel, each for a credit."""
-
-FEATURE_RESUMABLE_OUTPUTS: Final = 4
-"""Feature bit: a map output goes on from its secured regions on another connection."""
-
-FEATURE_REGION_AREAS: Final = 8
-"""Feature bit: a producer on the same host may put regions into memory shared by both sides."""
-
-FEATURE_ENCRYPTED_PEERS: Final = 16
-"""Feature bit: the TaskManager speaks TLS with all others."""
-
-FEATURE_BUFFER_CHECKSUMS: Final = 32
-"""Feature bit: buffers and events of pipelined partitions have a checksum on the peer leg."""
-
-FEATURE_LOST_OUTPUTS: Final = 64
-"""Feature bit: a driver is told of map outputs that were lost with a storage directory."""
-
-FEATURE_COPIES: Final = 128
-"""Feature bit: map outputs have copies, and move to other TaskManagers."""
-
-FEATURE_BOUNDED_RELEASES: Final = 256
-"""Feature bit: a release of a shuffle may have an upper bound of map attempts."""
-
-FEATURE_CHECKED_OUTPUTS: Final = 512
-"""Feature bit: a driver may ask which map outputs are missing; needs FEATURE_LOST_OUTPUTS."""
-
-FEATURE_INSTANCES: Final = 1024
-"""Feature bit: HelloAck has the instance id of the TaskManager, which is new at each start."""
-
-FEATURES: Final[dict[str, int]] = {
-    "large_payloads": FEATURE_LARGE_PAYLOADS,
-    "buffer_groups": FEATURE_BUFFER_GROUPS,
-    "resumable_outputs": FEATURE_RESUMABLE_OUTPUTS,
-    "region_areas": FEATURE_REGION_AREAS,
-    "buffer_checksums": FEATURE_BUFFER_CHECKSUMS,
-    "lost_outputs": FEATURE_LOST_OUTPUTS,
-    "copies": FEATURE_COPIES,
-    "bounded_releases": FEATURE_BOUNDED_RELEASES,
-    "checked_outputs": FEATURE_CHECKED_OUTPUTS,
-    "instances": FEATURE_INSTANCES,
-}
-"""Features by name that a TaskManager may do without. TLS between TaskManagers is not among them:
-clients ask for it, and never give it up."""
+It tells a setting. What this release can do is the baseline of protocol version 1 and has no bits;
+the next addition to the protocol gets bit 0.
+"""
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
@@ -111,8 +70,12 @@ MAX_REPLICAS: Final = 8
 """Most TaskManagers that keep a map output."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
-"""Largest payload with FEATURE_LARGE_PAYLOADS: eight segments of the default size cost one message,
+"""Largest payload where no segment bounds it: eight segments of the default size cost one message,
 and the payload is still small against a socket's buffers."""
+
+SEGMENTS_OF_CLIENTS_BYTES: Final = 1024 * 1024
+"""What a client with segments says of their size: they are as large as those of the TaskManager,
+which has at most this much."""
 
 DEFAULT_SEGMENT_SIZE_BYTES: Final = 32 * 1024
 """Flink's default size of a network buffer."""

@@ -2,7 +2,7 @@
 
 from .errors import ErrorCode, Fault, SluiceError
 from .limits import MAX_ERROR_TEXT_CHARACTERS
-from .messages import ErrorResponse
+from .schema import ErrorResponse
 
 
 class RemoteError(SluiceError):

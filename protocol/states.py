@@ -19,24 +19,12 @@ the meaning of messages.
 import enum
 from typing import Final
 
-from . import copy_messages as c
-from . import driver_messages as d
-from . import messages as m
+from . import schema as m
 from .errors import UnexpectedMessage
 from .limits import (
-    FEATURE_BOUNDED_RELEASES,
-    FEATURE_BUFFER_CHECKSUMS,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_CHECKED_OUTPUTS,
-    FEATURE_COPIES,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
     MAX_CONTROL_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
-    MAX_U32,
 )
 
 
@@ -87,17 +75,17 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.PipelinedData,
         m.ResumePartition,
         m.SecureRegion,
-        c.ReplicatePartition,
+        m.ReplicatePartition,
     },
-    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {c.CopyOf},
+    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {m.CopyOf},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ReleaseShuffle,
         m.ReleaseApplication,
-        c.KnownTaskManager,
-        c.MoveNoted,
-        d.ReleaseAttempts,
-        d.CheckOutputs,
+        m.KnownTaskManager,
+        m.MoveNoted,
+        m.ReleaseAttempts,
+        m.CheckOutputs,
     },
     # received by the connecting side
     (Side.CONNECTED, m.ROLE_PEER): _BOTH | _DATA_DOWN | {m.ChecksummedBuffer},
@@ -116,36 +104,14 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.ShuffleReleased,
         m.ApplicationReleased,
         m.OutputsLost,
-        c.OutputsHeld,
-        c.OutputsMoved,
-        d.OutputsChecked,
+        m.OutputsHeld,
+        m.OutputsMoved,
+        m.OutputsChecked,
     },
 }
 
 CREDIT_ONLY: Final[_Types] = frozenset({m.AddCredit, m.BacklogAnnouncement})
 """Messages that are a violation on a connection in watermark mode."""
-
-OF_FEATURES: Final[dict[int, _Types]] = {
-    FEATURE_RESUMABLE_OUTPUTS: frozenset(
-        {m.ResumePartition, m.PartitionResumed, m.SecureRegion, m.RegionSecured}
-    ),
-    FEATURE_REGION_AREAS: frozenset({m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion}),
-    FEATURE_BUFFER_CHECKSUMS: frozenset({m.ChecksummedBuffer}),
-    FEATURE_LOST_OUTPUTS: frozenset({m.OutputsLost}),
-    FEATURE_BOUNDED_RELEASES: frozenset({d.ReleaseAttempts}),
-    FEATURE_CHECKED_OUTPUTS: frozenset({d.CheckOutputs, d.OutputsChecked}),
-    FEATURE_COPIES: frozenset(
-        {
-            c.ReplicatePartition,
-            c.CopyOf,
-            c.KnownTaskManager,
-            c.OutputsHeld,
-            c.OutputsMoved,
-            c.MoveNoted,
-        }
-    ),
-}
-"""Messages that are a violation unless the handshake agreed on their feature."""
 
 CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     key: (
@@ -213,16 +179,13 @@ class ConnectionState:
         self.state = state
         self.allowed = BEFORE_OPEN[self.side, state]
 
-    def open(self, role: int, flow_control: int = m.FLOW_CREDIT, features: int = MAX_U32) -> None:
-        """Enter OPEN after a good handshake, with the agreed flow control and features."""
+    def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
+        """Enter OPEN after a good handshake, with the agreed flow control."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
         if flow_control == m.FLOW_WATERMARK:
             self.allowed -= CREDIT_ONLY
-        for feature, kinds in OF_FEATURES.items():
-            if not features & feature:
-                self.allowed -= kinds
 
     def close(self) -> None:
         """Enter CLOSED, in which no message may be received."""
@@ -235,22 +198,27 @@ def payload_limit(own: int, other: int) -> int:
     return min(own, other) if own and other else own or other
 
 
-def large_payload_limit(role: int, features: int, own: int, other: int) -> int:
+def large_payload_limit(side: Side, role: int, own: int, other: int) -> int:
     """Return the largest payload of data messages.
 
-    It is above :func:`payload_limit` on client legs that agreed on large payloads, for data that
-    needs no segment of this side, and on peer and consumer legs that agreed on groups of buffers,
-    where it is a multiple of the segment size.
+    It is above :func:`payload_limit` on peer legs and for clients with segments that take several
+    in one message, as many whole segments as fit; and for clients without segments.
 
     Args:
+        side: The end that this process is.
         role: Role of the connection.
-        features: Feature bits that both sides agreed on.
-        own: Segment size of this side in bytes.
-        other: Segment size of the other side in bytes.
+        own: Segment size of this side in bytes, 0 if it has no segments.
+        other: The same of the other side.
     """
     segment = payload_limit(own, other)
-    if role in (m.ROLE_PEER, m.ROLE_CONSUMER) and features & FEATURE_BUFFER_GROUPS:
-        return max(segment, MAX_LARGE_PAYLOAD_BYTES // segment * segment)
-    if role == m.ROLE_PEER or not features & FEATURE_LARGE_PAYLOADS:
+    if role == m.ROLE_PEER:
+        most = MAX_LARGE_PAYLOAD_BYTES
+    elif side is Side.CONNECTED:
+        return max(segment, MAX_LARGE_PAYLOAD_BYTES)
+    elif not other:
+        return MAX_LARGE_PAYLOAD_BYTES
+    elif role == m.ROLE_CONSUMER:
+        most = min(other, MAX_LARGE_PAYLOAD_BYTES)
+    else:
         return segment
-    return min(other, MAX_LARGE_PAYLOAD_BYTES) if other else MAX_LARGE_PAYLOAD_BYTES
+    return max(segment, most // segment * segment)

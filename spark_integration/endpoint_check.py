@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.limits import MAGIC, VERSION
-from ..protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, Hello, HelloAck, Message
+from ..protocol.schema import FLOW_CREDIT, ROLE_CONSUMER, Hello, HelloAck, Message
 from ..shuffle.client.credentials import client_credential, read_credential_file
 from ..transport.address import Address
 from ..transport.config import TransportConfig

@@ -38,7 +38,7 @@ DATA_PLANE_BANNED = frozenset(
     {"prometheus_client", "aiohttp", "click", "rich", "signal", "argparse", "pickle", "marshal"}
 )
 THIRD_PARTY = {
-    "protocol": {"msgpack"},
+    "protocol": {"msgpack", "msgspec"},
     "transport": {"uvloop", "pydantic", "cryptography"},
     "shuffle": {"msgspec"},  # the status of the pools
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions

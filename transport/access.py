@@ -18,7 +18,7 @@ from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
 from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
-from ..protocol.messages import Hello, HelloAck
+from ..protocol.schema import Hello, HelloAck
 from .config import AuthConfig
 from .loop_share import LoopShares
 from .socket_options import peer_user

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..protocol.errors import NotPermitted
-from ..protocol.messages import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from ..protocol.schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..protocol.limits import FEATURE_ENCRYPTED_PEERS, FEATURES, MAX_CONTROL_BYTES
+from ..protocol.limits import MAX_CONTROL_BYTES, PEERS_ENCRYPTED
 from .address import MAX_SOCKET_PATH_BYTES, is_every_address, is_loopback
 from .certificate_roles import parse_rule
 from .settings import (
@@ -142,13 +142,6 @@ class TransportConfig(Settings):
     socket's buffers are the only bound, and a stuck reader stops all channels of its connection;
     for comparisons. Clients are always served by credit."""
 
-    features_off: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
-    """Features of the wire protocol that this TaskManager does without, as one of an older release
-    does: `large_payloads`, `buffer_groups`, `resumable_outputs`, `region_areas`,
-    `buffer_checksums`, `lost_outputs`, `copies`, `bounded_releases`, `checked_outputs`,
-    `instances`. So a new feature can be held back until the last TaskManager has it. As a flag or
-    variable: separated by commas."""
-
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush its write buffer."""
 
@@ -198,14 +191,6 @@ class TransportConfig(Settings):
             )
         return path
 
-    @field_validator("features_off")
-    @classmethod
-    def _known_features(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for name in given:
-            if name not in FEATURES:
-                raise ValueError(f'"{name}" is no feature that can be off: {", ".join(FEATURES)}')
-        return given
-
     @field_validator("tls_pinned_fingerprints")
     @classmethod
     def _fingerprints(cls, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -254,11 +239,8 @@ class TransportConfig(Settings):
         return self
 
     def features(self) -> int:
-        """Return the feature bits that a TaskManager has with these settings."""
-        # TLS has checksums of its own.
-        bits = FEATURE_ENCRYPTED_PEERS if self.tls_enabled else 0
-        off = {*self.features_off, *(("buffer_checksums",) if self.tls_enabled else ())}
-        return bits | sum(bit for name, bit in FEATURES.items() if name not in off)
+        """Return the features of the HelloAck of a TaskManager with these settings."""
+        return PEERS_ENCRYPTED if self.tls_enabled else 0
 
     def write_watermarks(self, segment_size_bytes: int) -> tuple[int, int]:
         """Return the low and the high write watermark in bytes, with the defaults filled in."""

@@ -12,13 +12,13 @@ from typing import cast
 
 from mypy_extensions import mypyc_attr
 
-from ..protocol.codec import encode
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
 from ..protocol.identity import Credential
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
-from ..protocol.messages import (
+from ..protocol.remote_error import RemoteError, error_response
+from ..protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ErrorResponse,
@@ -27,8 +27,8 @@ from ..protocol.messages import (
     Message,
     Ping,
     Pong,
+    encode,
 )
-from ..protocol.remote_error import RemoteError, error_response
 from ..protocol.states import (
     CONTROL_LIMITS,
     ConnectionState,
@@ -45,7 +45,7 @@ from .connection_handler import ConnectionHandler
 from .connection_log import log_end
 from .errors import ConnectionLost
 from .frame_deadline import FrameDeadline
-from .greeting import Greeting
+from .greeting import SSL_OBJECT, Greeting
 from .read_turn import ReadTurn
 from .receive_low_water import ReceiveLowWater
 from .traffic import Traffic
@@ -64,8 +64,7 @@ class Connection:
 
     Args:
         config: Deadlines and watermarks.
-        segment_size_bytes: Largest payload this process receives; 0 takes the other side's, on a
-            client that makes its memory when it knows that.
+        segment_size_bytes: Largest payload this process receives; 0 takes the other side's.
         handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
         hello: First message of the side that connects.
         credential: What the side that connects proves; None: nothing.
@@ -88,15 +87,15 @@ class Connection:
         self.state = ConnectionState(side, hello.role if hello else 0, claims=bool(credential))
         self.remote = "?"
         self.name = self.application_id = self.subject = ""
-        self.features, self.flow_control = 0, FLOW_CREDIT
-        """What both sides agreed on: feature bits, and the mode of flow control."""
+        self.flow_control = FLOW_CREDIT  # the mode that both sides agreed on
+        self.is_encrypted = False  # whether it speaks TLS
         self.bytes_in = 0
         self._loop = loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[HelloAck] | None = loop.create_future() if hello else None
         """On the side that connects: done when the handshake is."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
-        self._other_segment_size_bytes = 0
+        self.other_segment_size_bytes = 0  # 0: the other side has no segments
         self._out = WriteSide(
             *config.write_watermarks(segment_size_bytes or DEFAULT_SEGMENT_SIZE_BYTES)
         )
@@ -137,13 +136,13 @@ class Connection:
     @property
     def max_payload_bytes(self) -> int:
         """Largest payload that fits in a segment of both sides."""
-        return payload_limit(self._segment_size_bytes, self._other_segment_size_bytes)
+        return payload_limit(self._segment_size_bytes, self.other_segment_size_bytes)
 
     @property
     def large_payload_bytes(self) -> int:
         """Largest payload of data messages; ``large_payload_limit`` has the rules."""
         return large_payload_limit(
-            self.role, self.features, self._segment_size_bytes, self._other_segment_size_bytes
+            self.state.side, self.role, self._segment_size_bytes, self.other_segment_size_bytes
         )
 
     @property
@@ -272,6 +271,7 @@ class Connection:
         """Take the transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self.remote = socket_options.describe_peer(transport)
+        self.is_encrypted = transport.get_extra_info(SSL_OBJECT) is not None
         if (sock := transport.get_extra_info("socket")) is not None:
             socket_options.apply(sock, self._config)
         self._low_water = ReceiveLowWater.of(transport)
@@ -415,12 +415,11 @@ class Connection:
                 self.opened.set_result(greeting)
 
     def _open(self, role: int, greeting: Hello | HelloAck, agreed: HelloAck) -> None:
-        self.features = agreed.features
         self.flow_control = agreed.flow_control
         self._greeting.end()
         self._decoder.handshake_done(CONTROL_LIMITS[self.state.side, role])
-        self._other_segment_size_bytes = greeting.segment_size_bytes
-        self.state.open(role, self.flow_control, self.features)
+        self.other_segment_size_bytes = greeting.segment_size_bytes
+        self.state.open(role, self.flow_control)
         sends_data = role != ROLE_CONSUMER or self.state.side is Side.CONNECTED
         largest = self.large_payload_bytes if sends_data else self.max_payload_bytes
         self._decoder.max_payload_bytes = largest

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ..protocol.errors import SluiceError
 from ..protocol.framing import PayloadMemory
-from ..protocol.messages import Message
+from ..protocol.schema import Message
 
 
 class ConnectionHandler(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..protocol.errors import SluiceError
 from ..protocol.identity import Credential
-from ..protocol.messages import Hello, HelloAck
+from ..protocol.schema import Hello, HelloAck
 from .address import Address
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory

@@ -8,7 +8,7 @@ from typing import Final
 from ..protocol.errors import SluiceError
 from ..protocol.handshake import AcceptingHandshake, ConnectingHandshake, Step
 from ..protocol.identity import KIND_PEER, Credential
-from ..protocol.messages import Hello, HelloAck, Message
+from ..protocol.schema import Hello, HelloAck, Message
 from .access import Accepting, connecting_handshake
 from .certificate_roles import permits
 from .errors import DeadlineExceeded

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ..protocol.codec import encode
 from ..protocol.control_memory import ControlMemory
-from ..protocol.messages import Hello, HelloAck
 from ..protocol.remote_error import error_response
+from ..protocol.schema import Hello, HelloAck, encode
 from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
 from .address import host_ports

@@ -30,7 +30,7 @@ import uvloop
 
 from sluice import HashSelector, MsgpackSerializer, PartitionLocation, ShuffleClient, TaskManager
 from sluice.protocol.events import CheckpointBarrier
-from sluice.protocol.messages import BLOCKING_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT
 from sluice.shuffle.client.shuffle_environment import ShuffleEnvironment
 from sluice.shuffle.dataflow.operator_outputs import (
     BroadcastingOutput,

@@ -3,14 +3,11 @@
 import os
 from typing import Self
 
-from ...protocol.copy_messages import ReplicatePartition
 from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
-from ...protocol.limits import FEATURE_COPIES
-from ...protocol.messages import OpenPartition, OpenPipelinedPartition
+from ...protocol.schema import OpenPartition, OpenPipelinedPartition, ReplicatePartition
 from ...transport.address import Address
 from ..counters import Counters
-from ..errors import InvalidRequest
 from ..gate.channel_opener import GateMemory
 from ..gate.input_gate import InputGate
 from ..memory import NetworkBufferPool
@@ -116,13 +113,6 @@ class ShuffleClient(ShuffleEnvironment):
         self, leg: ProducerLeg, location: PartitionLocation, settings: PartitionSettings
     ) -> PipelinedWriter | StoredResultPartition:
         config = self.config
-        if settings.replicas > 1 and not leg.connection.features & FEATURE_COPIES:
-            raise InvalidRequest(
-                "The TaskManager makes no copies of partitions",
-                value=f"{settings.replicas} replicas",
-                limit=1,
-                remedy="Upgrade it, or take copies out of its features_off",
-            )
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
         pool = self.network_pool.create_local_pool(
             name,

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from ..errors import BlockCorrupt, InvalidRequest
 from ..gate.capture import marked_checkpoint
 from ..gate.input_gate import InputGate

@@ -7,14 +7,12 @@ from typing import Final, TypeVar
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import (
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_COPIES,
-    FEATURE_LARGE_PAYLOADS,
     MAGIC,
+    SEGMENTS_OF_CLIENTS_BYTES,
     VERSION,
 )
-from ...protocol.messages import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello, HelloAck
 from ...protocol.remote_error import RemoteError
+from ...protocol.schema import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello, HelloAck
 from ...transport.address import Address
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import connect
@@ -67,7 +65,7 @@ class LegConnector:
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
             return legs[0]
 
-        hello = self._hello(ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS | FEATURE_COPIES)
+        hello = self._hello(ROLE_PRODUCER, 0)
         transport = self._config.transport
         _, ack = await connect(self._address, hello, handler, transport, 0, self._credential)
         return legs[0], ack
@@ -87,12 +85,12 @@ class LegConnector:
             legs.append(ConsumerLeg(connection, _ack(greeting), self.counters, timeout_seconds))
             return legs[0]
 
-        hello = self._hello(ROLE_CONSUMER, FEATURE_BUFFER_GROUPS)
+        hello = self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES)
         transport = self._config.transport
         _, ack = await connect(self._address, hello, handler, transport, 0, self._credential)
         return legs[0], ack
 
-    def _hello(self, role: int, features: int) -> Hello:
+    def _hello(self, role: int, segment_size_bytes: int) -> Hello:
         return Hello(
             MAGIC,
             VERSION,
@@ -100,9 +98,9 @@ class LegConnector:
             role,
             self._application_id,
             b"",
-            0,
+            segment_size_bytes,
             FLOW_CREDIT,
-            features,
+            0,
             f"python client {os.getpid()}",
         )
 

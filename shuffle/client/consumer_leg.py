@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
-from ...protocol.messages import (
+from ...protocol.remote_error import RemoteError
+from ...protocol.schema import (
     CloseGate,
     ErrorResponse,
     GateChannel,
@@ -20,7 +21,6 @@ from ...protocol.messages import (
     Message,
     OpenGate,
 )
-from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost, DeadlineExceeded
 from ..counters import Counters

@@ -16,7 +16,7 @@ from typing import Final
 
 from ...protocol.errors import InvalidEvent, SluiceError
 from ...protocol.limits import MAX_EVENT_BYTES
-from ...protocol.messages import (
+from ...protocol.schema import (
     DATA,
     EVERY_SUBPARTITION,
     AbortPartition,

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ...protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
-from ...protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_EVENT_BYTES, MAX_U32
-from ...protocol.messages import (
+from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ...protocol.remote_error import RemoteError
+from ...protocol.schema import (
     AbortPartition,
     AddCredit,
     CloseRequest,
@@ -21,7 +22,6 @@ from ...protocol.messages import (
     RegionOpened,
     TaskEvent,
 )
-from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost, DeadlineExceeded
 from ..errors import internal_error
@@ -91,11 +91,6 @@ class ProducerLeg:
         self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
-
-    @property
-    def large_payloads(self) -> bool:
-        """Whether the TaskManager tells the largest payload of each region."""
-        return bool(self.connection.features & FEATURE_LARGE_PAYLOADS)
 
     @property
     def closing(self) -> bool:

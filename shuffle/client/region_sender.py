@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ...protocol.errors import SluiceError
-from ...protocol.messages import (
+from ...protocol.schema import (
     EVERY_SUBPARTITION,
     AbortPartition,
     BeginRegion,
@@ -77,10 +77,7 @@ class RegionSender:
         self._written = loop.create_future()
         self._leg.send(begin)
         try:
-            if self._leg.large_payloads:
-                await self._leg.answer(self._opened, "BeginRegion")
-            else:
-                self._opened = None
+            await self._leg.answer(self._opened, "BeginRegion")
             self._payloads = gathered(region.parts, self._payload_bytes)
             self._next = next(self._payloads, None)
             self._send_available()

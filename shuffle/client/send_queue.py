@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from ...protocol.messages import DATA, PRIORITY_EVENT
+from ...protocol.schema import DATA, PRIORITY_EVENT
 from ..errors import TooManyEvents
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS
 from ..partition.shared_buffer import BufferConsumer

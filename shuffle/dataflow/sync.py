@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from ...protocol.errors import SluiceError
 from ...protocol.events import Event
 from ...protocol.identity import Credential
-from ...protocol.messages import EVENT
+from ...protocol.schema import EVENT
 from ...transport.address import Address
 from ..client.client import ShuffleClient
 from ..client.client_gate import ClientGate

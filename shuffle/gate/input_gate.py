@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 from ...protocol.errors import SluiceError
 from ...protocol.events import is_end_of_partition
 from ...protocol.limits import MAX_CREDIT
-from ...protocol.messages import DATA, EVENT
+from ...protocol.schema import DATA, EVENT
 from ..errors import GateReleased, InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
 from .capture import GateCaptures, OvertakenCapture, marked_checkpoint

@@ -8,7 +8,7 @@ the producer.
 from collections.abc import Callable
 
 from ...protocol.errors import SluiceError
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from ..errors import InvalidRequest
 from ..partition.view import (
     DataListener,

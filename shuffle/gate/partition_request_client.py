@@ -27,12 +27,12 @@ from ...protocol.credit import Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
 from ...protocol.limits import (
-    FEATURE_BUFFER_CHECKSUMS,
     MAX_EVENT_BYTES,
     MAX_U32,
     RECEIVE_TAIL_BYTES,
 )
-from ...protocol.messages import (
+from ...protocol.remote_error import RemoteError
+from ...protocol.schema import (
     DATA,
     FLOW_CREDIT,
     AddCredit,
@@ -48,7 +48,6 @@ from ...protocol.messages import (
     ResumeConsumption,
     TaskEvent,
 )
-from ...protocol.remote_error import RemoteError
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
 from ...transport.outcomes import closed_by
@@ -176,10 +175,7 @@ class PartitionRequestClient:
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
         """Supply segments of the channel, or scratch memory for data that is dropped."""
-        if type(message) is not BufferResponse and not (
-            type(message) is ChecksummedBuffer
-            and self.connection.features & FEATURE_BUFFER_CHECKSUMS
-        ):
+        if type(message) is not BufferResponse and type(message) is not ChecksummedBuffer:
             raise UnexpectedMessage("Payload on a peer leg", value=type(message).__name__)
         if message.data_type != DATA:
             if length > MAX_EVENT_BYTES:
@@ -210,7 +206,9 @@ class PartitionRequestClient:
         checksum = -1
         if type(message) is ChecksummedBuffer:
             checksum = message.crc32c
-            message = BufferResponse(*message[:4])
+            message = BufferResponse(
+                message.channel, message.sequence_number, message.backlog, message.data_type
+            )
         if type(message) is BufferResponse:
             content: list[BufferGroup] | bytes | None = None
             if payload_length and message.data_type == DATA:

@@ -15,7 +15,7 @@ from ...protocol.credit import ReceiverCredit
 from ...protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
 from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from ...protocol.limits import MAX_U32
-from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from ..errors import EndOfPartitionMismatch, InvalidRequest, detached
 from ..memory.buffer import BufferGroup
 from ..partition.view import DataListener, OutgoingBuffer

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import lz4.block
 from crc32c import crc32c
 
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from ..errors import BlockCorrupt
 
 _HEAD: Final = Struct(">IIB")

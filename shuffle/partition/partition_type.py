@@ -15,7 +15,7 @@ end would fill its pool and never come to its end. The numbers are those of the 
 import enum
 from typing import Final, NamedTuple
 
-from ...protocol.messages import (
+from ...protocol.schema import (
     CONSUME_AT_FIRST_OUTPUT,
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,

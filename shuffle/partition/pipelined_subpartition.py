@@ -26,7 +26,7 @@ from typing import Final
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import encode_end_of_partition
-from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ..errors import (
     InvalidRequest,
     PartitionAlreadyFinished,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from .blocks import BlockEncoder, EncodedBlock
 from .result_partition_writer import ALL_SUBPARTITIONS
 from .shared_buffer import BufferSlice

@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from ...protocol.errors import SluiceError
-from ...protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from ..memory import LocalBufferPool, NetworkBuffer, NetworkBufferTimeout, PoolDestroyed
 from .partition_states import NEXT_STATES, PartitionState

@@ -16,7 +16,7 @@ closed and every slice recycled.
 from collections.abc import Callable
 from typing import Final
 
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from ..errors import BufferBuilderFinished, PartitionError
 from ..memory import BufferAlreadyRecycled, NetworkBuffer
 

@@ -18,7 +18,7 @@ class OutgoingBuffer(NamedTuple):
         payload: The bytes. They stay as they are until ``release`` is called.
         release: Gives the memory back. Call it exactly once, when the bytes are not needed any
             more; None if no pool owns the bytes.
-        data_type: ``sluice.protocol.messages.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or
+        data_type: ``sluice.protocol.schema.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or
             ``BLOCKING_EVENT``.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ...protocol.events import EndOfPartition, Event, decode_event
-from ...protocol.messages import DATA
+from ...protocol.schema import DATA
 from ..errors import GateReleased, InvalidRequest
 from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..gate.readable_gate import ReadableGate

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import CheckpointBarrier, Event, encode_event
-from ...protocol.messages import EVENT, PRIORITY_EVENT
+from ...protocol.schema import EVENT, PRIORITY_EVENT
 from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
 from ..gate.capture import marker_of
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.identity import Credential
 from ...protocol.limits import VERSION
-from ...protocol.messages import (
+from ...protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_COPIER,

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Self
 
-from sluice.protocol.codec import encode
+from msgspec.structs import astuple, replace
+
 from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.limits import NONCE_BYTES
-from sluice.protocol.messages import Challenge, ErrorResponse, Hello, HelloAck, Message, Proof
+from sluice.protocol.schema import Challenge, ErrorResponse, Hello, HelloAck, Message, Proof, encode
 from sluice.transport.address import Address
 from tests.support.raw_client import DEADLINE_SECONDS, RawClient
 
@@ -120,7 +121,7 @@ class Hostile(RawClient):
 
 def told(error: ErrorResponse) -> tuple[object, ...]:
     """Return all that an error tells."""
-    return (*error,)
+    return astuple(error)
 
 
 class Impostor:
@@ -210,5 +211,5 @@ async def _copy(source: Hostile, target: Hostile, kept: bytearray) -> None:
 
 def an_ack(**changes: object) -> HelloAck:
     """Return the HelloAck of a TaskManager that does not exist."""
-    ack = HelloAck(1, "tm-impostor", 32768, 0, 0, "127.0.0.1", 7337)
-    return ack._replace(**changes)  # type: ignore[arg-type]
+    ack = HelloAck(1, "tm-impostor", 32768, 0, 0, "127.0.0.1", 7337, "i-1")
+    return replace(ack, **changes)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks import cpu_time
 from benchmarks.wire_clients import Client, open_gate
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_PRODUCER,
     AddCredit,
@@ -27,8 +27,8 @@ from sluice.protocol.messages import (
     PartitionOpened,
     Ping,
     Pong,
+    encode,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.hostile import Hostile
 from tests.attack.rig import (
     SHUFFLE,

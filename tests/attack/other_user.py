@@ -9,7 +9,7 @@ import sys
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import parse_credential
-from sluice.protocol.messages import ROLE_DRIVER, ErrorResponse, HelloAck
+from sluice.protocol.schema import ROLE_DRIVER, ErrorResponse, HelloAck
 from sluice.transport.address import Address
 from tests.attack.hostile import Hostile
 from tests.attack.rig import hello_of

@@ -12,9 +12,9 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import (
-    FEATURES_OF_CLIENTS,
     SEGMENT_SIZE_BYTES,
     Client,
     open_gate,
@@ -30,7 +30,8 @@ from sluice.protocol.identity import (
     secret_to_text,
 )
 from sluice.protocol.limits import MAGIC, VERSION
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
     ROLE_DRIVER,
@@ -42,7 +43,6 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import connect
@@ -221,11 +221,8 @@ CLIENTS: list[Client] = []
 
 def hello_of(role: int, application_id: str, **changes: object) -> Hello:
     """Return a Hello without a claim."""
-    features = FEATURES_OF_CLIENTS
-    hello = Hello(
-        MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, features, "attack"
-    )
-    return hello._replace(**changes)  # type: ignore[arg-type]
+    hello = Hello(MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "attack")
+    return replace(hello, **changes)
 
 
 async def enter(
@@ -234,7 +231,6 @@ async def enter(
     application_id: str,
     credential: Credential | None,
     config: TransportConfig | None = None,
-    features: int = FEATURES_OF_CLIENTS,
 ) -> Client:
     """Connect as a good client does."""
     client = Client()
@@ -245,7 +241,7 @@ async def enter(
 
     client.connection, client.ack = await connect(
         address,
-        hello_of(role, application_id, features=features),
+        hello_of(role, application_id),
         handler,
         config or TransportConfig(connect_timeout_seconds=TIMEOUT_SECONDS),
         SEGMENT_SIZE_BYTES,

@@ -10,7 +10,8 @@ import pytest
 from benchmarks import wire_clients
 from benchmarks.wire_clients import Client, read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AttachRegionArea,
     FinishPartition,
     OpenPartition,
@@ -23,7 +24,6 @@ from sluice.protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.rig import (
     ALICE,
     BOB,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from sluice.protocol.codec import decode_control
 from sluice.protocol.identity import KIND_PEER, Claim
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
-from sluice.protocol.messages import ROLE_PEER, Challenge, ErrorResponse, Hello, Proof
+from sluice.protocol.schema import ROLE_PEER, Challenge, ErrorResponse, Hello, Proof, decode_control
 from tests.attack.hostile import NONCE, Hostile, Impostor, an_ack
 from tests.attack.rig import SECRET, SECRETS, commit, fail_to_read, read, texts_of
 
@@ -61,7 +61,7 @@ async def test_a_gate_shows_nothing_of_an_answer_that_is_not_proven(cluster, vic
     ack = await commit(cluster.second.address, victim, 1, RECORDS)
     async with Impostor(script) as impostor:
         host, port = impostor.address
-        named = ack._replace(advertised_host=host, data_port=port)
+        named = replace(ack, advertised_host=host, data_port=port)
         error = await fail_to_read(daemon, victim, named)
         told = f"{error} {error.message} {error.value} {error.limit}"
         assert not [mark for mark in MARKS if mark in told], told
@@ -82,7 +82,7 @@ async def test_an_address_that_a_gate_names_gets_a_claim_and_no_secret(cluster, 
     ack = await commit(cluster.second.address, victim, 1, RECORDS)
     async with Impostor(listen) as impostor:
         host, port = impostor.address
-        await fail_to_read(daemon, victim, ack._replace(advertised_host=host, data_port=port))
+        await fail_to_read(daemon, victim, replace(ack, advertised_host=host, data_port=port))
     hello = decode_control(bytes(heard))
     assert isinstance(hello, Hello)
     assert (hello.role, hello.application_id) == (ROLE_PEER, "")
@@ -119,7 +119,7 @@ async def test_a_wrong_proof_of_a_taskmanager_gets_no_request(cluster, victim):
     ack = await commit(cluster.second.address, victim, 1, RECORDS)
     async with Impostor(guess) as impostor:
         host, port = impostor.address
-        named = ack._replace(advertised_host=host, data_port=port)
+        named = replace(ack, advertised_host=host, data_port=port)
         await fail_to_read(daemon, victim, named)
     assert len(seen) == 1
     assert victim.name.encode() not in impostor.rest

@@ -24,7 +24,7 @@ from benchmarks.wire_clients import write_map_output
 from sluice.protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS, make_access_token
 from sluice.protocol.errors import CredentialExpired, ErrorCode, SluiceError
 from sluice.protocol.identity import SubmitToken, secret_to_text
-from sluice.protocol.messages import ROLE_DRIVER, HelloAck, Ping, Pong
+from sluice.protocol.schema import ROLE_DRIVER, HelloAck, Ping, Pong
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from tests.attack.hostile import Hostile
 from tests.attack.rig import (

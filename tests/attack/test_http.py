@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from sluice.protocol.messages import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
+from sluice.protocol.schema import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.metrics.published_snapshot import BURST
 from tests.attack.hostile import Hostile

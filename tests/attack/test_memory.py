@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.limits import MAX_CONTROL_BYTES
-from sluice.protocol.messages import OpenPartition, PartitionOpened, Ping
+from sluice.protocol.schema import OpenPartition, PartitionOpened, Ping, encode
 from tests.attack.hostile import Hostile
 from tests.attack.rig import ALICE, BOB, SHUFFLE, application, commit, new_name, producer, read
 

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     PARTITION_PIPELINED,
@@ -28,7 +29,6 @@ from sluice.protocol.messages import (
     PipelinedData,
     RegionData,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.rig import (
     ALICE,
     BOB,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.wire_clients import Client
-    from sluice.protocol.messages import Message
+    from sluice.protocol.schema import Message
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -6,12 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from sluice.protocol.identity import KIND_DRIVER, Claim, Credential
 from sluice.protocol.limits import NONCE_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PRODUCER,
@@ -21,6 +21,7 @@ from sluice.protocol.messages import (
     HelloAck,
     Proof,
     ReleaseApplication,
+    encode,
 )
 from sluice.shuffle.client.client import ShuffleClient
 from tests.attack.hostile import NONCE, Hostile, Impostor, Relay, an_ack, told
@@ -90,11 +91,11 @@ async def test_a_challenge_or_a_proof_of_the_taskmanager_is_no_proof(cluster, vi
 
     async def send_back(first: Hostile, second: Hostile, nonce: bytes) -> bytes:
         """Play the second connection's challenge on the first one."""
-        claim = hello._replace(token=nonce + victim.driver.claim.pack())
+        claim = replace(hello, token=nonce + victim.driver.claim.pack())
         first.send_message(claim)
         challenge = await first.expect(Challenge)
         assert isinstance(challenge, Challenge)
-        second.send_message(claim._replace(token=challenge.nonce + victim.driver.claim.pack()))
+        second.send_message(replace(claim, token=challenge.nonce + victim.driver.claim.pack()))
         other = await second.expect(Challenge)
         assert isinstance(other, Challenge)
         assert other.nonce != challenge.nonce
@@ -182,12 +183,12 @@ async def test_a_hello_that_was_changed_on_the_way_is_refused(cluster, victim, c
     daemon = cluster.first
     await commit(daemon.address, victim, 1, RECORDS)
     hello = hello_of(ROLE_CONSUMER, victim.name)
-    claimed = hello._replace(token=NONCE + victim.task.claim.pack())
+    claimed = replace(hello, token=NONCE + victim.task.claim.pack())
     if "token" in changes:  # another nonce before the same claim
         changes = {"token": changes["token"] + victim.task.claim.pack()}
     since = len(daemon.log)
     client = await Hostile.reach(daemon.address)
-    answer = await client.prove(hello, victim.task, sent=claimed._replace(**changes))
+    answer = await client.prove(hello, victim.task, sent=replace(claimed, **changes))
     await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
     again = await Hostile.reach(daemon.address)
     assert isinstance(await again.prove(hello, victim.task, sent=claimed), Proof)
@@ -221,7 +222,7 @@ async def test_a_proof_or_a_nonce_of_another_length_is_refused(cluster, victim, 
     since = len(daemon.log)
     client = await Hostile.reach(daemon.address)
     token = DAMAGE[damage](NONCE) + victim.driver.claim.pack()
-    answer = await client.prove(hello, victim.driver, sent=hello._replace(token=token))
+    answer = await client.prove(hello, victim.driver, sent=replace(hello, token=token))
     error = await client.until_refused() or answer
     assert isinstance(error, ErrorResponse)
     assert error.code in (code, ErrorCode.MALFORMED_MESSAGE, ErrorCode.AUTHENTICATION_FAILED), error
@@ -359,7 +360,7 @@ async def test_an_answer_that_was_changed_on_the_way_is_refused(cluster, victim)
             proof = await onward.expect(Proof)
             ack = await onward.expect(HelloAck)
             assert isinstance(ack, HelloAck)
-            client.send_messages([proof, ack._replace(advertised_host="somewhere.else")])
+            client.send_messages([proof, replace(ack, advertised_host="somewhere.else")])
         finally:
             with contextlib.suppress(ConnectionError):
                 await onward.close()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     BeginRegion,
     BufferResponse,
     ErrorResponse,
@@ -21,7 +22,6 @@ from sluice.protocol.messages import (
     OpenPipelinedPartition,
     PartitionOpened,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from tests.attack.rig import (
     ALICE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import (
@@ -13,7 +14,7 @@ from sluice.protocol.identity import (
     ClusterSecrets,
     Credential,
 )
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
@@ -183,9 +184,9 @@ async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, v
     refusing = cluster.second if target == "the other TaskManager" else dialling
     since = len(refusing.log)
     async with Relay(refusing.address) as relay:
-        named = ack._replace(advertised_host=relay.address.host, data_port=relay.address.port)
+        named = replace(ack, advertised_host=relay.address.host, data_port=relay.address.port)
         if target == "the same TaskManager":
-            named = named._replace(taskmanager_id="somebody else")
+            named = replace(named, taskmanager_id="somebody else")
         await fail_to_read(dialling, victim, named)
         assert relay.connections == 1
     line = await refusing.logs("NOT_PERMITTED", since)

@@ -10,9 +10,8 @@ import pytest
 
 from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.limits import FEATURE_LOST_OUTPUTS
-from sluice.protocol.messages import ROLE_DRIVER, OutputsLost, ReleaseShuffle, ShuffleReleased
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ROLE_DRIVER, OutputsLost
 from tests.attack.rig import (
     BOB,
     SHUFFLE,
@@ -170,9 +169,7 @@ async def test_a_directory_removed_while_running_is_noticed_and_reported(
         data_directories=f"{first}:{second}",
     )
     await filled(daemon, victim)
-    driver = await enter(
-        daemon.address, ROLE_DRIVER, victim.name, victim.driver, features=FEATURE_LOST_OUTPUTS
-    )
+    driver = await enter(daemon.address, ROLE_DRIVER, victim.name, victim.driver)
     lost = list(ATTEMPTS)[::2]
     remove_used(first)
     assert await driver.expect(OutputsLost) == OutputsLost(SHUFFLE, lost)
@@ -182,15 +179,9 @@ async def test_a_directory_removed_while_running_is_noticed_and_reported(
     assert caught.value.map_attempt_id == lost[0]
     assert await read(daemon.address, victim, [2]) == data_of(2)
     await driver.close()
-    late = await enter(
-        daemon.address, ROLE_DRIVER, victim.name, victim.driver, features=FEATURE_LOST_OUTPUTS
-    )
+    late = await enter(daemon.address, ROLE_DRIVER, victim.name, victim.driver)
     assert await late.expect(OutputsLost) == OutputsLost(SHUFFLE, lost), "a driver that was away"
     await late.close()
-    old = await enter(daemon.address, ROLE_DRIVER, victim.name, victim.driver)
-    old.send(ReleaseShuffle(7))
-    assert await old.expect(ShuffleReleased) == ShuffleReleased(7, 0), "it is told nothing else"
-    await old.close()
     for attempt in lost:
         await commit(daemon.address, victim, attempt, data_of(attempt))
     assert await found(daemon, victim) == list(ATTEMPTS)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.wire_clients import write_region
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
@@ -79,7 +80,7 @@ async def test_a_good_certificate_is_no_credential(clients, encrypting, authorit
         stranger = await Hostile.reach(encrypting.address, authority.client_context())
         hello = hello_of(role, "" if role == ROLE_PEER else victim.name)
         stranger.send_message(
-            hello._replace(segment_size_bytes=32768) if role == ROLE_PEER else hello
+            replace(hello, segment_size_bytes=32768) if role == ROLE_PEER else hello
         )
         await stranger.refused(encrypting, ErrorCode.AUTHENTICATION_REQUIRED, since)
     await works(encrypting, victim, config)

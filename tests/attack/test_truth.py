@@ -12,16 +12,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.wire_clients import write_map_output
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_PRODUCER,
     ErrorResponse,
     OpenPartition,
     Pong,
+    encode,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.attack.hostile import Hostile
 from tests.attack.rig import (
     BOB,

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.executors import executors_below
-from sluice.protocol.limits import FEATURES
 from tests.chaos.blame import Trouble
 from tests.chaos.damage import flip_in_arena, flip_in_journal
 from tests.chaos.links import Link
@@ -60,8 +59,6 @@ class Breaker:
         self._links = links
         self._timeline = timeline
         self._disks = disks
-        self._older = False
-        """Whether the TaskManagers are those of an older release."""
         self._chance = random.Random(seed)
         self._order = itertools.count()
         self._due = [
@@ -72,8 +69,6 @@ class Breaker:
         self._mending: dict[int, Callable[[], None]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="breaker", daemon=True)
-        self.features_off: Sequence[str] = tuple(FEATURES)
-        """Names of the features that an older release does not have."""
         self.troubles: list[Trouble] = []
         """Of TaskManagers and their links, so far."""
         self.after_trouble: Callable[[], None] = lambda: None
@@ -210,9 +205,7 @@ class Breaker:
                 daemon.stop()
                 daemon.lose_data()
                 return lambda: self._start(daemon)
-            case Kind.ROLLING_RESTART | Kind.ROLLING_UPGRADE:
-                if action.kind is Kind.ROLLING_UPGRADE:
-                    self._older = not self._older
+            case Kind.ROLLING_RESTART:
                 self._roll(daemon)
                 return lambda: self._roll_others(action)
             case Kind.RESET_PEERS:
@@ -245,11 +238,9 @@ class Breaker:
     def _roll(self, daemon: Daemon) -> None:
         """Restart a TaskManager as an upgrade does."""
         daemon.stop()
-        daemon.change(features_off=",".join(self.features_off) if self._older else None)
         daemon.start()
         adopted = daemon.status().counters.map_outputs_adopted
-        release = "an older release" if self._older else "this release"
-        self._timeline.note("chaos", f"{daemon.host}: {release} adopted {adopted} map outputs")
+        self._timeline.note("chaos", f"{daemon.host}: adopted {adopted} map outputs")
 
     def _roll_others(self, action: Action) -> None:
         for host, daemon in self._daemons.items():

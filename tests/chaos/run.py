@@ -28,7 +28,6 @@ from benchmarks.comparison import differences
 from benchmarks.executors import executors_below
 from benchmarks.metrics import MetricMissing, scrape_samples
 from benchmarks.processes import ProcessFailed, stop_on_termination
-from sluice.protocol.limits import FEATURES
 from sluice.spark_integration import spark_conf
 from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
 from tests.chaos.breaker import Breaker
@@ -217,8 +216,6 @@ class Chaos:
             actions, self._seed, self._directory, daemons, links, self._timeline, disks
         )
         if self._copies.replicas > 1:
-            # Among TaskManagers without copies those that are missing would be missing for good.
-            breaker.features_off = [name for name in FEATURES if name != "copies"]
             breaker.after_trouble = lambda: self._await_copies(daemons)
         with breaker:
             self._troubles = self._map_runs.troubles = breaker.troubles

@@ -26,7 +26,6 @@ class Kind(Enum):
     LOSE_HOST = "lose the host for good"
     MIGRATE = "drain the TaskManager with migration and take its host away for good"
     ROLLING_RESTART = "restart all TaskManagers one after the other"
-    ROLLING_UPGRADE = "replace all TaskManagers by ones of another release"
     RESET_PEERS = "reset the TaskManager's TCP connections"
     CUT_PEERS = "cut the TaskManager's TCP port off"
     STALL_PEERS = "let nothing through the TaskManager's TCP port"

@@ -15,9 +15,8 @@ from click.testing import CliRunner
 
 from sluice.cli import main as cli
 from sluice.cli import status_commands
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import ErrorResponse
+from sluice.protocol.schema import ErrorResponse, encode
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig, keys
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus

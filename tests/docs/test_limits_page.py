@@ -35,7 +35,7 @@ NO_LIMITS = {
     "tls_certificate_roles",
     # How it is done.
     *("flow_control", "write_low_watermark_bytes", "write_high_watermark_bytes", "event_loop"),
-    *("features_off", "connect_retries", "connections_per_peer", "keepalive_seconds"),
+    *("connect_retries", "connections_per_peer", "keepalive_seconds"),
     *("segment_size_bytes", "verify_checksums", "health_check_seconds"),
     *("slow_disk_seconds", "log_level"),
     *("taskmanagers", "drain_migrate"),

@@ -19,7 +19,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
 from tests.support.decoding import RecordingSink

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from msgspec.structs import replace
+
+from sluice.protocol import schema as m
 from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from sluice.protocol.identity import (
     ClusterSecrets,
@@ -25,6 +26,7 @@ from sluice.protocol.identity import (
     secret_to_text,
 )
 from sluice.protocol.limits import PREFIX_BYTES
+from sluice.protocol.schema import encode
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "identity.json"
 
@@ -36,7 +38,7 @@ CONNECTOR_NONCE = hashlib.sha256(b"the side that connects").digest()
 ACCEPTOR_NONCE = hashlib.sha256(b"the side that accepts").digest()
 BINDING = hashlib.sha256(b"a certificate").digest()
 
-ACK = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 15, "host-a.example", 7337)
+ACK = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 15, "host-a.example", 7337, "i-a")
 CLIENT = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "app-20250101-0001", b"", 0, 0, 13, "task 7.0")
 PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, 0, 2, "tm-b")
 
@@ -78,10 +80,10 @@ def _handshakes() -> Iterator[dict[str, Any]]:
     peer = ClusterSecrets([SECRET]).peer("host-a.example:7337")
     for name, hello, credential, binding in (
         ("consumer", CLIENT, driver.for_tasks(), b""),
-        ("producer over TLS", CLIENT._replace(role=m.ROLE_PRODUCER), driver.for_tasks(), BINDING),
-        ("driver", CLIENT._replace(role=m.ROLE_DRIVER), driver, b""),
+        ("producer over TLS", replace(CLIENT, role=m.ROLE_PRODUCER), driver.for_tasks(), BINDING),
+        ("driver", replace(CLIENT, role=m.ROLE_DRIVER), driver, b""),
         ("peer", PEER, peer, BINDING),
-        ("copier", CLIENT._replace(role=m.ROLE_COPIER), peer, b""),
+        ("copier", replace(CLIENT, role=m.ROLE_COPIER), peer, b""),
     ):
         yield _handshake(name, hello, credential, binding)
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sluice.protocol import access_token, handshake
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import AuthenticationFailed
 from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(range(100, 132))
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337)
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a")
 HELLO = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "app-1", b"", 0, m.FLOW_CREDIT, 0, "reader")
 
 pytestmark = pytest.mark.interpreted

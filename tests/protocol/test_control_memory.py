@@ -8,8 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from sluice.protocol import schema as m
 from sluice.protocol.control_memory import ControlAccount, ControlMemory, ControlMemoryExhausted
 from sluice.protocol.errors import ErrorCode, MalformedMessage, SluiceError
 from sluice.protocol.framing import FrameDecoder
@@ -19,6 +18,7 @@ from sluice.protocol.limits import (
     MAX_CONTROL_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
 )
+from sluice.protocol.schema import encode
 from tests.support.decoding import RecordingSink, feed, new_decoder
 
 CAPACITY = 100

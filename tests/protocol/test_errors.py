@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sluice.protocol import errors
-from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.errors import (
     ErrorCode,
     Fault,
@@ -19,8 +19,8 @@ from sluice.protocol.limits import (
     MAX_HANDSHAKE_CONTROL_BYTES,
     PREFIX_BYTES,
 )
-from sluice.protocol.messages import ErrorResponse
 from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import ErrorResponse, decode_control, encode
 
 
 def _classes(root: type[SluiceError]) -> list[type[SluiceError]]:
@@ -149,7 +149,7 @@ def test_one_report_does_not_change_the_next() -> None:
 
 def test_an_error_passed_on_twice_keeps_its_cause() -> None:
     first = error_response(3, SluiceError("It broke", value=1, limit=2, map_attempt_id=7))
-    assert error_response(3, RemoteError(first)) == first._replace(fault=Fault.REMOTE)
+    assert error_response(3, RemoteError(first)) == replace(first, fault=Fault.REMOTE)
 
 
 def test_an_error_that_is_passed_on_does_not_blame_its_receiver() -> None:
@@ -157,6 +157,6 @@ def test_an_error_that_is_passed_on_does_not_blame_its_receiver() -> None:
     gap = SequenceGap("The sender of channel 3 left out a buffer")
     assert (gap.fault, gap.retryable) == (Fault.REMOTE, True)
     told = error_response(3, gap, Fault.LOCAL)
-    assert told == error_response(3, gap)._replace(fault=Fault.LOCAL)
+    assert told == replace(error_response(3, gap), fault=Fault.LOCAL)
     assert RemoteError(told).fault is Fault.REMOTE
     assert RemoteError(told).retryable

@@ -3,9 +3,9 @@
 import struct
 
 import pytest
+from msgspec.structs import replace
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import CARRIES_PAYLOAD, encode
+from sluice.protocol import schema as m
 from sluice.protocol.errors import FrameTooLarge, MalformedMessage, ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.limits import (
@@ -17,6 +17,7 @@ from sluice.protocol.limits import (
     PREFIX_BYTES,
     RECEIVE_TAIL_BYTES,
 )
+from sluice.protocol.schema import CARRIES_PAYLOAD, encode
 from tests.protocol.wire_vectors import MESSAGES
 from tests.support.decoding import (
     Frame,
@@ -39,7 +40,7 @@ def _error_of(control_bytes: int) -> m.ErrorResponse:
     """Make a message whose control part has exactly that length."""
     message = m.ErrorResponse(None, 1, 1, False, "x" * control_bytes, "", "", None)
     surplus = len(encode(message)) - PREFIX_BYTES - control_bytes
-    return message._replace(message="x" * (control_bytes - surplus))
+    return replace(message, message="x" * (control_bytes - surplus))
 
 
 # ---- whole, in bytes, with others ------------------------------------------------------------
@@ -369,7 +370,7 @@ def test_limits_set_while_a_message_is_delivered_hold_for_the_next_in_the_same_r
             decoder.handshake_done()
             decoder.max_payload_bytes = 2000
 
-    ack: Frame = (m.HelloAck(1, "tm-a", 2000, 0, 0, "h", 1), b"")
+    ack: Frame = (m.HelloAck(1, "tm-a", 2000, 0, 0, "h", 1, "i"), b"")
     frames = [
         ack,
         (_error_of(MAX_HANDSHAKE_CONTROL_BYTES + 1), b""),

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import CARRIES_PAYLOAD, encode
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.limits import PREFIX_BYTES, RECEIVE_TAIL_BYTES
+from sluice.protocol.schema import CARRIES_PAYLOAD, encode
 from tests.support.decoding import RecordingSink, feed, feed_pieces, new_decoder, pieces_of, wire
 from tests.support.strategies import FRAMES, Frame
 

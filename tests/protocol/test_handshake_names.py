@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import NotPermitted
 from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake
 from sluice.protocol.identity import SubmitToken
 from sluice.protocol.limits import MAX_NAME_CHARACTERS
 from tests.protocol import identity_vectors as vectors
 
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337)
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a")
 HELLO = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "a", b"", 0, m.FLOW_CREDIT, 0, "task")
 CREDENTIAL = (
     SubmitToken.make(vectors.SECRET, "alice", 1000, vectors.TOKEN_ID)
@@ -23,7 +24,7 @@ CREDENTIAL = (
 def accepted_name(application_id: str) -> str | None:
     """Run a handshake; return the name of the application within its namespace."""
     connects = ConnectingHandshake(
-        HELLO._replace(application_id=application_id), CREDENTIAL, bytes(32)
+        replace(HELLO, application_id=application_id), CREDENTIAL, bytes(32)
     )
     accepts = AcceptingHandshake(OFFER, vectors.admission(vectors.SECRET), bytes(range(32)))
     waiting: tuple[m.Message, ...] = (connects.hello,)

@@ -12,14 +12,15 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from sluice.protocol import schema as m
 from sluice.protocol.errors import AuthenticationFailed, ProtocolViolation, UnexpectedMessage
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake, Handshake
 from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
+from sluice.protocol.schema import encode
 from sluice.protocol.states import BEFORE_OPEN, ROLES, ConnectionState, Side, State
 from tests.protocol import identity_vectors as vectors
 from tests.protocol.wire_vectors import MESSAGES as WIRE_MESSAGES
@@ -29,7 +30,7 @@ from tests.support.strategies import MESSAGES, MESSAGES_BY_TYPE
 TOKEN = SubmitToken.make(vectors.SECRET, "alice", 0, vectors.TOKEN_ID)
 DRIVER = TOKEN.application(vectors.SALT)
 BOB = SubmitToken.make(vectors.SECRET, "bob", 0, vectors.TOKEN_ID).application(vectors.SALT)
-DRIVER_HELLO = vectors.CLIENT._replace(role=m.ROLE_DRIVER)
+DRIVER_HELLO = replace(vectors.CLIENT, role=m.ROLE_DRIVER)
 
 
 class Meeting(NamedTuple):
@@ -46,7 +47,7 @@ AS_DRIVER = Meeting(DRIVER_HELLO, DRIVER)
 MEETINGS = {
     "driver": AS_DRIVER,
     "consumer": Meeting(vectors.CLIENT, DRIVER.for_tasks()),
-    "producer": Meeting(vectors.CLIENT._replace(role=m.ROLE_PRODUCER), DRIVER.for_tasks()),
+    "producer": Meeting(replace(vectors.CLIENT, role=m.ROLE_PRODUCER), DRIVER.for_tasks()),
     "peer": Meeting(vectors.PEER, ClusterSecrets([vectors.SECRET]).peer("host-a.example:7337")),
     "tls": Meeting(vectors.CLIENT, DRIVER.for_tasks(), vectors.BINDING),
 }
@@ -176,13 +177,13 @@ _CLAIMS = st.sampled_from([b"", DRIVER.claim.pack(), DRIVER.for_tasks().claim.pa
 _TOKENS = st.builds(bytes.__add__, _NONCES, _CLAIMS | st.binary(max_size=80)) | st.just(b"")
 NEARLY_RIGHT = st.one_of(
     st.builds(
-        lambda hello, role, token: hello._replace(role=role, token=token),
+        lambda hello, role, token: replace(hello, role=role, token=token),
         st.sampled_from([DRIVER_HELLO, vectors.CLIENT, vectors.PEER]),
         st.sampled_from(sorted(ROLES)),
         _TOKENS,
     ),
     st.builds(
-        lambda features, port: vectors.ACK._replace(features=features, data_port=port),
+        lambda features, port: replace(vectors.ACK, features=features, data_port=port),
         st.integers(0, 31),
         st.integers(7336, 7338),
     ),

@@ -4,24 +4,12 @@ import itertools
 
 import pytest
 
-from sluice.protocol import copy_messages as c
-from sluice.protocol import driver_messages as d
-from sluice.protocol import messages as m
-from sluice.protocol.codec import TYPE_IDS
+from sluice.protocol import schema as m
 from sluice.protocol.errors import UnexpectedMessage
 from sluice.protocol.limits import (
-    FEATURE_BOUNDED_RELEASES,
-    FEATURE_BUFFER_CHECKSUMS,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_CHECKED_OUTPUTS,
-    FEATURE_COPIES,
-    FEATURE_LARGE_PAYLOADS,
-    FEATURE_LOST_OUTPUTS,
-    FEATURE_REGION_AREAS,
-    FEATURE_RESUMABLE_OUTPUTS,
-    FEATURES,
     MAX_LARGE_PAYLOAD_BYTES,
 )
+from sluice.protocol.schema import TYPE_IDS
 from sluice.protocol.states import (
     ALLOWED_WHEN_OPEN,
     ROLES,
@@ -37,14 +25,14 @@ EXAMPLES: dict[type[m.Message], m.Message] = {type(message): message for _, mess
 
 # Written from the tables of docs/reference/wire.md, not from sluice.protocol.states: the
 # sender of each message on each leg.
-ANY_TIME = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
-CONSUMER_OF_CHANNELS_SENDS = {
+ANY_TIME: set[type[m.Message]] = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
+CONSUMER_OF_CHANNELS_SENDS: set[type[m.Message]] = {
     m.AddCredit,
     m.ResumeConsumption,
     m.CancelPartitionRequest,
     m.TaskEvent,
 }
-PRODUCER_OF_CHANNELS_SENDS = {m.BufferResponse, m.BacklogAnnouncement}
+PRODUCER_OF_CHANNELS_SENDS: set[type[m.Message]] = {m.BufferResponse, m.BacklogAnnouncement}
 CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
     m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest},
     m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS | {m.OpenGate, m.CloseGate},
@@ -60,15 +48,15 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AbortPartition,
         m.OpenPipelinedPartition,
         m.PipelinedData,
-        c.ReplicatePartition,
+        m.ReplicatePartition,
     },
     m.ROLE_DRIVER: {
         m.ReleaseShuffle,
         m.ReleaseApplication,
-        c.KnownTaskManager,
-        c.MoveNoted,
-        d.ReleaseAttempts,
-        d.CheckOutputs,
+        m.KnownTaskManager,
+        m.MoveNoted,
+        m.ReleaseAttempts,
+        m.CheckOutputs,
     },
     m.ROLE_COPIER: {
         m.OpenPartition,
@@ -76,7 +64,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.RegionData,
         m.FinishPartition,
         m.AbortPartition,
-        c.CopyOf,
+        m.CopyOf,
     },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -97,9 +85,9 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.ShuffleReleased,
         m.ApplicationReleased,
         m.OutputsLost,
-        c.OutputsHeld,
-        c.OutputsMoved,
-        d.OutputsChecked,
+        m.OutputsHeld,
+        m.OutputsMoved,
+        m.OutputsChecked,
     },
     m.ROLE_COPIER: {
         m.PartitionOpened,
@@ -203,40 +191,6 @@ def test_messages_of_credit_have_no_place_in_watermark_mode(side: Side) -> None:
     }
 
 
-# Written from docs/reference/wire.md, as the tables above.
-MESSAGES_OF_FEATURES: dict[int, set[type[m.Message]]] = {
-    FEATURE_RESUMABLE_OUTPUTS: {
-        m.ResumePartition,
-        m.PartitionResumed,
-        m.SecureRegion,
-        m.RegionSecured,
-    },
-    FEATURE_REGION_AREAS: {m.AttachRegionArea, m.RegionAreaAttached, m.SharedRegion},
-    FEATURE_BUFFER_CHECKSUMS: {m.ChecksummedBuffer},
-    FEATURE_LOST_OUTPUTS: {m.OutputsLost},
-    FEATURE_BOUNDED_RELEASES: {d.ReleaseAttempts},
-    FEATURE_CHECKED_OUTPUTS: {d.CheckOutputs, d.OutputsChecked},
-    FEATURE_COPIES: {
-        c.ReplicatePartition,
-        c.CopyOf,
-        c.KnownTaskManager,
-        c.OutputsHeld,
-        c.OutputsMoved,
-        c.MoveNoted,
-    },
-}
-
-
-@pytest.mark.parametrize("without", FEATURES.values(), ids=FEATURES.keys())
-@pytest.mark.parametrize("role", sorted(ROLES))
-@pytest.mark.parametrize("side", list(Side))
-def test_messages_of_a_feature_have_no_place_without_it(side: Side, role: int, without: int):
-    connection = ConnectionState(side, role)
-    connection.open(role, features=sum(FEATURES.values()) & ~without)
-    not_allowed = MESSAGES_OF_FEATURES.get(without, set())
-    assert connection.allowed == ALLOWED_WHEN_OPEN[side, role] - not_allowed
-
-
 @pytest.mark.parametrize(
     ("own", "other", "limit"),
     [
@@ -254,24 +208,29 @@ def test_payload_limit(own: int, other: int, limit: int) -> None:
 
 @pytest.mark.parametrize("own", [32768, 1000])
 @pytest.mark.parametrize(
-    ("role", "features", "other", "limit"),
+    ("role", "other", "limit"),
     [
-        (m.ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, 0, "most"),
-        (m.ROLE_PRODUCER, FEATURE_LARGE_PAYLOADS, 40000, "other"),
-        (m.ROLE_CONSUMER, FEATURE_LARGE_PAYLOADS, 2 * MAX_LARGE_PAYLOAD_BYTES, "most"),
-        (m.ROLE_PRODUCER, 0, 40000, "segment"),
-        (m.ROLE_PRODUCER, FEATURE_BUFFER_GROUPS, 40000, "segment"),
-        (m.ROLE_PEER, FEATURE_LARGE_PAYLOADS, 40000, "segment"),
-        (m.ROLE_PEER, FEATURE_BUFFER_GROUPS, 40000, "group"),
-        (m.ROLE_CONSUMER, FEATURE_BUFFER_GROUPS | FEATURE_LARGE_PAYLOADS, 0, "group"),
-        (m.ROLE_PEER, FEATURE_BUFFER_GROUPS, 2 * MAX_LARGE_PAYLOAD_BYTES, "group"),
+        (m.ROLE_PRODUCER, 0, "most"),
+        (m.ROLE_PRODUCER, 40000, "segment"),
+        (m.ROLE_CONSUMER, 0, "most"),
+        (m.ROLE_CONSUMER, 40000, "some"),
+        (m.ROLE_CONSUMER, 2 * MAX_LARGE_PAYLOAD_BYTES, "group"),
+        (m.ROLE_PEER, 40000, "group"),
+        (m.ROLE_PEER, 2 * MAX_LARGE_PAYLOAD_BYTES, "group"),
     ],
 )
-def test_large_payload_limit(role: int, features: int, own: int, other: int, limit: str) -> None:
+def test_large_payload_limit(role: int, own: int, other: int, limit: str) -> None:
     expected = {
         "most": MAX_LARGE_PAYLOAD_BYTES,
-        "other": other,
         "segment": own,
+        "some": other // own * own,
         "group": MAX_LARGE_PAYLOAD_BYTES // own * own,
     }[limit]
-    assert large_payload_limit(role, features, own, other) == expected
+    assert large_payload_limit(Side.ACCEPTED, role, own, other) == expected
+
+
+@pytest.mark.parametrize("role", [m.ROLE_PRODUCER, m.ROLE_CONSUMER])
+def test_a_client_takes_large_payloads_and_whole_segments(role: int) -> None:
+    for segment in (1000, 32768, 4 * MAX_LARGE_PAYLOAD_BYTES):
+        most = max(segment, MAX_LARGE_PAYLOAD_BYTES)
+        assert large_payload_limit(Side.CONNECTED, role, 0, segment) == most

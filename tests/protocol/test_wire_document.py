@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.protocol import codec, events, limits
-from sluice.protocol import messages as m
+from sluice.protocol import events, limits
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode
+from tools.docs import wire_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
 DOCUMENT = PAGE.read_text(encoding="utf-8")
@@ -18,41 +19,19 @@ ROWS = [
     for line in DOCUMENT.splitlines()
     if line.startswith("|")
 ]
-NAMES = {kind.__name__: kind for kind in codec.TYPE_IDS}
 
 
-def _documented() -> dict[str, tuple[int, str]]:
-    """Return each message's id and the cell that lists its fields."""
-    found: dict[str, tuple[int, str]] = {}
-    columns: list[str] = []
-    for row in ROWS:
-        if row[0] == "id":
-            columns = row
-        elif columns and re.fullmatch(r"\d+( / \d+)?", row[0]) and len(row) == len(columns):
-            fields = row[columns.index("fields")] if "fields" in columns else ""
-            for number, name in zip(row[0].split(" / "), row[1].split(" / "), strict=True):
-                if name in NAMES:
-                    found[name] = (int(number), fields)
-    return found
+def test_the_tables_of_messages_are_the_generated_ones() -> None:
+    assert wire_tables.page(DOCUMENT) == DOCUMENT, "run: make docs"
 
 
-def test_every_message_is_documented_with_its_id() -> None:
-    assert {name: number for name, (number, _) in _documented().items()} == {
-        kind.__name__: number for kind, number in codec.TYPE_IDS.items()
+def test_every_message_is_in_a_table() -> None:
+    numbers = {
+        int(number)
+        for _, ids, _ in wire_tables.TABLE.findall(DOCUMENT)
+        for number in ids.split(", ")
     }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_fields_are_documented_in_order(name: str) -> None:
-    cell = _documented()[name][1].partition(";")[0]
-    outer, _, inner = cell.partition("[[")
-    # "[[…]]" of a field lists the fields of its elements.
-    outer = re.sub(r"\(.*?\)", "", outer)  # remarks
-    names = [part.split()[0] for part in outer.split(",") if part.strip()]
-    assert names == list(NAMES[name]._fields)
-    if inner:
-        parts = [part.split()[0] for part in inner.split("]]")[0].split(",")]
-        assert parts == list(m.GateChannel._fields)
+    assert numbers == set(m.TYPE_IDS.values())
 
 
 def test_events_are_documented_with_their_fields() -> None:
@@ -93,5 +72,5 @@ def test_limits(number: int, text: str) -> None:
 
 
 def test_magic_and_version() -> None:
-    assert f"magic str = `{limits.MAGIC}`" in TEXT
+    assert f"magic is `{limits.MAGIC}`." in TEXT
     assert f"Version is {limits.VERSION}." in TEXT

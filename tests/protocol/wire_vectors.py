@@ -15,11 +15,9 @@ from typing import Any
 
 import crc32c
 import msgpack
+from msgspec.structs import astuple
 
-from sluice.protocol import copy_messages as c
-from sluice.protocol import driver_messages as d
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from sluice.protocol import schema as m
 from sluice.protocol.events import (
     EVENT_IDS,
     CancelCheckpointMarker,
@@ -32,6 +30,7 @@ from sluice.protocol.events import (
     encode_event,
 )
 from sluice.protocol.limits import MAX_CREDIT, MAX_I64, MAX_U32, MAX_U64, MIN_I64, PREFIX_BYTES
+from sluice.protocol.schema import encode
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "wire.json"
 
@@ -66,15 +65,14 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
         ),
         b"",
     ),
-    ("hello ack", m.HelloAck(1, "tm-a", 32768, 0, 0, "host-a.example", 7337), b""),
     (
-        "hello ack with the largest values",
-        m.HelloAck(MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535),
+        "hello ack",
+        m.HelloAck(1, "tm-a", 32768, 0, 0, "host-a.example", 7337, "0123456789abcdef"),
         b"",
     ),
     (
-        "hello ack with an instance",
-        m.HelloAck(1, "tm-a", 32768, 0, 1024, "host-a.example", 7337, "0123456789abcdef"),
+        "hello ack with the largest values",
+        m.HelloAck(MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535, LONGEST),
         b"",
     ),
     ("challenge", m.Challenge(bytes(range(32))), b""),
@@ -285,22 +283,22 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("release application", m.ReleaseApplication(), b""),
     ("application released", m.ApplicationReleased(1 << 40), b""),
     ("outputs lost", m.OutputsLost(3, [0, 17, 1 << 40, -1]), b""),
-    ("replicate partition", c.ReplicatePartition(0, 2, False), b""),
-    ("replicate partition before it is finished", c.ReplicatePartition(MAX_U32, 8, True), b""),
-    ("copy of a map output", c.CopyOf(1, "tm-a", 2, False), b""),
-    ("moved map output", c.CopyOf(MAX_U32, LONGEST, 1, True), b""),
-    ("known TaskManager", c.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
-    ("outputs held", c.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
+    ("replicate partition", m.ReplicatePartition(0, 2, False), b""),
+    ("replicate partition before it is finished", m.ReplicatePartition(MAX_U32, 8, True), b""),
+    ("copy of a map output", m.CopyOf(1, "tm-a", 2, False), b""),
+    ("moved map output", m.CopyOf(MAX_U32, LONGEST, 1, True), b""),
+    ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
+    ("outputs held", m.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
     (
         "outputs moved",
-        c.OutputsMoved(MAX_U32, 3, "tm-b", "host-b.example", 65535, [MAX_I64, 1, 2]),
+        m.OutputsMoved(MAX_U32, 3, "tm-b", "host-b.example", 65535, [MAX_I64, 1, 2]),
         b"",
     ),
-    ("move noted", c.MoveNoted(MAX_U32), b""),
-    ("release map attempts", d.ReleaseAttempts(3, 1 << 40), b""),
-    ("release of every map attempt but one", d.ReleaseAttempts(MAX_U32, MAX_I64), b""),
-    ("check outputs", d.CheckOutputs(1, 3, [0, 17, 1 << 40, -1]), b""),
-    ("outputs checked", d.OutputsChecked(MAX_U32), b""),
+    ("move noted", m.MoveNoted(MAX_U32), b""),
+    ("release map attempts", m.ReleaseAttempts(3, 1 << 40), b""),
+    ("release of every map attempt but one", m.ReleaseAttempts(MAX_U32, MAX_I64), b""),
+    ("check outputs", m.CheckOutputs(1, 3, [0, 17, 1 << 40, -1]), b""),
+    ("outputs checked", m.OutputsChecked(MAX_U32), b""),
 )
 
 EVENTS: tuple[tuple[str, Event], ...] = (
@@ -324,6 +322,11 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("cut array", b"\x95\x04\x01", "array of 5 with 2 elements"),
         ("bytes behind", pack([11]) + b"\xc0", "extra bytes after the array"),
         ("array longer than any frame", b"\xdd\xff\xff\xff\xff\x04", "array of 2^32 - 1"),
+        (
+            "four million lengths claimed",
+            bytes.fromhex("96 16 01 00 00 dd003d0900"),
+            "an array that claims more elements than there are bytes",
+        ),
         ("integer", pack(4), "not an array"),
         ("map", pack({"a": 2}), "not an array"),
         ("empty array", pack([]), "no type id"),
@@ -335,8 +338,8 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("unknown type id 2^63", pack([1 << 63]), "unknown message type"),
         ("field too few", pack([4, 1, 0, 0]), "wrong number of fields"),
         ("field too many", pack([5, 1, 2, 3]), "wrong number of fields"),
-        ("hello ack too short", pack([2, 1, "tm", 1, 0, 0, "h"]), "no port"),
-        ("hello ack too long", pack([2, 1, "tm", 1, 0, 0, "h", 1, "i", 0]), "9 fields, at most 8"),
+        ("hello ack too short", pack([2, 1, "tm", 1, 0, 0, "h", 1]), "no instance id"),
+        ("hello ack too long", pack([2, 1, "tm", 1, 0, 0, "h", 1, "i", 0]), "9 fields of 8"),
         ("hello ack of instance 7", pack([2, 1, "tm", 1, 0, 0, "h", 1, 7]), "number for a name"),
         ("field on an empty message", pack([11, None]), "wrong number of fields"),
         ("channel negative", pack([7, -1]), "u32 below 0"),
@@ -384,7 +387,7 @@ def _malformed() -> list[tuple[str, bytes, str]]:
             pack([1, "sluice", 1, 1, 3, "app", b"", 0, 0, 0, "AB"]).replace(b"AB", b"\xc3\x28"),
             "str is not UTF-8",
         ),
-        ("port above u16", pack([2, 1, "tm", 32768, 0, 0, "host", 65536]), "port above 65535"),
+        ("port above u16", pack([2, 1, "tm", 32768, 0, 0, "host", 65536, "i"]), "port above 65535"),
         ("gate channels nil", pack([30, 1, 3, 0, 1, 2, None]), "list is nil"),
         ("gate channel short", pack([30, 1, 3, 0, 1, 2, [[2, "tm", "h", 1]]]), "4 fields of 5"),
         (
@@ -416,17 +419,13 @@ BLOCKS: tuple[tuple[str, int, int, int, int, bytes], ...] = (
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, m.GateChannel):
+        value = astuple(value)
     if isinstance(value, bytes):
         return {"bytes_hex": value.hex()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-def _sent(message: m.Message) -> Any:
-    """Return the fields that are on the wire: an empty instance id is not."""
-    without = isinstance(message, m.HelloAck) and not message.instance_id
-    return _plain(message[:-1] if without else message)
 
 
 def encode_block(
@@ -455,7 +454,7 @@ def build() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": name,
                 "type": type(message).__name__,
-                "fields": _sent(message),
+                "fields": _plain(astuple(message)),
                 "control_hex": head[PREFIX_BYTES:].hex(),
                 "payload_hex": payload.hex(),
                 "frame_hex": (head + payload).hex(),

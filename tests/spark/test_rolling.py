@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.limits import FEATURES
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
 from tests.spark.daemons import Daemons, is_of
 
@@ -38,15 +37,6 @@ PATIENT = {
 LARGE = {"record_bytes": 4_000}
 """Each map output has 20 MB, ten regions, and is written before its task ends; each reducer gets
 13 MB, more than all buffers on its way hold."""
-
-ALL = ",".join(FEATURES)
-"""A TaskManager without any of these is as old as one can be."""
-
-CHANGES: dict[str, tuple[str | None, str | None]] = {
-    "the same": (None, None),
-    "an older release, and back": (ALL, None),
-}
-"""The features that all are without after the first round, and after the second."""
 
 
 @pytest.fixture(scope="module")
@@ -91,29 +81,26 @@ def restart_while_written_to(
     daemon.start()
 
 
-@pytest.mark.parametrize("change", CHANGES)
 def test_all_taskmanagers_are_replaced_while_a_job_runs(
-    application: Application, rolling: Daemons, barrier: Barrier, expected: str, change: str
+    application: Application, rolling: Daemons, barrier: Barrier, expected: str
 ):
-    first, second = CHANGES[change]
     for daemon in rolling:
-        daemon.restart(drain_timeout_seconds=None, features_off=None)
+        daemon.restart(drain_timeout_seconds=None)
     application.fill_slots(barrier, SLOTS)
     application.new_events()
     pids = [daemon.pid for daemon in rolling]
     running = application.start("all_wait", barrier=str(barrier.path), **LARGE)
 
     # With two tasks at a time and two TaskManagers each has its turn while it is written to.
-    options = {"features_off": first, "drain_timeout_seconds": 1}
-    restart_while_written_to(application, barrier, rolling[0], SLOTS, **options)
-    restart_while_written_to(application, barrier, rolling[1], 2 * SLOTS, **options)
+    restart_while_written_to(application, barrier, rolling[0], SLOTS, drain_timeout_seconds=1)
+    restart_while_written_to(application, barrier, rolling[1], 2 * SLOTS, drain_timeout_seconds=1)
     kept = [daemon.status().counters.map_outputs_adopted for daemon in rolling]
     assert all(kept)
 
     # Readers stand still, so that these end by cutting them off.
     barrier.wait("reduce-", SLOTS)
     for daemon in rolling:
-        daemon.restart(features_off=second)
+        daemon.restart()
     assert [daemon.status().counters.map_outputs_adopted for daemon in rolling] != [0, 0]
     assert not set(pids) & {daemon.pid for daemon in rolling}
     barrier.release()

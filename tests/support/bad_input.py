@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from benchmarks.wire_clients import read_gate
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from tests.support.fuzz_streams import REMOTE_ID, SHUFFLE, frame, hello
 from tests.support.fuzz_target import Target, sent
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
-from sluice.protocol.copy_messages import KnownTaskManager, ReplicatePartition
-from sluice.protocol.limits import (
-    FEATURE_BOUNDED_RELEASES,
-    FEATURE_CHECKED_OUTPUTS,
-    FEATURE_COPIES,
-    FEATURE_LOST_OUTPUTS,
-)
-from sluice.protocol.messages import ReleaseApplication
+from sluice.protocol.schema import KnownTaskManager, ReleaseApplication, ReplicatePartition
 from sluice.shuffle.names import ShuffleKey
 
 if TYPE_CHECKING:
@@ -24,15 +17,10 @@ if TYPE_CHECKING:
 
 KEY = ShuffleKey("app", 1)
 
-OF_DRIVERS = (
-    FEATURE_COPIES | FEATURE_LOST_OUTPUTS | FEATURE_BOUNDED_RELEASES | FEATURE_CHECKED_OUTPUTS
-)
-"""What Spark's driver understands."""
-
 
 async def driver(cluster: MiniCluster, index: int, application_id: str = "app") -> Client:
-    """Connect as a driver that understands copies, and name all other TaskManagers."""
-    client = await cluster.driver(index, application_id, OF_DRIVERS)
+    """Connect as a driver, and name all other TaskManagers."""
+    client = await cluster.driver(index, application_id)
     for number, other in enumerate(cluster.environments):
         if number != index:
             client.send(KnownTaskManager(other.taskmanager_id, *other.address))

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from sluice.protocol.codec import encode
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.limits import RECEIVE_TAIL_BYTES
-from sluice.protocol.messages import Message
+from sluice.protocol.schema import Message, encode
 
 Frame = tuple[Message, bytes]
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.protocol.events import encode_event
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBuffer
 from sluice.shuffle.memory.segment import MemorySegment

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.messages import DATA, EVENT, FLOW_CREDIT, Message
+from sluice.protocol.schema import DATA, EVENT, FLOW_CREDIT, Message
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.transport.connection import Connection
 from sluice.transport.loop_share import LoopShare, LoopTurns
@@ -36,12 +36,13 @@ class FakeConnection(Connection):
     max_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
     large_payload_bytes = MAX_LARGE_PAYLOAD_BYTES
 
-    def __init__(self, features: int = 0, flow_control: int = FLOW_CREDIT) -> None:
+    def __init__(self, flow_control: int = FLOW_CREDIT) -> None:
         self.loop_share = LoopShare(LoopTurns())
         self.remote = "fake"
         self.application_id = "app"
-        self.features = features
         self.flow_control = flow_control
+        self.other_segment_size_bytes = 0
+        self.is_encrypted = False
         self.error: SluiceError | None = None
         self.sent: list[Message] = []
         self.payloads: list[bytes] = []

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from sluice.protocol import schema as m
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import FEATURES, MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
+from sluice.protocol.schema import encode
 from tests.support.strategies import frames
 
 SEGMENT_SIZE_BYTES = 4096
@@ -50,7 +50,7 @@ def frame(message: m.Message, payload: bytes = b"") -> bytes:
 
 
 def hello(role: int, local_id: str = "app") -> bytes:
-    """Return the Hello of a role that knows all features."""
+    """Return the Hello of a role."""
     peer = role == m.ROLE_PEER
     return frame(
         m.Hello(
@@ -62,7 +62,7 @@ def hello(role: int, local_id: str = "app") -> bytes:
             b"",
             SEGMENT_SIZE_BYTES if peer else 0,
             m.FLOW_CREDIT,
-            sum(FEATURES.values()),
+            0,
             "fuzzer",
         )
     )

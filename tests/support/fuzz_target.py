@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import sluice.shuffle.taskmanager.cluster.peer_connector
-from sluice.protocol.codec import decode_control
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import (
-    FEATURE_BUFFER_GROUPS,
     FIRST_CONTROL_BYTES,
     MAX_LARGE_PAYLOAD_BYTES,
     PREFIX_BYTES,
     VERSION,
 )
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     FLOW_CREDIT,
     ROLE_PRODUCER,
     ErrorResponse,
@@ -28,6 +26,7 @@ from sluice.protocol.messages import (
     PartitionFinished,
     Ping,
     Pong,
+    decode_control,
 )
 from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
 from sluice.shuffle.names import ShuffleKey
@@ -144,9 +143,10 @@ class Target:
             REMOTE_ID,
             segment_size_bytes,
             FLOW_CREDIT,
-            FEATURE_BUFFER_GROUPS,
+            0,
             "127.0.0.1",
             1,
+            "i",
         )
         connection.message_received(ack, 0)
         self.peers.put_nowait(transport)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from sluice.protocol.events import CustomEvent, encode_end_of_partition, encode_event
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.memory import NetworkBufferPool

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from sluice.protocol.messages import HelloAck
+    from sluice.protocol.schema import HelloAck
     from sluice.shuffle.gate.input_gate import InputGate
     from sluice.transport.config import TransportConfig
 
@@ -57,12 +57,20 @@ class MiniCluster:
     async def producer(self, index: int, application_id: str = "app") -> Client:
         return self._keep(await producer(self[index].address, application_id, self.client_config))
 
-    async def consumer(self, index: int, application_id: str = "app") -> Client:
-        return self._keep(await consumer(self[index].address, application_id, self.client_config))
-
-    async def driver(self, index: int, application_id: str = "app", features: int = 0) -> Client:
+    async def consumer(
+        self,
+        index: int,
+        application_id: str = "app",
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+    ) -> Client:
         address = self[index].address
-        return self._keep(await driver(address, application_id, self.client_config, features))
+        return self._keep(
+            await consumer(address, application_id, self.client_config, segment_size_bytes)
+        )
+
+    async def driver(self, index: int, application_id: str = "app") -> Client:
+        address = self[index].address
+        return self._keep(await driver(address, application_id, self.client_config))
 
     async def write(
         self,

@@ -9,9 +9,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from sluice.protocol.codec import decode_control, encode
+from msgspec.structs import replace
+
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     FLOW_CREDIT,
     ROLE_PEER,
@@ -20,6 +21,8 @@ from sluice.protocol.messages import (
     Hello,
     HelloAck,
     Message,
+    decode_control,
+    encode,
 )
 from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
@@ -47,7 +50,7 @@ def a_config(**changes: Any) -> TransportConfig:
 
 def a_hello(**changes: Any) -> Hello:
     hello = Hello(MAGIC, VERSION, VERSION, ROLE_PEER, "", b"", SEGMENT, FLOW_CREDIT, 0, "tests")
-    return hello._replace(**changes)
+    return replace(hello, **changes)
 
 
 def a_producer(**changes: Any) -> Hello:
@@ -56,7 +59,8 @@ def a_producer(**changes: Any) -> Hello:
 
 
 def an_ack(**changes: Any) -> HelloAck:
-    return HelloAck(VERSION, "tm-1", SEGMENT, FLOW_CREDIT, 0, "127.0.0.1", 7337)._replace(**changes)
+    ack = HelloAck(VERSION, "tm-1", SEGMENT, FLOW_CREDIT, 0, "127.0.0.1", 7337, "i-1")
+    return replace(ack, **changes)
 
 
 class RecordingHandler:

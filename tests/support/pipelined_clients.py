@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.wire_clients import close_gate
 from sluice.protocol.events import decode_end_of_partition, is_end_of_partition
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     PARTITION_PIPELINED_BOUNDED,
@@ -24,13 +25,12 @@ from sluice.protocol.messages import (
     PartitionOpened,
     PipelinedData,
 )
-from sluice.protocol.remote_error import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.wire_clients import Client
-    from sluice.protocol.messages import HelloAck
+    from sluice.protocol.schema import HelloAck
 
 
 class PipelinedWriter:

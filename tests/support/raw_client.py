@@ -6,10 +6,18 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from benchmarks.wire_clients import FEATURES_OF_CLIENTS
-from sluice.protocol.codec import decode_control, encode
+from msgspec.structs import replace
+
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
-from sluice.protocol.messages import FLOW_CREDIT, ErrorResponse, Hello, HelloAck, Message
+from sluice.protocol.schema import (
+    FLOW_CREDIT,
+    ErrorResponse,
+    Hello,
+    HelloAck,
+    Message,
+    decode_control,
+    encode,
+)
 
 if TYPE_CHECKING:
     from sluice.transport.address import Address
@@ -39,10 +47,10 @@ class RawClient:
             b"",
             0,
             FLOW_CREDIT,
-            FEATURES_OF_CLIENTS,
+            0,
             "raw client",
-        )._replace(**changes)  # type: ignore[arg-type]
-        self.send_message(hello)
+        )
+        self.send_message(replace(hello, **changes))
         message, _ = await self.receive()
         return message
 

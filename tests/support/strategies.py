@@ -4,10 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sluice.protocol import copy_messages as c
-from sluice.protocol import driver_messages as d
-from sluice.protocol import messages as m
-from sluice.protocol.codec import CARRIES_PAYLOAD, TYPE_IDS
+from sluice.protocol import schema as m
 from sluice.protocol.limits import (
     HEAD_BYTES,
     MAX_EVENT_BYTES,
@@ -18,6 +15,7 @@ from sluice.protocol.limits import (
     MAX_U64,
     MIN_I64,
 )
+from sluice.protocol.schema import CARRIES_PAYLOAD, TYPE_IDS
 
 
 def _integers(low: int, high: int) -> st.SearchStrategy[int]:
@@ -103,15 +101,15 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.ReleaseApplication: (),
     m.ApplicationReleased: (U64,),
     m.OutputsLost: (U32, SOME_ATTEMPTS),
-    c.ReplicatePartition: (U32, REPLICAS, st.booleans()),
-    c.CopyOf: (U32, NAME, REPLICAS, st.booleans()),
-    c.KnownTaskManager: (NAME, NAME, PORT),
-    c.OutputsHeld: (U32, SOME_ATTEMPTS),
-    c.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
-    c.MoveNoted: (U32,),
-    d.ReleaseAttempts: (U32, I64),
-    d.CheckOutputs: (U32, U32, SOME_ATTEMPTS),
-    d.OutputsChecked: (U32,),
+    m.ReplicatePartition: (U32, REPLICAS, st.booleans()),
+    m.CopyOf: (U32, NAME, REPLICAS, st.booleans()),
+    m.KnownTaskManager: (NAME, NAME, PORT),
+    m.OutputsHeld: (U32, SOME_ATTEMPTS),
+    m.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
+    m.MoveNoted: (U32,),
+    m.ReleaseAttempts: (U32, I64),
+    m.CheckOutputs: (U32, U32, SOME_ATTEMPTS),
+    m.OutputsChecked: (U32,),
 }
 if _FIELDS.keys() != TYPE_IDS.keys():
     raise AssertionError(f"no strategy for {TYPE_IDS.keys() - _FIELDS.keys()}")

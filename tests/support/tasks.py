@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from tests.support.api_clients import api_clients, embedded_clients
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 

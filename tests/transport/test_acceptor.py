@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import ErrorResponse
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ErrorResponse
 from sluice.transport import descriptors, listener
 from sluice.transport.acceptor import InNeed, bind_remedy, listen
 from sluice.transport.address import Address

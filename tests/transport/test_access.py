@@ -12,7 +12,7 @@ import pytest
 from sluice.protocol.errors import AuthenticationRequired, ErrorCode
 from sluice.protocol.identity import KIND_PEER, ClusterSecrets, SubmitToken, secret_to_text
 from sluice.protocol.limits import NONCE_BYTES
-from sluice.protocol.messages import ROLE_DRIVER, Challenge, ErrorResponse, Proof
+from sluice.protocol.schema import ROLE_DRIVER, Challenge, ErrorResponse, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import (
     Accepting,

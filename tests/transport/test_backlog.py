@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.control_memory import ControlMemory
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.limits import MAX_CONTROL_BYTES
-from sluice.protocol.messages import BeginRegion, ErrorResponse, HelloAck, Ping, Pong
+from sluice.protocol.schema import BeginRegion, ErrorResponse, HelloAck, Ping, Pong, encode
 from sluice.transport.access import Accepting, Access
 from sluice.transport.backlog import (
     MAX_UNREAD_ANSWERS_BYTES,

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from pydantic import ValidationError
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
+from sluice.protocol.schema import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 from sluice.transport.certificate_roles import (
     ROLES,
     CertificateRefused,

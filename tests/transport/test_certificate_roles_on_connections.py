@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 from sluice.transport.address import Address
 from tests.support.certificates import Authority
 from tests.support.peers import a_config, a_service, end, open_client, until

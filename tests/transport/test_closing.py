@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
-from sluice.protocol.messages import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping
 from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping, encode
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.peers import (

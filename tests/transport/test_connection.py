@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import sluice.transport.backlog as backlog_module
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, MalformedMessage, SluiceError
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_PRODUCER,
     AbortPartition,
     ErrorResponse,
@@ -18,6 +17,7 @@ from sluice.protocol.messages import (
     Ping,
     Pong,
     RegionData,
+    encode,
 )
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.messages import CloseRequest
+from sluice.protocol.schema import CloseRequest
 from sluice.transport.address import Address
 from sluice.transport.connection_pool import ConnectionPool
 from sluice.transport.connector import connect
@@ -25,7 +25,7 @@ from tests.support.peers import (
 from tests.support.tcp_proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
-    from sluice.protocol.messages import Hello, HelloAck
+    from sluice.protocol.schema import Hello, HelloAck
     from sluice.transport.config import TransportConfig
     from sluice.transport.connection import Connection
 

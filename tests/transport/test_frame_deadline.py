@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import ROLE_PRODUCER, ErrorResponse, Ping, Pong, RegionData
+from sluice.protocol.schema import ROLE_PRODUCER, ErrorResponse, Ping, Pong, RegionData, encode
 from sluice.transport.address import Address
 from sluice.transport.errors import DeadlineExceeded
 from tests.support.memory_supplier import MemorySupplier

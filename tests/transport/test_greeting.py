@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.protocol.errors import (
     AuthenticationFailed,
@@ -15,7 +16,7 @@ from sluice.protocol.errors import (
     SluiceError,
 )
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
-from sluice.protocol.messages import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
+from sluice.protocol.schema import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import Accepting, Access
 from sluice.transport.certificate_roles import CertificateRefused
@@ -276,8 +277,8 @@ def certificate(directory: Path, *names: str) -> dict[str, Any]:
     ("name", "hello", "allowed"),
     [
         ("etl.example", HELLO, True),
-        ("etl.example", HELLO._replace(application_id="other"), False),
-        ("etl.example", HELLO._replace(role=ROLE_CONSUMER), False),
+        ("etl.example", replace(HELLO, application_id="other"), False),
+        ("etl.example", replace(HELLO, role=ROLE_CONSUMER), False),
         ("tm1.example", HELLO, False),
         ("tm1.example", a_hello(role=ROLE_PEER), True),
         ("etl.example", a_hello(role=ROLE_PEER), False),
@@ -328,7 +329,7 @@ async def test_each_side_learns_of_the_other() -> None:
     connects, accepts = await _handshake({}, {})
     said = accepts.other_side(an_ack())
     assert isinstance(said, Hello)
-    assert said._replace(token=b"") == HELLO
+    assert replace(said, token=b"") == HELLO
     ack = an_ack(taskmanager_id="tm-other")
     assert connects.other_side(ack) is ack
 

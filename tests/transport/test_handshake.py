@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode, SluiceError, UnexpectedMessage, UnsupportedVersion
 from sluice.protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
@@ -23,8 +23,8 @@ from sluice.protocol.messages import (
     Ping,
     Pong,
     RegionData,
+    encode,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
 from sluice.transport.connector import connect
 from sluice.transport.errors import ConnectFailed, DeadlineExceeded

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.codec import encode
-from sluice.protocol.messages import DATA, BufferResponse, Ping, RegionData
+from sluice.protocol.schema import DATA, BufferResponse, Ping, RegionData, encode
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost
 from sluice.transport.loop_protocol import LoopProtocol

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import DATA, BufferResponse, ErrorResponse, Pong
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import DATA, BufferResponse, ErrorResponse, Pong
 from sluice.transport.acceptor import bind
 from sluice.transport.address import Address
 from sluice.transport.connection import Connection

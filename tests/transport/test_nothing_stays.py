@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import UnexpectedMessage
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     BeginRegion,
     BufferResponse,
     ErrorResponse,
     Ping,
     RegionData,
+    encode,
 )
 from sluice.protocol.states import ConnectionState
 from sluice.transport.backlog import Backlog

@@ -15,8 +15,8 @@ from sluice.protocol.errors import (
     UnexpectedMessage,
     UnsupportedVersion,
 )
-from sluice.protocol.messages import ErrorResponse, Pong
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ErrorResponse, Pong
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded, TooManyConnections
 from sluice.transport.outcomes import HANDSHAKE_REASONS, HUNG_UP, Outcomes, reason_of
 from sluice.transport.tls import TlsRefused

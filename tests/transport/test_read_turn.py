@@ -6,10 +6,10 @@ import asyncio
 from typing import Final
 
 import pytest
+from msgspec.structs import asdict
 
-from sluice.protocol.codec import encode
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.messages import Message, Ping, Pong, RegionData
+from sluice.protocol.schema import Message, Ping, Pong, RegionData, encode
 from sluice.transport.loop_share import READS_A_TURN_BYTES, LoopShares
 from sluice.transport.read_turn import LEAST_EXPECTED_BYTES, MESSAGE_COST_BYTES, ReadTurn
 from tests.support.decoding import RecordingSink
@@ -184,7 +184,7 @@ async def test_every_one_of_very_many_pings_is_answered():
     count = 20 * MANY_MESSAGES
     async with a_service() as service:
         with await RawPeer.connect(service.address) as peer:
-            await peer.shake_hands(**a_producer()._asdict())
+            await peer.shake_hands(**asdict(a_producer()))
             await peer.send(b"".join(encode(Ping(number)) for number in range(count)))
             for number in range(count):
                 assert await peer.read_frame() == (Pong(number), b"")

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.codec import encode
-from sluice.protocol.messages import ROLE_PRODUCER, RegionData
+from sluice.protocol.schema import ROLE_PRODUCER, RegionData, encode
 from sluice.transport.receive_low_water import (
     WORTH_WAITING_FOR_BYTES,
     ReceiveLowWater,

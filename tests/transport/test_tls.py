@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.codec import decode_control, encode
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     DATA,
     ROLE_PRODUCER,
     AddCredit,
@@ -23,8 +23,9 @@ from sluice.protocol.messages import (
     Ping,
     Pong,
     RegionData,
+    decode_control,
+    encode,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
 from sluice.transport.errors import DeadlineExceeded
 from sluice.transport.tls import TlsRefused, load_tls
@@ -87,6 +88,8 @@ async def test_both_sides_talk_over_tls(authority: Authority, minimum: str) -> N
         assert client.received == [(AddCredit(0, 3), b"")]
         secured = client.connection._transport.get_extra_info("ssl_object")  # type: ignore[union-attr]
         assert secured.version() == "TLSv1.3"
+        assert client.connection.is_encrypted
+        assert server.connection.is_encrypted
         await end(client)
     assert server.lost
 
@@ -120,7 +123,7 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 async def test_a_server_with_the_loops_own_tls(authority: Authority) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
-        writer.write(encode(HelloAck(1, "other", SEGMENT, 0, 0, "h", 1)))
+        writer.write(encode(HelloAck(1, "other", SEGMENT, 0, 0, "h", 1, "i")))
         assert (await read_frame(reader))[1] == pattern(3)
         writer.write(encode(Pong(3)))
         await reader.read()
@@ -172,7 +175,9 @@ async def test_the_unix_socket_stays_plain(authority: Authority, tmp_path: Path)
         with await RawPeer.connect(path) as peer:
             await peer.shake_hands()
         await (await service.handler()).until_lost()
-        await end(await open_client(Address(str(path), 0), tls_config(authority)))
+        client = await open_client(Address(str(path), 0), tls_config(authority))
+        assert not client.connection.is_encrypted
+        await end(client)
 
 
 # ---- refused -----------------------------------------------------------------------------------

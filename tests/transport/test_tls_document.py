@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.messages import ROLE_DRIVER
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ROLE_DRIVER
 from sluice.transport.tls import TlsConfigurationError, load_tls
 from tests.support.certificates import fingerprint_of
 from tests.support.peers import a_config, a_service, end, open_client

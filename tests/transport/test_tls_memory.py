@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.codec import encode
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     ROLE_PRODUCER,
     AddCredit,
     BufferResponse,
     Pong,
     RegionData,
+    encode,
 )
 from sluice.transport.connection import Connection
 from sluice.transport.tls import load_tls

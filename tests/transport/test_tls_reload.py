@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.messages import ROLE_PRODUCER, RegionData
+from sluice.protocol.schema import ROLE_PRODUCER, RegionData
 from sluice.transport.address import Address
 from sluice.transport.greeting import CHANNEL_BINDING, PEER_CERTIFICATE
 from sluice.transport.tls import TlsConfigurationError, TlsRefused, load_tls, reloading_tls

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.codec import encode
-from sluice.protocol.messages import Pong, RegionData
+from sluice.protocol.schema import Pong, RegionData, encode
 from sluice.transport.connection import Connection
 from sluice.transport.loop_protocol import LoopProtocol
 from tests.support.intercepting_transport import InterceptingTransport, intercept

@@ -33,6 +33,7 @@ LIBRARIES: Final = (
     "asyncio",
     "uvloop",
     "msgpack",
+    "msgspec.msgpack",
     "lz4.block",
     "crc32c",
     "pydantic",

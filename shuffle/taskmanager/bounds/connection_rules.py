@@ -1,7 +1,7 @@
 """Rules for connections whose handshake is good."""
 
 from ....protocol.errors import SegmentSizeMismatch
-from ....protocol.messages import ROLE_CONSUMER, ROLE_COPIER, ROLE_PRODUCER
+from ....protocol.schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_PRODUCER
 from ....transport.connection import Connection
 from ...errors import ShuttingDown
 

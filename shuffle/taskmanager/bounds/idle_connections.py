@@ -9,8 +9,8 @@ from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from ....protocol.messages import ROLE_DRIVER
 from ....protocol.remote_error import error_response
+from ....protocol.schema import ROLE_DRIVER
 from ....transport.connection import Connection
 from ....transport.connection_log import counted
 from ...counters import Counters

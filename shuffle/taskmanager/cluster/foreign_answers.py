@@ -3,8 +3,8 @@
 import logging
 
 from ....protocol.errors import AuthenticationFailed, Fault, SluiceError, UnsupportedVersion
-from ....protocol.messages import ErrorResponse
 from ....protocol.remote_error import RemoteError
+from ....protocol.schema import ErrorResponse
 from ....transport.address import Address
 from ....transport.connection_log import counted
 from ....transport.errors import NoTaskManager, one_line

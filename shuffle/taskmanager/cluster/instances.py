@@ -9,7 +9,7 @@ and drivers and readers know TaskManagers by the id.
 import secrets
 from typing import Final, NamedTuple
 
-from ....protocol.messages import HelloAck
+from ....protocol.schema import HelloAck
 from ....transport.address import Address
 from ....transport.connection import Connection
 from ....transport.errors import TaskManagerMismatch
@@ -46,14 +46,11 @@ class Instances:
     def admit(self, connection: Connection, ack: HelloAck) -> None:
         """Admit a connection to a TaskManager, unless another instance of it is connected.
 
-        An instance at the same address as the other has replaced it, as after a restart. An older
-        release has no instance id, and is admitted.
+        An instance at the same address as the other has replaced it, as after a restart.
 
         Raises:
             TaskManagerMismatch: Another instance with the same id runs at another address.
         """
-        if not ack.instance_id:
-            return
         instance = _Instance(ack.instance_id, Address(ack.advertised_host, ack.data_port))
         if ack.taskmanager_id == self._own_id and ack.instance_id != self.own_instance_id:
             raise _clone(ack, "this TaskManager")

@@ -5,17 +5,13 @@ import socket
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ....protocol.errors import ErrorCode, ProtocolViolation, SluiceError
+from ....protocol.errors import ProtocolViolation
 from ....protocol.limits import (
-    FEATURE_BUFFER_CHECKSUMS,
-    FEATURE_BUFFER_GROUPS,
-    FEATURE_COPIES,
-    FEATURE_INSTANCES,
-    FEATURE_LARGE_PAYLOADS,
     MAGIC,
     VERSION,
 )
-from ....protocol.messages import (
+from ....protocol.remote_error import RemoteError
+from ....protocol.schema import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     ROLE_COPIER,
@@ -23,7 +19,6 @@ from ....protocol.messages import (
     Hello,
     HelloAck,
 )
-from ....protocol.remote_error import RemoteError
 from ....transport.access import Access
 from ....transport.address import Address
 from ....transport.config import TransportConfig
@@ -46,12 +41,6 @@ Leg = TypeVar("Leg", bound=ConnectionHandler)
 
 COPY_ANSWER_SECONDS: Final = 30.0
 """Time in which another TaskManager answers where no reader is waited for."""
-
-
-class CopiesNotSupported(SluiceError):
-    """The other TaskManager is of a version that takes no copies."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class PeerConnector:
@@ -87,7 +76,6 @@ class PeerConnector:
         self._networks = networks
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
-        self._features = transport.features
         self._count_in = count_in
         self.instances: Final = Instances(taskmanager_id)
         self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
@@ -121,8 +109,7 @@ class PeerConnector:
             b"",
             self._segment_size_bytes,
             FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            (FEATURE_BUFFER_GROUPS | FEATURE_BUFFER_CHECKSUMS | FEATURE_INSTANCES)
-            & self._features(),
+            0,
             _name(),
         )
         try:
@@ -146,7 +133,6 @@ class PeerConnector:
         """Connect in order to write copies of an application's map outputs.
 
         Raises:
-            CopiesNotSupported: The other TaskManager takes no copies.
             SluiceError: It does not answer, or refuses.
 
         Cancellation: safe.
@@ -155,11 +141,7 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        leg = await self._connect(address, self._copier_hello(application_id), make)
-        if not leg.connection.features & FEATURE_COPIES:
-            leg.close()
-            raise CopiesNotSupported("The TaskManager takes no copies", value=str(address))
-        return leg
+        return await self._connect(address, self._copier_hello(application_id), make)
 
     async def watch(self, address: Address) -> WatchLeg:
         """Connect in order to know whether the other TaskManager lives.
@@ -181,7 +163,7 @@ class PeerConnector:
             b"",
             0,
             FLOW_CREDIT,
-            (FEATURE_LARGE_PAYLOADS | FEATURE_COPIES | FEATURE_INSTANCES) & self._features(),
+            0,
             _name(),
         )
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.messages import CloseRequest, HelloAck, Message, Ping
+from ....protocol.schema import CloseRequest, HelloAck, Message, Ping
 from ....transport.connection import Connection
 from ....transport.errors import ConnectionLost
 from ...names import TaskManagerPlace

@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ....protocol.copy_messages import KnownTaskManager, MoveNoted, OutputsHeld, OutputsMoved
-from ....protocol.driver_messages import CheckOutputs, OutputsChecked, ReleaseAttempts
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.limits import FEATURE_COPIES, FEATURE_LOST_OUTPUTS, MAX_LOST_ATTEMPTS, MAX_U32
-from ....protocol.messages import (
+from ....protocol.limits import MAX_LOST_ATTEMPTS, MAX_U32
+from ....protocol.schema import (
     ApplicationReleased,
+    CheckOutputs,
     CloseRequest,
+    KnownTaskManager,
     Message,
+    MoveNoted,
+    OutputsChecked,
+    OutputsHeld,
     OutputsLost,
+    OutputsMoved,
     ReleaseApplication,
+    ReleaseAttempts,
     ReleaseShuffle,
     ShuffleReleased,
 )
@@ -66,8 +71,6 @@ class DriverHandler:
     def _tell_all(self) -> None:
         application_id = self._connection.application_id
         self.tell_lost(self._partitions.lost_of(application_id))
-        if not self._understands(FEATURE_COPIES):
-            return
         for key, attempts in self._copies.replication.held_of(application_id).items():
             self.tell_held(key, attempts)
         for key, places in self._partitions.moved.of(application_id).items():
@@ -76,37 +79,34 @@ class DriverHandler:
                 self.tell_moved(key, place, list(moved))
 
     def tell_lost(self, lost: Lost) -> None:
-        """Tell the driver which of its map outputs are lost, if it understands that."""
-        if self._understands(FEATURE_LOST_OUTPUTS):
+        """Tell the driver which of its map outputs are lost."""
+        if not self._connection.closing:
             for key, attempts in lost.items():
                 for some in self._parts(key, attempts):
                     self._connection.send(OutputsLost(key.shuffle_id, some))
 
     def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
-        """Tell the driver that copies of its map outputs are here, if it understands that."""
-        if self._understands(FEATURE_COPIES):
+        """Tell the driver that copies of its map outputs are here."""
+        if not self._connection.closing:
             for some in self._parts(key, map_attempt_ids):
                 self._connection.send(OutputsHeld(key.shuffle_id, some))
 
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
     ) -> "list[Future[None]]":
-        """Tell the driver that map outputs are elsewhere, if it understands that.
+        """Tell the driver that map outputs are elsewhere.
 
         Returns:
             Futures that end when it has taken note, or is gone.
         """
         noted: list[Future[None]] = []
-        if self._understands(FEATURE_COPIES):
+        if not self._connection.closing:
             for some in self._parts(key, map_attempt_ids):
                 move = next(self._moves) & MAX_U32
                 self._connection.send(OutputsMoved(move, key.shuffle_id, *place, some))
                 self._unnoted[move] = asyncio.get_running_loop().create_future()
                 noted.append(self._unnoted[move])
         return noted
-
-    def _understands(self, feature: int) -> bool:
-        return not self._connection.closing and bool(self._connection.features & feature)
 
     def _parts(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> Iterator[list[int]]:
         """Cut map attempts into messages, if they are of this driver's application."""
@@ -151,7 +151,8 @@ class DriverHandler:
             freed = self._applications.release(application_id)
             self._answer(ApplicationReleased(freed))
         elif type(message) is KnownTaskManager:
-            self._copies.known(application_id, TaskManagerPlace(*message))
+            place = TaskManagerPlace(message.taskmanager_id, message.host, message.port)
+            self._copies.known(application_id, place)
         elif type(message) is MoveNoted:
             _end(self._unnoted.pop(message.move, None))
         elif type(message) is CloseRequest:

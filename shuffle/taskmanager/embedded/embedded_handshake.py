@@ -4,11 +4,18 @@ import secrets
 import time
 from typing import Final
 
-from ....protocol.codec import decode_control, encode
 from ....protocol.handshake import AcceptingHandshake, ConnectingHandshake
 from ....protocol.identity import Credential
 from ....protocol.limits import MAGIC, NONCE_BYTES, PREFIX_BYTES, VERSION
-from ....protocol.messages import FLOW_CREDIT, ROLE_PRODUCER, Hello, HelloAck, Message
+from ....protocol.schema import (
+    FLOW_CREDIT,
+    ROLE_PRODUCER,
+    Hello,
+    HelloAck,
+    Message,
+    decode_control,
+    encode,
+)
 from ....transport.access import Access
 
 _NO_BINDING: Final = b""
@@ -33,7 +40,7 @@ def admit(access: Access, application_id: str, credential: Credential | None) ->
     hello = Hello(
         MAGIC, VERSION, VERSION, ROLE_PRODUCER, application_id, b"", 0, FLOW_CREDIT, 0, "embedded"
     )
-    offer = HelloAck(VERSION, "embedded", 1, FLOW_CREDIT, 0, "embedded", 0)
+    offer = HelloAck(VERSION, "embedded", 1, FLOW_CREDIT, 0, "embedded", 0, "embedded")
     task = ConnectingHandshake(hello, credential, secrets.token_bytes(NONCE_BYTES))
     taskmanager = AcceptingHandshake(
         offer, access.admission(None), secrets.token_bytes(NONCE_BYTES)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ....protocol.messages import EVERY_SUBPARTITION
+from ....protocol.schema import EVERY_SUBPARTITION
 from ...errors import LimitExceeded
 from ...names import ShuffleKey
 from ...partition.region_builder import OutgoingRegion

@@ -5,7 +5,7 @@ import logging
 from typing import Final
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.messages import AttachRegionArea, RegionAreaAttached
+from ....protocol.schema import AttachRegionArea, RegionAreaAttached
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...errors import ChecksumMismatch, MapOutputMismatch, failure_of

@@ -9,14 +9,14 @@ from typing import Final, TypeAlias
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import RECEIVE_TAIL_BYTES
-from ....protocol.messages import (
+from ....protocol.remote_error import error_response
+from ....protocol.schema import (
     AddCredit,
     OpenPartition,
     OpenPipelinedPartition,
     PartitionAborted,
     ResumePartition,
 )
-from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import LimitExceeded, NoProgress, ShuttingDown

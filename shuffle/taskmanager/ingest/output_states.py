@@ -36,13 +36,14 @@ told, and so are requests that come for it a little later.
 import enum
 from typing import Final, TypeAlias
 
-from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import UnexpectedMessage
-from ....protocol.messages import (
+from ....protocol.schema import (
     BeginRegion,
+    CopyOf,
     FinishPartition,
     PipelinedData,
     RegionData,
+    ReplicatePartition,
     SecureRegion,
     SharedRegion,
 )

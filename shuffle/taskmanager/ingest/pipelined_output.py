@@ -12,7 +12,7 @@ from ....protocol.errors import CreditExceeded, InvalidEvent, SluiceError
 from ....protocol.events import EndOfPartition, decode_event
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import MAX_EVENT_BYTES
-from ....protocol.messages import (
+from ....protocol.schema import (
     DATA,
     EVERY_SUBPARTITION,
     FinishPartition,

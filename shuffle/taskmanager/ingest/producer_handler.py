@@ -10,15 +10,15 @@ One data message takes these steps::
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
-from ....protocol.messages import (
+from ....protocol.schema import (
     ROLE_COPIER,
     AbortPartition,
     AttachRegionArea,
     BeginRegion,
     CloseRequest,
+    CopyOf,
     FinishPartition,
     Message,
     OpenPartition,
@@ -26,6 +26,7 @@ from ....protocol.messages import (
     PartitionResumed,
     PipelinedData,
     RegionData,
+    ReplicatePartition,
     ResumePartition,
     SecureRegion,
     SharedRegion,

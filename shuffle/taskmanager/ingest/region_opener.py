@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ....protocol.errors import SluiceError
 from ....protocol.limits import MAX_U64
-from ....protocol.messages import (
+from ....protocol.schema import (
     EVERY_SUBPARTITION,
     BeginRegion,
     FinishPartition,

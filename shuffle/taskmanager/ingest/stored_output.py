@@ -4,12 +4,11 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from ....protocol.copy_messages import CopyOf, ReplicatePartition
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
-from ....protocol.limits import FEATURE_LARGE_PAYLOADS
-from ....protocol.messages import (
+from ....protocol.schema import (
     BeginRegion,
+    CopyOf,
     FinishPartition,
     OpenPartition,
     PartitionFinished,
@@ -18,6 +17,7 @@ from ....protocol.messages import (
     RegionData,
     RegionOpened,
     RegionSecured,
+    ReplicatePartition,
     ResumePartition,
     SecureRegion,
     SharedRegion,
@@ -242,7 +242,7 @@ class StoredOutput(IncomingOutput):
             else:
                 self._region = region
                 self.state = after
-                if self._connection.features & FEATURE_LARGE_PAYLOADS:
+                if not self._connection.other_segment_size_bytes:
                     opened = RegionOpened(self.number, message.region, region.payload_bytes)
                     self._connection.send(opened)
                 region.begin()

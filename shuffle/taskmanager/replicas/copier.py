@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Final
 
-from ....protocol.copy_messages import CopyOf
 from ....protocol.errors import ErrorCode, SluiceError
-from ....protocol.messages import (
+from ....protocol.schema import (
     AbortPartition,
     BeginRegion,
+    CopyOf,
     FinishPartition,
     OpenPartition,
     RegionData,
@@ -115,7 +115,7 @@ async def is_there(leg: ProducerLeg, output: MapOutput, copy_of: CopyOf) -> bool
 def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> None:
     shuffle_id, map_attempt_id = output.key.shuffle_id, output.map_attempt_id
     leg.send(OpenPartition(number, shuffle_id, map_attempt_id, output.num_subpartitions))
-    leg.send(copy_of._replace(partition=number))
+    leg.send(CopyOf(number, copy_of.origin, copy_of.replicas, copy_of.moved))
 
 
 class _Asked:
@@ -194,8 +194,7 @@ class OutputSender:
         loop = asyncio.get_running_loop()
         self._opened, self._written = loop.create_future(), loop.create_future()
         self._leg.send(begin)
-        if self._leg.large_payloads:
-            await self._leg.answer(self._opened, "BeginRegion")
+        await self._leg.answer(self._opened, "BeginRegion")
         try:
             if extent.in_memory:
                 self._extent = extent

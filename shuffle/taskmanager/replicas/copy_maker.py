@@ -6,9 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ....protocol.copy_messages import CopyOf
 from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.remote_error import RemoteError
+from ....protocol.schema import CopyOf
 from ....transport.address import Address
 from ....transport.connection_pool import ConnectionPool
 from ....transport.errors import TaskManagerMismatch

@@ -9,9 +9,15 @@ from collections.abc import Iterator
 from typing import cast
 
 from ....protocol.errors import ChannelInUse, SluiceError
-from ....protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_COPIES
-from ....protocol.messages import CloseGate, CloseRequest, GateClosed, GateOpened, Message, OpenGate
 from ....protocol.remote_error import error_response
+from ....protocol.schema import (
+    CloseGate,
+    CloseRequest,
+    GateClosed,
+    GateOpened,
+    Message,
+    OpenGate,
+)
 from ....transport.address import Address
 from ....transport.connection import Connection
 from ...counters import Counters
@@ -51,10 +57,12 @@ class ConsumerHandler(ServingHandler):
         counters: Counters,
         events: ServingEvents,
     ) -> None:
-        # A consumer with buffer groups has segments, and a credit is one segment. A consumer
-        # without them has none: a message costs one credit, however long it is.
-        groups = bool(connection.features & FEATURE_BUFFER_GROUPS)
-        credit_bytes = connection.max_payload_bytes if groups else connection.large_payload_bytes
+        # A credit is one segment of the consumer. If it has none, a message costs one credit,
+        # however long it is.
+        has_segments = connection.other_segment_size_bytes > 0
+        credit_bytes = (
+            connection.max_payload_bytes if has_segments else connection.large_payload_bytes
+        )
         super().__init__(
             connection,
             read_pool,
@@ -202,8 +210,8 @@ class ConsumerHandler(ServingHandler):
                 None if pipelined else config.max_open_channels_per_gate,
                 None if pipelined else config.floating_buffers_per_stored_gate,
                 self._account,
-                # A reader that knows of copies goes elsewhere, or asks again itself.
-                waits_for_restarts=not self.connection.features & FEATURE_COPIES,
+                # Clients without segments, Spark's, know other places and ask again themselves.
+                waits_for_restarts=self.connection.other_segment_size_bytes > 0,
             )
             opener = TaskManagerChannelOpener(name, self._services, wanted, self.read_pool, limits)
             gate = InputGate(opener)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from ....protocol.credit import SenderCredit
 from ....protocol.errors import SluiceError
 from ....protocol.limits import MAX_U32
-from ....protocol.messages import BLOCKING_EVENT, DATA
+from ....protocol.schema import BLOCKING_EVENT, DATA
 from ...counters import ServingSeconds
 from ...errors import detached
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView

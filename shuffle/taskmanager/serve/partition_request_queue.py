@@ -15,8 +15,8 @@ from crc32c import crc32c
 
 from ....protocol.errors import Fault, SluiceError
 from ....protocol.events import is_end_of_partition
-from ....protocol.messages import DATA, BacklogAnnouncement, BufferResponse, ChecksummedBuffer
 from ....protocol.remote_error import error_response
+from ....protocol.schema import DATA, BacklogAnnouncement, BufferResponse, ChecksummedBuffer
 from ....transport.connection import Connection
 from ...errors import failure_of
 from ...partition.view import OutgoingBuffer

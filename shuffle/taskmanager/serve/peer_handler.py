@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ....protocol.errors import SluiceError
-from ....protocol.limits import FEATURE_BUFFER_CHECKSUMS
-from ....protocol.messages import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from ....protocol.remote_error import error_response
+from ....protocol.schema import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
@@ -65,7 +64,7 @@ class PeerHandler(ServingHandler):
         self._times = ChannelTimes(counters.peer_serving)
         if connection.flow_control == FLOW_WATERMARK:
             self.reader_type = UncreditedViewReader
-        self._checksums = bool(connection.features & FEATURE_BUFFER_CHECKSUMS)
+        self._checksums = not connection.is_encrypted  # TLS has its own
         self._partitions = partitions
         self._task_events = task_events
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}

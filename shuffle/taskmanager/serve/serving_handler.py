@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
-from ....protocol.messages import (
+from ....protocol.remote_error import error_response
+from ....protocol.schema import (
     AddCredit,
     CancelPartitionRequest,
     Message,
     ResumeConsumption,
     TaskEvent,
 )
-from ....protocol.remote_error import error_response
 from ....transport.connection import Connection
 from ....transport.connection_log import counted
 from ....transport.errors import one_line

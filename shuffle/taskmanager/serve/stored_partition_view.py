@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from ....protocol.errors import SluiceError
 from ....protocol.events import encode_end_of_partition
 from ....protocol.limits import MAX_U32
-from ....protocol.messages import DATA, EVENT
+from ....protocol.schema import DATA, EVENT
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...memory import (

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from ....protocol.messages import (
+from ....protocol.schema import (
     FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_COPIER,

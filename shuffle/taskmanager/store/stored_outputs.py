@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
-from ....protocol.messages import EVERY_SUBPARTITION
+from ....protocol.schema import EVERY_SUBPARTITION
 from ...names import ShuffleKey
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import FEATURE_BUFFER_GROUPS, FEATURE_LARGE_PAYLOADS, VERSION
-from sluice.protocol.messages import (
+from sluice.protocol.limits import VERSION
+from sluice.protocol.schema import (
     DATA,
     EVENT,
     FLOW_CREDIT,
@@ -41,9 +41,10 @@ ACK = HelloAck(
     "tm",
     SEGMENT_SIZE_BYTES,
     FLOW_CREDIT,
-    FEATURE_LARGE_PAYLOADS | FEATURE_BUFFER_GROUPS,
+    0,
     "host",
     1,
+    "i",
 )
 
 
@@ -52,10 +53,10 @@ SOURCES = [ChannelSource("tm", Address("host", 1), (attempt,)) for attempt in (7
 
 
 class LegConnection(FakeConnection):
-    """A connection with features that can be dropped."""
+    """A connection whose end is recorded."""
 
-    def __init__(self, features: int = 0) -> None:
-        super().__init__(features)
+    def __init__(self) -> None:
+        super().__init__()
         self.max_payload_bytes = self.large_payload_bytes = SEGMENT_SIZE_BYTES
         self.aborted: SluiceError | None = None
 
@@ -67,8 +68,8 @@ class LegConnection(FakeConnection):
 class ProducerRig:
     """A producer leg, and the client's memory."""
 
-    def __init__(self, *, features: int = 0, answer_timeout_seconds: float = 30) -> None:
-        self.connection = LegConnection(features)
+    def __init__(self, *, answer_timeout_seconds: float = 30) -> None:
+        self.connection = LegConnection()
         self.leg = ProducerLeg(self.connection, ACK, answer_timeout_seconds)
         self.network = NetworkBufferPool(SEGMENTS, SEGMENT_SIZE_BYTES)
 

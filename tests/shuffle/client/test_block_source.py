@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.protocol.events import CustomEvent, EndOfPartition, decode_event, encode_event
 from sluice.protocol.events import encode_end_of_partition as end
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.errors import BlockCorrupt
 from sluice.shuffle.gate.readable_gate import BufferOrEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.events import CustomEvent, encode_end_of_partition, encode_event
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.errors import BlockCorrupt
 from sluice.shuffle.gate.channel_opener import ChannelSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import CloseGate, GateChannel, GateOpened, OpenGate
+from sluice.protocol.schema import CloseGate, GateChannel, GateOpened, OpenGate
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.channel_opener import GateMemory

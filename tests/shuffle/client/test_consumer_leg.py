@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import CloseGate, GateClosed, GateOpened
 from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import CloseGate, GateClosed, GateOpened
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import SOURCES, ConsumerRig, turns
 

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, encode_event
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, PRIORITY_EVENT
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.errors import InsufficientNetworkBuffers, InvalidPartitionType, InvalidRequest

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.copy_messages import KnownTaskManager
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.limits import FEATURE_COPIES
+from sluice.protocol.schema import KnownTaskManager
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.dataflow.sync import SyncShuffleClient
 from sluice.shuffle.errors import InvalidRequest
@@ -43,7 +42,7 @@ def knows_others(environment: NetworkEnvironment, count: int) -> bool:
 
 async def know_each_other(cluster: MiniCluster) -> None:
     for index, one in enumerate(cluster.environments):
-        link = await cluster.driver(index, features=FEATURE_COPIES)
+        link = await cluster.driver(index)
         for other in cluster.environments:
             if other is not one:
                 link.send(KnownTaskManager(*place_of(other)))
@@ -210,15 +209,6 @@ async def test_a_pipelined_partition_has_no_copies(tmp_path):
         with pytest.raises(InvalidRequest, match="pipelined partition has no copies"):
             async with client.open_result_partition(1, 7, 2, replicas=2):
                 pass
-
-
-async def test_a_taskmanager_without_copies_refuses_them(tmp_path):
-    async with (
-        mini_cluster(tmp_path, 1, features_off="copies") as cluster,
-        api_clients(cluster, 0) as (client,),
-    ):
-        with pytest.raises(InvalidRequest, match="makes no copies"):
-            await write(client)
 
 
 async def test_alternatives_must_be_copies_of_the_same_partition(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.messages import EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import AddCredit, FinishPartition
 from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import AddCredit, FinishPartition
 from tests.shuffle.client.rig import ProducerRig, turns, write
 
 BROKEN = SluiceError("broken on purpose")

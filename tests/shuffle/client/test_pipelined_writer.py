@@ -8,7 +8,8 @@ import pytest
 
 from sluice.protocol.errors import InvalidEvent, SluiceError
 from sluice.protocol.events import CustomEvent, encode_event
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import (
     DATA,
     EVENT,
     EVERY_SUBPARTITION,
@@ -20,7 +21,6 @@ from sluice.protocol.messages import (
     PipelinedData,
     TaskEvent,
 )
-from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.partition.flush_pace import FlushPace
 from sluice.shuffle.partition.output_flusher import OutputFlusher

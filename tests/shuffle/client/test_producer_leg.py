@@ -8,7 +8,8 @@ import pytest
 
 from sluice.protocol.errors import MalformedMessage, SluiceError, UnexpectedMessage
 from sluice.protocol.limits import MAX_U32
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import (
     AbortPartition,
     AddCredit,
     BufferResponse,
@@ -19,7 +20,6 @@ from sluice.protocol.messages import (
     RegionOpened,
     TaskEvent,
 )
-from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.shuffle.client.producer_leg import MOST_MESSAGES_A_TURN
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import ProducerRig, open_message, turns

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.schema import (
     EVERY_SUBPARTITION,
     AbortPartition,
     AddCredit,
@@ -23,7 +23,6 @@ from sluice.protocol.messages import (
     RegionData,
     RegionOpened,
 )
-from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.shuffle.client.region_sender import RegionSender, gathered
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
@@ -57,6 +56,7 @@ async def test_a_region_is_sent_as_credit_comes():
     writing = asyncio.create_task(sink.write_region(region()))
     await turns()
     assert rig.connection.sent == [BeginRegion(0, 0, 0, [250, 0], crc32c(CONTENT))]
+    rig.leg.message_received(RegionOpened(0, 0, SEGMENT_SIZE_BYTES), 0)
     rig.leg.message_received(AddCredit(0, 1), 0)
     await turns()
     assert rig.connection.sent[1:] == [RegionData(0, 0)]
@@ -68,6 +68,7 @@ async def test_a_region_is_sent_as_credit_comes():
     writing = asyncio.create_task(sink.write_region(region(number=1)))
     await turns()
     assert rig.connection.take(RegionData) == []
+    rig.leg.message_received(RegionOpened(0, 1, SEGMENT_SIZE_BYTES), 0)
     rig.leg.message_received(AddCredit(0, 4), 0)
     await writing
 
@@ -81,20 +82,21 @@ async def test_a_broadcast_region_has_one_length_for_every_subpartition():
     await turns()
     begin = BeginRegion(0, 0, EVERY_SUBPARTITION, [len(CONTENT)], crc32c(CONTENT))
     assert rig.connection.sent == [begin]
+    rig.leg.message_received(RegionOpened(0, 0, SEGMENT_SIZE_BYTES), 0)
     rig.leg.message_received(AddCredit(0, 9), 0)
     await writing
     assert b"".join(rig.connection.payloads) == CONTENT
 
 
 async def test_an_empty_region_is_sent_without_waiting():
-    rig = ProducerRig(features=FEATURE_LARGE_PAYLOADS)
+    rig = ProducerRig()
     sink = await a_sink(rig)
     await sink.write_region(region(b""))
     assert rig.connection.sent == [BeginRegion(0, 0, 0, [0, 0], 0)]
 
 
 async def test_payloads_are_as_large_as_the_region_allows():
-    rig = ProducerRig(features=FEATURE_LARGE_PAYLOADS)
+    rig = ProducerRig()
     sink = await a_sink(rig)
     for number, payload_bytes in enumerate((100, 250, 64)):
         writing = asyncio.create_task(sink.write_region(region(number=number)))
@@ -139,9 +141,7 @@ async def test_a_finish_without_an_answer_is_aborted(how):
 @pytest.mark.parametrize("waiting_for", ["opening", "credit"])
 @pytest.mark.parametrize("end", ["refused", "lost", "aborted", "late", "cancelled"])
 async def test_the_end_of_a_region_under_way(waiting_for, end):
-    rig = ProducerRig(
-        features=FEATURE_LARGE_PAYLOADS, answer_timeout_seconds=0.02 if end == "late" else 30
-    )
+    rig = ProducerRig(answer_timeout_seconds=0.02 if end == "late" else 30)
     sink = await a_sink(rig)
     writing = asyncio.create_task(sink.write_region(region()))
     await turns()
@@ -183,6 +183,8 @@ async def test_credit_that_comes_slowly_does_not_exceed_the_deadline():
     rig = ProducerRig(answer_timeout_seconds=1.0)
     sink = await a_sink(rig)
     writing = asyncio.create_task(sink.write_region(region()))
+    await turns()
+    rig.leg.message_received(RegionOpened(0, 0, SEGMENT_SIZE_BYTES), 0)
     for _ in range(4):
         await asyncio.sleep(0.3)  # all together it takes longer than an answer may
         rig.leg.message_received(AddCredit(0, 1), 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.client.send_queue import MAX_WAITING_EVENTS, SendQueue
 from sluice.shuffle.errors import TooManyEvents
 from sluice.shuffle.memory import NetworkBufferPool

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.output_flusher import DEFAULT_INTERVAL_SECONDS

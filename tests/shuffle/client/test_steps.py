@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.protocol.messages import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
+from sluice.protocol.schema import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
 from sluice.shuffle.client.pipelined_writer import PipelinedWriter
 from sluice.shuffle.client.send_queue import SendQueue
 from sluice.shuffle.gate.input_gate import InputGate

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sluice.protocol.events import CheckpointBarrier
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CheckpointBarrier, EndOfPartition
-from sluice.protocol.messages import BLOCKING_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.client.loop_thread import LoopThread
 from sluice.shuffle.dataflow.sync import BATCH_RECORDS, SyncShuffleClient

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN

@@ -14,7 +14,7 @@ from sluice.protocol.events import (
     encode_end_of_partition,
     encode_event,
 )
-from sluice.protocol.messages import DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.errors import GateReleased, InvalidRequest
 from sluice.shuffle.gate.capture import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import DATA, BufferResponse
+from sluice.protocol.schema import DATA, BufferResponse
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool

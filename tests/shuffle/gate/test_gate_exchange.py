@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from sluice.protocol.events import CustomEvent, encode_event
-from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange

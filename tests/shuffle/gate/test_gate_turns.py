@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
 from tests.support.gates import HandFilledGate, shown

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import PartitionNotFound
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import EVENT
+from sluice.protocol.schema import EVENT
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from tests.support.fakes import FakeView

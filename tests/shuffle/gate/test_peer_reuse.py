@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.wire_clients import read_gate
-from sluice.protocol.messages import ROLE_PEER
+from sluice.protocol.schema import ROLE_PEER
 from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
 
 if TYPE_CHECKING:

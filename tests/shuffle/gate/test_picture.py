@@ -8,7 +8,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange

@@ -13,7 +13,7 @@ from sluice.protocol.events import (
     encode_end_of_partition,
     encode_event,
 )
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, BufferResponse
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, BufferResponse
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     EVENT,
     FLOW_WATERMARK,
@@ -55,7 +55,7 @@ class Rig:
     def __init__(self) -> None:
         self.connection = StandingConnection()
         self.connection.max_payload_bytes = SEGMENT
-        ack = HelloAck(1, "tm", SEGMENT, FLOW_WATERMARK, 0, "host", 1)
+        ack = HelloAck(1, "tm", SEGMENT, FLOW_WATERMARK, 0, "host", 1, "i")
         self.client = UncreditedPartitionRequestClient(self.connection, ack, Counters())
         self.pool = NetworkBufferPool(SEGMENTS, SEGMENT)
         self.gates = [self.pool.create_local_pool(f"gate {n}", 1, FLOATING) for n in range(2)]

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from sluice.protocol.messages import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
+from sluice.protocol.schema import DATA, BufferResponse, ChecksummedBuffer, PipelinedData
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.dataflow.operator_outputs import ChainingOutput
 from sluice.shuffle.dataflow.stream_elements import StreamRecord

@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.events import CheckpointBarrier, Event
-from sluice.protocol.messages import BLOCKING_EVENT, DATA
+from sluice.protocol.schema import BLOCKING_EVENT, DATA
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import (

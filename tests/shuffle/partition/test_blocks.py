@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import DATA, EVENT
+from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.errors import BlockCorrupt
 from sluice.shuffle.partition.blocks import (
     BLOCK_HEADER_BYTES,

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import CustomEvent, encode_event
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import (

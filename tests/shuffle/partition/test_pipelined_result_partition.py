@@ -8,7 +8,7 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidPartitionType,
     InvalidRequest,

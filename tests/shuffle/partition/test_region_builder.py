@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT
 from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
 from sluice.shuffle.partition.blocks import (
     BLOCK_HEADER_BYTES,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed
 from sluice.shuffle.partition.partition_states import PartitionState

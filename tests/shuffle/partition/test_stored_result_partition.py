@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.messages import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidRequest,
     PartitionAlreadyFinished,

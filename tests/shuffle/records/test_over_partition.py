@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
-from sluice.protocol.messages import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.dataflow.operator_outputs import RecordWriterOutput
 from sluice.shuffle.dataflow.stream_elements import StreamElementSerializer, StreamRecord, Watermark
 from sluice.shuffle.errors import WriterUnusable

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.protocol.errors import InvalidEvent
 from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
-from sluice.protocol.messages import EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     GateReleased,
     IncompleteRecord,

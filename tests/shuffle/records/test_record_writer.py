@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluice.protocol.errors import InvalidEvent
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfData, decode_event
-from sluice.protocol.messages import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidSubpartition,
     MalformedElement,

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.wire_clients import open_gate, producer, read_gate, write_region
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     FinishPartition,
     OpenPartition,
     PartitionFinished,
@@ -21,7 +22,6 @@ from sluice.protocol.messages import (
     ResumePartition,
     SecureRegion,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
+from sluice.protocol.schema import AttachRegionArea, RegionAreaAttached
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.support.mini_cluster import mini_cluster, taskmanager_config
 

@@ -19,8 +19,7 @@ from benchmarks.wire_clients import (
     write_map_output,
 )
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.limits import FEATURE_REGION_AREAS, FEATURE_RESUMABLE_OUTPUTS
-from sluice.protocol.messages import ROLE_CONSUMER, ResumePartition
+from sluice.protocol.schema import ROLE_CONSUMER
 from sluice.shuffle.taskmanager import wiring as environments
 from sluice.shuffle.taskmanager.http.http_server import HttpAddressUnavailable
 from sluice.shuffle.taskmanager.store import shuffle_store
@@ -171,21 +170,6 @@ async def test_a_http_port_in_use_leaves_nothing_open(tmp_path):
     again = TaskManager(config(tmp_path))
     await again.start()
     await again.stop()
-
-
-async def test_a_taskmanager_without_a_feature_is_as_an_older_one(tmp_path):
-    """It does not offer the feature, and its messages are a violation."""
-    async with mini_cluster(tmp_path, 1, features_off="resumable_outputs") as cluster:
-        client = await cluster.producer(0)
-        assert not client.ack.features & FEATURE_RESUMABLE_OUTPUTS
-        assert client.ack.features & FEATURE_REGION_AREAS
-        client.send(ResumePartition(0, 1, 1, 1))
-        assert (await client.until_lost()).code is ErrorCode.UNEXPECTED_MESSAGE
-
-
-def test_an_unknown_feature_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r'"credit" is no feature .* lost_outputs'):
-        TransportConfig(features_off="region_areas,credit")
 
 
 # Everything that a start makes, in its order.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AttachRegionArea,
     OpenPartition,
     PartitionOpened,
@@ -16,7 +17,6 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.errors import ProducerFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.serializers import StringSerializer

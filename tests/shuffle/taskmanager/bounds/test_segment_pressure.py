@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     PARTITION_PIPELINED,

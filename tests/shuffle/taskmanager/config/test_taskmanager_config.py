@@ -73,7 +73,6 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "tls_minimum_version": "1.2", "tls_certificate_roles": "driver, peer = CN:a",
         "allow_anonymous": "true", "names_on_loopback": "true",
         "peer_networks": "10.0.0.0/8, 2001:db8::/32", "memory_tier_bytes": "4097",
-        "features_off": "region_areas, buffer_groups",
         "taskmanagers": "node-1:7337, node-2:7337", "drain_migrate": "true",
         "max_control_memory_bytes": "5 MiB", "remote": "s3://bucket/prefix",
         "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
 from sluice.shuffle.errors import InvalidRequest, ProducerFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType

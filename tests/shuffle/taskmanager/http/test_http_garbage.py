@@ -9,7 +9,7 @@ import random
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 
-from sluice.protocol.messages import ROLE_PRODUCER, BeginRegion
+from sluice.protocol.schema import ROLE_PRODUCER, BeginRegion
 from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.http import bad_requests

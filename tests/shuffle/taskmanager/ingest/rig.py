@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AddCredit,
     BeginRegion,
     ErrorResponse,
@@ -18,7 +18,6 @@ from sluice.protocol.messages import (
     RegionData,
     RegionOpened,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.task_events import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
@@ -33,7 +32,7 @@ from tests.support.fakes import FakeConnection
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sluice.protocol.messages import Message
+    from sluice.protocol.schema import Message
     from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 
@@ -45,7 +44,7 @@ class ProducerConnection(FakeConnection):
     """A connection to a producer that tells when it sends."""
 
     def __init__(self, large_payload_bytes: int = SEGMENT) -> None:
-        super().__init__(FEATURE_LARGE_PAYLOADS)
+        super().__init__()
         self.max_payload_bytes = SEGMENT
         self.large_payload_bytes = large_payload_bytes
         self.changed = asyncio.Event()

@@ -13,7 +13,8 @@ from crc32c import crc32c
 
 from benchmarks.wire_clients import read_gate, write_region
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AbortPartition,
     AttachRegionArea,
     FinishPartition,
@@ -28,7 +29,6 @@ from sluice.protocol.messages import (
     SecureRegion,
     SharedRegion,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.store.region_writer import DIRECT_COPY_BYTES
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, mini_cluster
 from tests.support.store import Gate

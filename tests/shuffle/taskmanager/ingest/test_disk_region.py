@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import CreditExceeded, ErrorCode, SluiceError
-from sluice.protocol.messages import RegionData
+from sluice.protocol.schema import RegionData
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig

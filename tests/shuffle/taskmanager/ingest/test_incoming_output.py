@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import ChannelInUse, ErrorCode, UnexpectedMessage
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     BeginRegion,
     ErrorResponse,
     FinishPartition,

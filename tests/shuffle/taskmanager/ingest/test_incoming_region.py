@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.messages import BeginRegion, RegionData
+from sluice.protocol.schema import BeginRegion, RegionData
 from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT
 

@@ -7,7 +7,8 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import EndOfData, encode_end_of_partition, encode_event
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     BLOCKING_EVENT,
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,
@@ -23,7 +24,6 @@ from sluice.protocol.messages import (
     PartitionOpened,
     PipelinedData,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter

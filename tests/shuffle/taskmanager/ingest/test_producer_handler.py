@@ -6,7 +6,8 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     DATA,
     PARTITION_PIPELINED,
     AbortPartition,
@@ -22,7 +23,6 @@ from sluice.protocol.messages import (
     PipelinedData,
     RegionData,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.transport.errors import ConnectionLost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.protocol.messages import BeginRegion
+from sluice.protocol.schema import BeginRegion
 from sluice.shuffle.errors import MapOutputMismatch
 from sluice.shuffle.memory import InsufficientNetworkBuffers, LocalBufferPool
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState

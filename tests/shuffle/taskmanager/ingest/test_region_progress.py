@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import BeginRegion, ErrorResponse, OpenPartition, RegionData
+from sluice.protocol.schema import BeginRegion, ErrorResponse, OpenPartition, RegionData
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput

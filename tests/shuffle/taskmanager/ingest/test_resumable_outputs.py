@@ -9,9 +9,9 @@ import pytest
 from crc32c import crc32c
 
 from benchmarks.wire_clients import read_gate, write_region
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AbortPartition,
     AddCredit,
     BeginRegion,
@@ -27,8 +27,8 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ResumePartition,
     SecureRegion,
+    encode,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.ingest.producer_handler import ProducerHandler
 from sluice.shuffle.taskmanager.store.journal import journal_files
 from tests.support.mini_cluster import (
@@ -43,7 +43,7 @@ from tests.support.mini_cluster import (
 
 if TYPE_CHECKING:
     from benchmarks.wire_clients import Client
-    from sluice.protocol.messages import Message
+    from sluice.protocol.schema import Message
     from tests.support.mini_cluster import MiniCluster
 
 both_tiers = pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     AddCredit,
     BeginRegion,
     FinishPartition,

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.wire_clients import read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     AbortPartition,
     ErrorResponse,
     FinishPartition,

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.wire_clients import read_gate
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     BLOCKING_EVENT,
     DATA,
     PARTITION_PIPELINED,
@@ -25,7 +25,7 @@ from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTE
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
 if TYPE_CHECKING:
-    from sluice.protocol.messages import Message
+    from sluice.protocol.schema import Message
 
 BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 

@@ -8,10 +8,9 @@ import pytest
 from crc32c import crc32c
 
 from benchmarks.wire_clients import read_gate
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PEER,
@@ -34,6 +33,7 @@ from sluice.protocol.messages import (
     RegionData,
     ReleaseShuffle,
     TaskEvent,
+    encode,
 )
 from tests.support.bad_input import DATA, beside_a_good_client
 from tests.support.mini_cluster import (
@@ -62,7 +62,7 @@ GARBAGE = {
     "an unknown type": (b"\0\0\0\2\0\0\0\0\x91\x63", ErrorCode.MALFORMED_MESSAGE),
     "a message before Hello": (encode(Ping(1)), ErrorCode.UNEXPECTED_MESSAGE),
     "an answer instead of a Hello": (
-        encode(HelloAck(1, "x", 4096, 0, 0, "x", 1)),
+        encode(HelloAck(1, "x", 4096, 0, 0, "x", 1, "i")),
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
 }
@@ -141,7 +141,7 @@ OUT_OF_STATE: list[tuple[int, Message, bytes]] = [
     (ROLE_DRIVER, AddCredit(1, 1), b""),
     (ROLE_DRIVER, TaskEvent(1, 1), b"x"),
     (ROLE_PEER, OpenGate(0, 1, 0, 1, 1, []), b""),
-    (ROLE_PEER, HelloAck(1, "x", 4096, 0, 0, "x", 1), b""),
+    (ROLE_PEER, HelloAck(1, "x", 4096, 0, 0, "x", 1, "i"), b""),
 ]
 
 
@@ -168,7 +168,7 @@ async def test_oversized_frames_after_the_handshake(tmp_path):
             (b"\0\0\0\4" + (SEGMENT_SIZE_BYTES + 1).to_bytes(4), SEGMENT_SIZE_BYTES),
         ):
             bad = await RawClient.connect(cluster[0].address)
-            acknowledged(await bad.greet(ROLE_PRODUCER))
+            acknowledged(await bad.greet(ROLE_PRODUCER, segment_size_bytes=SEGMENT_SIZE_BYTES))
             bad.send_bytes(prefix)
             error = await bad.until_refused()
             assert error is not None

@@ -6,27 +6,26 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.limits import FEATURE_BUFFER_CHECKSUMS
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     BLOCKING_EVENT,
     DATA,
     PARTITION_PIPELINED,
     BufferResponse,
     ChecksummedBuffer,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 from tests.support.tcp_proxy import Fault, FaultProxy, Flips
 
 if TYPE_CHECKING:
-    from sluice.protocol.messages import Message
-    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from sluice.protocol.schema import Message
 
 BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 FIRST = b"first" * 100
@@ -44,11 +43,6 @@ def heard(monkeypatch) -> Counter[type[Message]]:
 
     monkeypatch.setattr(PartitionRequestClient, "message_received", message_received)
     return kinds
-
-
-def without_checksums(monkeypatch, taskmanager: NetworkEnvironment) -> None:
-    """Make it one that does not know the feature bit."""
-    monkeypatch.setitem(vars(taskmanager._transport), "features_off", ("buffer_checksums",))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,7 @@ async def test_a_flipped_bit_fails_its_channel_and_no_other(tmp_path, payload, d
             )
             for attempt in (0, 1)
         ]
-        by_proxy = writers[0].client.ack._replace(data_port=proxy.address[1])
+        by_proxy = replace(writers[0].client.ack, data_port=proxy.address[1])
         reader = PipelinedReader(await cluster.consumer(1), [(by_proxy, 0), (by_proxy, 1)])
         for index, writer in enumerate(writers):
             await writer.send(0, FIRST)
@@ -93,32 +87,6 @@ async def test_a_flipped_bit_fails_its_channel_and_no_other(tmp_path, payload, d
         assert reader.received[1] == [(DATA, FIRST), (data_type, payload)]
         assert cluster[1].counters.errors_by_code["CHECKSUM_MISMATCH"] == 1
         await reader.close()
-
-
-@pytest.mark.parametrize("old", ["producer", "consumer"])
-async def test_a_taskmanager_without_the_feature_exchanges_data_as_before(
-    tmp_path, monkeypatch, heard, old
-):
-    """And then nobody sees the flipped bit: the check is what finds it."""
-    async with mini_cluster(tmp_path) as cluster, FaultProxy(cluster[0].address) as proxy:
-        without_checksums(monkeypatch, cluster[0 if old == "producer" else 1])
-        writer = await PipelinedWriter.open(await cluster.producer(0), 7, 1)
-        by_proxy = writer.client.ack._replace(data_port=proxy.address[1])
-        reader = PipelinedReader(await cluster.consumer(1), [(by_proxy, 7)])
-        await writer.send(0, FIRST)
-        await reader.read_until(1)
-        (peer,) = cluster[1].peers.clients()
-        assert not peer.connection.features & FEATURE_BUFFER_CHECKSUMS
-        down = (await proxy.connection(0)).down
-        down.fault = Fault(flip_at_byte=down.passed_bytes + 1000, flips=Flips(1))
-        await writer.send(0, bytes(SEGMENT_SIZE_BYTES))
-        await writer.finish()
-        await reader.read_all()
-        assert not reader.errors
-        assert reader.data().count(1) == 1
-        await reader.close()
-    assert heard[BufferResponse] == 3
-    assert heard[ChecksummedBuffer] == 0
 
 
 async def test_only_pipelined_data_of_other_hosts_has_checksums(tmp_path, heard):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.wire_clients import read_gate, write_map_output
-from sluice.protocol.messages import BeginRegion, OpenPartition, PartitionOpened
+from sluice.protocol.schema import BeginRegion, OpenPartition, PartitionOpened
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 from tests.support.mini_cluster import (

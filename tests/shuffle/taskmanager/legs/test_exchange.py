@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.wire_clients import open_gate, read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import BeginRegion, FinishPartition, OpenPartition, PartitionFinished
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import BeginRegion, FinishPartition, OpenPartition, PartitionFinished
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, mini_cluster
 
 SEGMENT = 4096

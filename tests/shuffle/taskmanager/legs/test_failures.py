@@ -6,11 +6,14 @@ import random
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AddCredit,
+    ApplicationReleased,
     BeginRegion,
     GateOpened,
     OpenPartition,
@@ -19,7 +22,6 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import ShuffleKey
 from tests.support.mini_cluster import (
     DISK_ONLY,
@@ -176,7 +178,7 @@ async def test_releasing_an_application_frees_all_its_shuffles_and_no_other(tmp_
         driver = await cluster.driver(0)
         driver.send(ReleaseApplication())
         message, _ = await driver.receive()
-        assert message == (5100,)
+        assert message == ApplicationReleased(5100)
         assert cluster[0].store.applications() == ["other"]
         consumer = await cluster.consumer(0, "other")
         assert await read_gate(consumer, 1, [(other.ack, [1])], 0, 1) == [b"mine"]
@@ -203,7 +205,7 @@ async def test_a_peer_dies_in_the_middle_of_a_stream(tmp_path, cut):
         async with FaultProxy(
             cluster[0].address, down=Fault(cut_after_bytes=len(DATA), cut=cut)
         ) as proxy:
-            far = ack._replace(data_port=proxy.port)
+            far = replace(ack, data_port=proxy.port)
             client = await cluster.consumer(1)
             gate = open_gate(client, 1, [(far, [1]), (far, [2]), (here, [3])], 0, 1)
             await gate.read_all(raise_failures=False)
@@ -224,7 +226,7 @@ async def test_a_gate_with_a_stalled_peer_can_be_closed(tmp_path):
             cluster[0].address, down=Fault(cut_after_bytes=30_000, cut=Cut.STALL)
         ) as proxy:
             client = await cluster.consumer(1)
-            gate = open_gate(client, 1, [(ack._replace(data_port=proxy.port), [1])], 0, 1)
+            gate = open_gate(client, 1, [(replace(ack, data_port=proxy.port), [1])], 0, 1)
             while not await gate.read_one():
                 pass
             down = (await proxy.connection()).down
@@ -239,7 +241,7 @@ async def test_another_taskmanager_answers_at_the_address(tmp_path):
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(1)
-        gone = ack._replace(taskmanager_id="0123456789abcdef")
+        gone = replace(ack, taskmanager_id="0123456789abcdef")
         with pytest.raises(RemoteError) as caught:
             await read_gate(client, 1, [(gone, [1])], 0, 1)
         assert caught.value.code is ErrorCode.TASKMANAGER_MISMATCH
@@ -251,7 +253,7 @@ async def test_nobody_answers_at_the_address(tmp_path):
     async with mini_cluster(tmp_path, connect_timeout_seconds=0.3) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(1)
-        gone = ack._replace(taskmanager_id="0123456789abcdef", data_port=1)
+        gone = replace(ack, taskmanager_id="0123456789abcdef", data_port=1)
         with pytest.raises(RemoteError) as caught:
             await read_gate(client, 1, [(gone, [1])], 0, 1)
         assert caught.value.code is ErrorCode.CONNECT_FAILED
@@ -273,7 +275,7 @@ async def test_an_impossible_address_fails_its_channel(tmp_path, host, port, cod
     async with mini_cluster(tmp_path) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(1)
-        odd = ack._replace(advertised_host=host, data_port=port)
+        odd = replace(ack, advertised_host=host, data_port=port)
         gate = open_gate(client, 1, [(odd, [1]), (ack, [1])], 0, 1)
         await gate.read_all(raise_failures=False)
         assert gate.content[1] == DATA

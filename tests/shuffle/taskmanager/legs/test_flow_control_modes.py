@@ -12,17 +12,18 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import Client, Gate, open_gate, read_gate
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     FLOW_CREDIT,
     FLOW_WATERMARK,
     AddCredit,
     BacklogAnnouncement,
     GateOpened,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.gate.partition_request_client import (
     PartitionRequestClient,
     UncreditedPartitionRequestClient,
@@ -41,7 +42,7 @@ from tests.support.mini_cluster import (
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
 
 if TYPE_CHECKING:
-    from sluice.protocol.messages import HelloAck, Message
+    from sluice.protocol.schema import HelloAck, Message
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 LARGE = 14 * 1024 * 1024
@@ -275,7 +276,7 @@ async def test_memory_is_conserved_when_gates_come_and_go(tmp_path, memory_tier_
         FaultProxy(cluster[0].address) as proxy,
     ):
         acks = [await cluster.write(0, attempt, [[part]]) for attempt, part in enumerate(data)]
-        by_proxy = acks[0]._replace(data_port=proxy.address[1])
+        by_proxy = replace(acks[0], data_port=proxy.address[1])
 
         async def one_reader(number: int) -> None:
             for _ in range(4):

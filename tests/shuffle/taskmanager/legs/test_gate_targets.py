@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import Client, consumer, read_gate
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import secret_to_text
-from sluice.protocol.messages import ErrorResponse, HelloAck
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import ErrorResponse, HelloAck, encode
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import SECRET
@@ -54,7 +54,7 @@ async def foreign_service(answer: bytes):
 
 async def refused(client: Client, ack: HelloAck, port: int) -> RemoteError:
     """Let a gate read from a port; return its error."""
-    target = ack._replace(taskmanager_id="0123456789abcdef", data_port=port)
+    target = replace(ack, taskmanager_id="0123456789abcdef", data_port=port)
     with pytest.raises(RemoteError) as caught:
         await read_gate(client, 1, [(target, [1])], 0, 1)
     return caught.value

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from sluice.protocol import messages as m
-from sluice.protocol.codec import encode
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode
+from sluice.protocol.schema import encode
 from tests.support.bad_input import (
     CONSUMER,
     asked,
@@ -37,7 +37,7 @@ async def test_a_hello_with_everything_wrong(tmp_path):
 
 
 async def test_a_gate_of_nested_arrays_is_refused(tmp_path):
-    """Four MiB of arrays; tests/protocol/test_unpacking.py shows their cost."""
+    """Four MiB of arrays; tests/protocol/test_schema.py shows their cost."""
     async with mini_cluster(tmp_path, 1) as cluster, beside_a_good_client(cluster) as bad:
         ack = await greet(bad, CONSUMER)
         gate = encode(gate_to(ack, 0, 1))[8:]

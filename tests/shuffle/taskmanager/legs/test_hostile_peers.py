@@ -10,15 +10,15 @@ import pytest
 
 import sluice.transport.backlog as backlog_module
 from benchmarks.wire_clients import read_gate, write_map_output
-from sluice.protocol.codec import encode
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_PRODUCER,
     AddCredit,
     BeginRegion,
     OpenPartition,
     Ping,
+    encode,
 )
 from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import eventually, mini_cluster

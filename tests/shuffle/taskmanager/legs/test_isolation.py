@@ -8,7 +8,7 @@ import random
 import pytest
 
 from benchmarks.wire_clients import open_gate, read_gate
-from sluice.protocol.messages import GateOpened
+from sluice.protocol.schema import GateOpened
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from tests.support.mini_cluster import DISK_ONLY, SEGMENT_SIZE_BYTES, eventually, mini_cluster
 

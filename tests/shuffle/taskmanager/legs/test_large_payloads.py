@@ -1,4 +1,4 @@
-"""Payloads above the segment size, on client legs that agreed on them."""
+"""Payloads above the segment size, for clients without segments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from crc32c import crc32c
 from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import decode_end_of_partition
-from sluice.protocol.limits import FEATURE_LARGE_PAYLOADS, MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_PRODUCER,
     AddCredit,
@@ -41,10 +41,9 @@ both_tiers = pytest.mark.parametrize(
 )
 
 
-async def agreed(environment, role: int, **changes: Any) -> tuple[RawClient, HelloAck]:
+async def greeted(environment, role: int, **changes: Any) -> tuple[RawClient, HelloAck]:
     client = await RawClient.connect(environment.address)
-    ack = acknowledged(await client.greet(role, features=FEATURE_LARGE_PAYLOADS, **changes))
-    assert ack.features == FEATURE_LARGE_PAYLOADS
+    ack = acknowledged(await client.greet(role, **changes))
     return client, ack
 
 
@@ -59,7 +58,9 @@ async def opened(client: RawClient) -> tuple[int, int]:
     return answer.payload_bytes, grant.credit
 
 
-async def read_buffers(client: RawClient, ack: HelloAck, credit: int) -> list[bytes]:
+async def read_buffers(
+    client: RawClient, ack: HelloAck, credit: int, *, has_segments: bool = False
+) -> list[bytes]:
     channel = GateChannel(1, ack.taskmanager_id, ack.advertised_host, ack.data_port, [1])
     client.send_message(OpenGate(0, 1, 0, 1, credit, [channel]))
     buffers: list[bytes] = []
@@ -68,7 +69,9 @@ async def read_buffers(client: RawClient, ack: HelloAck, credit: int) -> list[by
         if not isinstance(message, BufferResponse):
             continue
         if message.data_type:
-            assert decode_end_of_partition(payload) == (len(b"".join(buffers)), len(buffers))
+            size = SEGMENT_SIZE_BYTES if has_segments else MAX_LARGE_PAYLOAD_BYTES
+            count = sum(-(-len(each) // size) for each in buffers)
+            assert decode_end_of_partition(payload) == (len(b"".join(buffers)), count)
             return buffers
         buffers.append(payload)
         client.send_message(AddCredit(1, 1))
@@ -81,7 +84,7 @@ async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, 
     Of the disk tier's pools half is one payload: eight segments, as many as are read at once.
     """
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
-        writer, ack = await agreed(cluster[0], ROLE_PRODUCER)
+        writer, ack = await greeted(cluster[0], ROLE_PRODUCER)
         size, credit = await opened(writer)
         assert size == payload_bytes
         for offset in range(0, len(DATA), size):
@@ -95,7 +98,7 @@ async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, 
         await writer.expect(PartitionFinished)
 
         for reader in (0, 1):
-            client, _ = await agreed(cluster[reader], ROLE_CONSUMER)
+            client, _ = await greeted(cluster[reader], ROLE_CONSUMER)
             buffers = await read_buffers(client, ack, 4)
             assert b"".join(buffers) == DATA
             largest = max(map(len, buffers))
@@ -105,7 +108,7 @@ async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, 
                 assert largest > SEGMENT_SIZE_BYTES
                 assert largest % SEGMENT_SIZE_BYTES == 0
             await client.close()
-        # A client that did not agree gets segments of the same data.
+        # A client with segments gets segments of the same data.
         assert await read_gate(await cluster.consumer(0), 1, [(ack, [1])], 0, 1) == [DATA]
         await writer.close()
 
@@ -113,16 +116,16 @@ async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, 
 async def test_a_client_announces_its_largest_payload(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
-        client, _ = await agreed(cluster[0], ROLE_CONSUMER, segment_size_bytes=10_000)
-        buffers = await read_buffers(client, ack, 4)
+        client, _ = await greeted(cluster[0], ROLE_CONSUMER, segment_size_bytes=10_000)
+        buffers = await read_buffers(client, ack, 4, has_segments=True)
         assert b"".join(buffers) == DATA
-        assert max(map(len, buffers)) == 10_000
+        assert max(map(len, buffers)) == 10_000 // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES
         await client.close()
 
 
 async def test_a_large_payload_for_a_region_on_disk_fails_its_partition(tmp_path):
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
-        client, _ = await agreed(cluster[0], ROLE_PRODUCER)
+        client, _ = await greeted(cluster[0], ROLE_PRODUCER)
         size, _ = await opened(client)
         client.send_message(RegionData(0, 0), DATA[: size + 1])
         error = await client.expect(ErrorResponse)

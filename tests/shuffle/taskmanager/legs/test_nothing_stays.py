@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.wire_clients import consumer, driver, open_gate, producer, read_gate
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     AddCredit,
     BeginRegion,
     OpenPartition,

@@ -8,7 +8,8 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfData, encode_event
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     BLOCKING_EVENT,
     CONSUME_AT_FIRST_OUTPUT,
     DATA,
@@ -29,7 +30,6 @@ from sluice.protocol.messages import (
     ResumeConsumption,
     ShuffleReleased,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, MiniCluster, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 

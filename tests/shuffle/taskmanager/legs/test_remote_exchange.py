@@ -12,7 +12,8 @@ from crc32c import crc32c
 
 from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     AddCredit,
     BeginRegion,
     OpenPartition,
@@ -20,7 +21,6 @@ from sluice.protocol.messages import (
     ReleaseShuffle,
     ShuffleReleased,
 )
-from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.shuffle.taskmanager.embedded.store_sink import StoreSink

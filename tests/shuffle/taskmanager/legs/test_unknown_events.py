@@ -7,7 +7,7 @@ import asyncio
 import msgpack
 import pytest
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode
 from tests.support.bad_input import asked, check_the_other_channel
 from tests.support.fuzz_streams import frame

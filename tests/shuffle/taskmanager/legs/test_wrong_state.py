@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.states import ALLOWED_WHEN_OPEN, ROLES, Side
 from sluice.shuffle.counters import Counters
@@ -43,7 +43,7 @@ ROLE_NAMES = {
     m.ROLE_DRIVER: "driver",
     m.ROLE_COPIER: "copier",
 }
-ACK = m.HelloAck(1, REMOTE_ID, SEGMENT_SIZE_BYTES, m.FLOW_CREDIT, 0, "127.0.0.1", 1)
+ACK = m.HelloAck(1, REMOTE_ID, SEGMENT_SIZE_BYTES, m.FLOW_CREDIT, 0, "127.0.0.1", 1, "i")
 
 
 def refused_in(allowed: frozenset[type[m.Message]]) -> list[str]:

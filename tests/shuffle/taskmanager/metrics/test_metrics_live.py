@@ -15,8 +15,8 @@ import pytest
 from benchmarks.wire_clients import consumer, open_gate, producer, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.messages import EVENT, TaskEvent
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import EVENT, TaskEvent
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.shuffle.taskmanager.metrics.rig import families_of, samples, values
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon

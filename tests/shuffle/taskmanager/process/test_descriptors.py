@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import ROLE_PRODUCER, ErrorResponse, HelloAck
+from sluice.protocol.schema import ROLE_PRODUCER, ErrorResponse, HelloAck
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sluice.protocol.messages import Message
+    from sluice.protocol.schema import Message
     from sluice.transport.address import Address
 
 SPARE = 6

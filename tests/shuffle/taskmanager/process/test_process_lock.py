@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.wire_clients import consumer as connect_consumer
 from benchmarks.wire_clients import producer, read_gate, write_map_output
-from sluice.protocol.messages import OpenPartition
+from sluice.protocol.schema import OpenPartition
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon, arguments, run
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.wire_clients import consumer as connect_consumer
 from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import BeginRegion, OpenPartition
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import BeginRegion, OpenPartition
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 
 pytestmark = pytest.mark.slow  # all of it together

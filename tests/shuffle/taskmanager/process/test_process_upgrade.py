@@ -26,7 +26,18 @@ pytestmark = pytest.mark.slow
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 WHEEL = Path(__file__).resolve().parents[3] / "releases" / "sluice-format-1.whl"
-RUN = "import sys; from shuffle.daemon.cli import main; sys.exit(main(prog_name='sluice'))"
+RUN = """
+import sys
+import protocol.codec
+
+# It is older than the baseline of the wire: its HelloAck (2) has no instance id.
+pack = protocol.codec._pack
+protocol.codec._pack = lambda fields: pack((*fields, "i") if fields[0] == 2 else fields)
+
+from shuffle.daemon.cli import main
+
+sys.exit(main(prog_name="sluice"))
+"""
 LARGE = b"larger than the memory tier, and so on disk" * 200_000
 SMALL = b"in the memory tier"
 

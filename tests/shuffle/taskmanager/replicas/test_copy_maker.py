@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import CloseRequest
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import CloseRequest
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
-from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.copies import KEY, drivers, end_application, holders, read
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -141,17 +141,6 @@ async def test_damage_at_rest_is_not_copied(tmp_path):
         maker.close()
 
 
-async def test_one_without_copies_refuses(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster:
-        older = {"features_off": "copies"}
-        cluster.environments.append(await cluster.start_one(1, older))
-        await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
-        assert not (await maker.make(stored(cluster), place)).is_there
-        assert "UNSUPPORTED_VERSION" in maker.last_refusal
-        maker.close()
-
-
 @TIERS
 async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error(
     tmp_path, tier, caplog
@@ -180,21 +169,9 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
         end_application(links)
 
 
-async def test_one_without_copies_keeps_nobody_from_copying_to_others(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
-        older = {"features_off": "copies", "hosts_apart": True}
-        cluster.environments.append(await cluster.start_one(2, older))
-        links = [await driver(cluster, index) for index in range(2)]
-        for attempt in range(8):
-            await write(cluster[0], attempt, [[b"a", b"b"]])
-            assert holders(cluster, attempt) == [0, 1]
-        assert "UNSUPPORTED_VERSION" in cluster[0].copies.maker.last_refusal
-        end_application(links)
-
-
 async def test_a_connection_that_only_watches_writes_nothing(tmp_path):
     from benchmarks.wire_clients import Client
-    from sluice.protocol.messages import ROLE_COPIER, OpenPartition
+    from sluice.protocol.schema import ROLE_COPIER, OpenPartition
 
     async with mini_cluster(tmp_path, 1) as cluster:
         watching = await Client.connect(cluster[0].address, ROLE_COPIER, "")

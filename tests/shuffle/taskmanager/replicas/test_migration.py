@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
-from sluice.protocol.copy_messages import MoveNoted, OutputsHeld, OutputsMoved
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import FinishPartition, OpenPartition, PartitionFinished
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
+    FinishPartition,
+    MoveNoted,
+    OpenPartition,
+    OutputsHeld,
+    OutputsMoved,
+    PartitionFinished,
+)
 from sluice.shuffle.names import TaskManagerPlace
 from tests.support.certificates import Authority
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write

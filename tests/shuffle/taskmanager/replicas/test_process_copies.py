@@ -12,10 +12,9 @@ import pytest
 
 from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from benchmarks.wire_clients import driver as connect_driver
-from sluice.protocol.copy_messages import OutputsHeld, ReplicatePartition
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.limits import FEATURE_COPIES
 from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import OutputsHeld, ReplicatePartition
 from tests.support.daemon import SLUICE, run
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def page(url: str) -> str:
 async def until_held(address: Address) -> None:
     """Wait until a TaskManager has told its driver of all copies."""
     held: set[int] = set()
-    driver = await connect_driver(address, features=FEATURE_COPIES)
+    driver = await connect_driver(address)
     while held < set(range(len(DATA))):
         message = await driver.expect(OutputsHeld)
         assert isinstance(message, OutputsHeld)

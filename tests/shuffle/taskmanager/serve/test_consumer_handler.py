@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import (
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
     ROLE_CONSUMER,
     AddCredit,
     BufferResponse,
@@ -14,7 +16,6 @@ from sluice.protocol.messages import (
     GateClosed,
     OpenGate,
 )
-from sluice.protocol.remote_error import RemoteError
 from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader
@@ -74,7 +75,7 @@ async def test_channels_of_a_consumer_are_bounded(tmp_path):
         client = await cluster.consumer(0)
         reader = PipelinedReader(client, [(ack, 1)], credit=1)
         here = GateChannel(21, ack.taskmanager_id, ack.advertised_host, ack.data_port, [1])
-        client.send(OpenGate(20, 1, 0, 1, 1, [here, here._replace(channel=22)]))
+        client.send(OpenGate(20, 1, 0, 1, 1, [here, replace(here, channel=22)]))
         with pytest.raises(RemoteError, match="Too many channels") as caught:
             await client.expect(BufferResponse)
         assert (caught.value.code, caught.value.limit) == (ErrorCode.LIMIT_EXCEEDED, "3")

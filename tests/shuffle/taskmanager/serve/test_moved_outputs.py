@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import PartitionMoved
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange, TaskManagerPlace

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from sluice.protocol.errors import ErrorCode, Fault, SequenceGap, SluiceError
 from sluice.protocol.events import CancelCheckpointMarker, encode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     DATA,
     EVENT,
     PRIORITY_EVENT,

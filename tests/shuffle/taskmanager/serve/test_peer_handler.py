@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.limits import MAX_CREDIT
@@ -46,6 +47,7 @@ class Rig:
         self.events = TaskEventDispatcher()
         self.network = NetworkBufferPool(SEGMENTS, SIZE)
         self.connection = FakeConnection()
+        self.connection.is_encrypted = True  # without checksums
         self.connection.max_payload_bytes = self.connection.large_payload_bytes = SIZE
         self.counters = Counters()
         self.lost = 0
@@ -141,7 +143,7 @@ async def test_a_lost_connection_cancels_its_requests(rig):
 
 async def test_a_request_that_cannot_be_served_fails_its_channel_and_frees_the_number(rig):
     partition = rig.register()
-    rig.told(REQUEST._replace(start_subpartition=1, end_subpartition=2))
+    rig.told(replace(REQUEST, start_subpartition=1, end_subpartition=2))
     await turns(5)
     assert rig.errors() == [(3, ErrorCode.MALFORMED_MESSAGE)]
     rig.told(REQUEST)
@@ -153,7 +155,7 @@ async def test_a_request_that_cannot_be_served_fails_its_channel_and_frees_the_n
 
 async def test_a_channel_too_many_is_refused_and_the_others_live_on(rig):
     for number in range(5):
-        rig.told(REQUEST._replace(channel=number, map_attempt_ids=[number]))
+        rig.told(replace(REQUEST, channel=number, map_attempt_ids=[number]))
     assert rig.errors() == [(4, ErrorCode.LIMIT_EXCEEDED)]
     await turns(3)
     assert rig.partitions.waiting_requests == 4
@@ -196,7 +198,7 @@ async def test_a_channel_number_used_twice_closes_the_connection_of_a_peer(tmp_p
 async def test_a_channel_without_first_credit_is_told_of_data_again_after_a_blocking_event(rig):
     """Credit from before ResumeConsumption is void: the consumer has given its buffers away."""
     partition = rig.register()
-    rig.told(REQUEST._replace(initial_credit=0))
+    rig.told(replace(REQUEST, initial_credit=0))
     await turns(5)
     assert rig.connection.sent == []
     write(partition, b"before")
@@ -224,7 +226,7 @@ async def test_a_channel_without_first_credit_is_told_of_data_again_after_a_bloc
 
 async def test_a_channel_with_first_credit_is_never_sent_an_announcement(rig):
     partition = rig.register()
-    rig.told(REQUEST._replace(initial_credit=1))
+    rig.told(replace(REQUEST, initial_credit=1))
     await turns(5)
     for content in (b"first", b"second"):
         write(partition, content)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.messages import DATA
+from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange

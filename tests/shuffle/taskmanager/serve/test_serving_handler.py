@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.protocol import messages as m
+from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CREDIT
-from sluice.protocol.messages import (
+from sluice.protocol.schema import (
     FLOW_WATERMARK,
     ROLE_CONSUMER,
     ROLE_PEER,

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.events import CustomEvent, encode_event
-from sluice.protocol.messages import EVENT, BufferResponse, ChecksummedBuffer
+from sluice.protocol.schema import EVENT, BufferResponse, ChecksummedBuffer
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_end_of_partition
 from sluice.protocol.limits import MAX_U32
-from sluice.protocol.messages import EVENT, EVERY_SUBPARTITION
+from sluice.protocol.schema import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (

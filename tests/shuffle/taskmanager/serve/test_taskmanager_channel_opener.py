@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.wire_clients import close_gate, open_gate, read_gate
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.messages import CancelPartitionRequest
+from sluice.protocol.schema import CancelPartitionRequest
 from tests.support.mini_cluster import (
     DEADLINE_SECONDS,
     SEGMENT_SIZE_BYTES,
@@ -129,12 +130,13 @@ async def test_a_channel_cancelled_while_it_is_opened_keeps_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-async def test_a_reader_that_knows_of_copies_is_told_at_once(tmp_path, partitions):
+async def test_a_reader_without_segments_is_told_at_once(tmp_path, partitions):
     """It goes elsewhere, and would wait for nothing until the deadline."""
     async with mini_cluster(tmp_path, connect_timeout_seconds=10 * DEADLINE_SECONDS) as cluster:
         sources = await write_all(cluster)
         await cluster[0].close()
-        gate = open_gate(await cluster.consumer(1), 1, sources, 0, partitions)
+        client = await cluster.consumer(1, segment_size_bytes=0)
+        gate = open_gate(client, 1, sources, 0, partitions)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await gate.read_all(raise_failures=False)
         assert len(gate.failures) == OUTPUTS
@@ -149,7 +151,7 @@ async def test_one_that_accepts_and_hangs_up_is_tried_again_for_every_reader(tmp
         ack, ids = (await write_all(cluster))[0]
         hang_up = Fault(cut_after_bytes=5)
         async with FaultProxy(cluster[0].address, up=hang_up) as proxy:
-            behind = ack._replace(advertised_host=proxy.host, data_port=proxy.port)
+            behind = replace(ack, advertised_host=proxy.host, data_port=proxy.port)
             gate = open_gate(await cluster.consumer(1), 1, [(behind, ids)], 0, 2)
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await (await proxy.connection(0)).up.ended.wait()
@@ -168,10 +170,7 @@ async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(tmp_path, m
         refused.set()
         await sleep(seconds)
 
-    settings: dict[str, Any] = {
-        "connect_timeout_seconds": DEADLINE_SECONDS,
-        "features_off": ("copies",),
-    }
+    settings: dict[str, Any] = {"connect_timeout_seconds": DEADLINE_SECONDS}
     async with mini_cluster(tmp_path, **settings) as cluster:
         ack, ids = (await write_all(cluster))[0]
         await cluster[0].close()
@@ -187,7 +186,7 @@ async def test_a_reader_that_cannot_go_elsewhere_waits_for_a_restart(tmp_path, m
 
 
 async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
-    settings: dict[str, Any] = {"connect_timeout_seconds": 0.3, "features_off": ("copies",)}
+    settings: dict[str, Any] = {"connect_timeout_seconds": 0.3}
     async with mini_cluster(tmp_path, **settings) as cluster:
         ack, _ = (await write_all(cluster))[0]
         await cluster[0].close()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.protocol.messages import AttachRegionArea, RegionAreaAttached
+from sluice.protocol.schema import AttachRegionArea, RegionAreaAttached
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.health.directory_health import Condition

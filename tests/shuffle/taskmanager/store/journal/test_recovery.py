@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.errors import StorageInUse, StorageUnavailable
 from sluice.shuffle.taskmanager.store.files.journal_places import generation_of, run_of

@@ -1,7 +1,7 @@
 import msgpack
 import pytest
 
-from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.journal.rows import (
     LOSE_ROW,

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sluice.protocol.messages import EVERY_SUBPARTITION
+from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.errors import CorruptRegion, RemoteFailed

@@ -74,11 +74,6 @@ public final class DriverClient implements AutoCloseable {
         }
     }
 
-    /** Returns whether the TaskManager supports copies of map outputs. */
-    public boolean hasCopies() {
-        return connection.has(Frames.FEATURE_COPIES);
-    }
-
     /** Announces another TaskManager of the application, with the next message. */
     public void announce(Message.KnownTaskManager other) throws IOException {
         connection.send(other);
@@ -101,11 +96,6 @@ public final class DriverClient implements AutoCloseable {
                 new Message.Ping(sentNonce),
                 () -> answer instanceof Message.Pong pong && pong.nonce() == sentNonce,
                 "a pong");
-    }
-
-    /** Returns whether {@link #releaseAttempts} is supported. */
-    public boolean hasBoundedReleases() {
-        return connection.has(Frames.FEATURE_BOUNDED_RELEASES);
     }
 
     /** Releases all data of a shuffle; returns the number of bytes freed. */
@@ -131,12 +121,6 @@ public final class DriverClient implements AutoCloseable {
                                                 && of.shuffleId() == shuffleId,
                                 "the release of a shuffle");
         return released.freedBytes();
-    }
-
-    /** Returns whether {@link #check} is supported. */
-    public boolean hasChecks() {
-        return connection.has(Frames.FEATURE_CHECKED_OUTPUTS)
-                && connection.has(Frames.FEATURE_LOST_OUTPUTS);
     }
 
     /** Makes the TaskManager report which of these map outputs it has lost. */

@@ -111,13 +111,10 @@ public final class TaskManagerConnection implements AutoCloseable {
                     "this client does not support the answer to the handshake: " + ack,
                     null);
         }
-        if (options.tls().needsEncryptedPeers() && !has(Frames.FEATURE_ENCRYPTED_PEERS)) {
+        if (options.tls().needsEncryptedPeers() && (ack.features() & Frames.PEERS_ENCRYPTED) == 0) {
             throw TlsRefusals.unencryptedPeers();
         }
-        boolean large = has(Frames.FEATURE_LARGE_PAYLOADS);
-        socket.reader()
-                .allowPayload(
-                        segmentBytes(), large ? Frames.MAX_LARGE_PAYLOAD_BYTES : segmentBytes());
+        socket.reader().allowPayload(segmentBytes(), Frames.MAX_LARGE_PAYLOAD_BYTES);
     }
 
     private Message.Hello hello() {
@@ -131,15 +128,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 new byte[0],
                 0,
                 0,
-                Frames.FEATURE_LARGE_PAYLOADS
-                        | Frames.FEATURE_RESUMABLE_OUTPUTS
-                        | Frames.FEATURE_REGION_AREAS
-                        | Frames.FEATURE_ENCRYPTED_PEERS
-                        | Frames.FEATURE_LOST_OUTPUTS
-                        | Frames.FEATURE_COPIES
-                        | Frames.FEATURE_BOUNDED_RELEASES
-                        | Frames.FEATURE_CHECKED_OUTPUTS
-                        | Frames.FEATURE_INSTANCES,
+                Frames.PEERS_ENCRYPTED,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 
@@ -157,11 +146,6 @@ public final class TaskManagerConnection implements AutoCloseable {
 
     public ClientOptions options() {
         return options;
-    }
-
-    /** Returns whether both sides support a feature of the protocol. */
-    public boolean has(long feature) {
-        return (ack.features() & feature) != 0;
     }
 
     /** Returns the TaskManager's segment size, the maximum payload without large payloads. */

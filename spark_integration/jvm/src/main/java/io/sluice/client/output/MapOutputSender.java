@@ -130,13 +130,12 @@ final class MapOutputSender {
                 if (stored == StoredPart.EVERYTHING) {
                     return;
                 }
-                boolean secured = secure && leg.isResumable();
                 if (stored == StoredPart.NEXT_REGION_TOO) {
                     count(region, true);
                     return;
                 }
                 leg.sendRegion(sentRegions, region);
-                if (secured) {
+                if (secure) {
                     leg.requestSecure(sentRegions);
                     unsecured = region;
                 } else {
@@ -283,7 +282,7 @@ final class MapOutputSender {
         endpoint = leg.connection().endpoint();
         taskManager = leg.connection().taskManager();
         areas.attach(leg);
-        if (interrupted && leg.isResumable()) {
+        if (interrupted) {
             return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
         }
         leg.open(shuffleId, mapAttemptId, numSubpartitions);

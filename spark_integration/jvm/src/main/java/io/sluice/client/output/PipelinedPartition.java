@@ -32,9 +32,6 @@ public final class PipelinedPartition implements AutoCloseable {
     /** Buffers in addition to one for each subpartition: the credit of a TaskManager. */
     private static final int QUEUED_BUFFERS = 16;
 
-    private static final long PIPELINED_BOUNDED = 2;
-    private static final long READABLE_WHEN_REGISTERED = 0;
-
     private final TaskManagerConnection connection;
     private final ConnectionPool pool;
     private final long number;
@@ -102,8 +99,8 @@ public final class PipelinedPartition implements AutoCloseable {
                             shuffleId,
                             mapAttemptId,
                             numSubpartitions,
-                            PIPELINED_BOUNDED,
-                            READABLE_WHEN_REGISTERED));
+                            Message.PARTITION_PIPELINED_BOUNDED,
+                            Message.CONSUME_WHEN_REGISTERED));
             connection.sendNow();
         } catch (IOException | RuntimeException e) {
             connection.close();

@@ -9,6 +9,7 @@ import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.Arrays;
 
 /** Sends one map output on one connection, for {@link MapOutputSender}. */
 final class ProducerLeg extends RoleHandler {
@@ -74,11 +75,6 @@ final class ProducerLeg extends RoleHandler {
         return resumed;
     }
 
-    /** Returns whether a map output can continue on another connection. */
-    boolean isResumable() {
-        return connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS);
-    }
-
     /** Sends AttachRegionArea; returns the answer. */
     Message.RegionAreaAttached attachArea(String token, long sizeBytes) throws IOException {
         attached = null;
@@ -113,19 +109,20 @@ final class ProducerLeg extends RoleHandler {
         ByteBuffer bytes = region.bytes();
         int start = region.start();
         int length = region.length();
-        Message.BeginRegion begin =
-                new Message.BeginRegion(
-                        partition,
-                        number,
-                        region.first(),
-                        region.lengths(),
-                        region.count(),
-                        region.crc32c());
-        RegionArea area = isResumable() ? connection.regionArea() : null;
+        // The writer uses its array again, which may be longer.
+        long[] lengths = Arrays.copyOf(region.lengths(), region.count());
+        RegionArea area = connection.regionArea();
         long slot = area == null ? -1 : area.offsetOf(bytes);
         if (slot >= 0) {
             // Sent together with the next message.
-            connection.send(new Message.SharedRegion(begin, slot + start));
+            connection.send(
+                    new Message.SharedRegion(
+                            partition,
+                            number,
+                            region.first(),
+                            lengths,
+                            region.crc32c(),
+                            slot + start));
             sharedBytes += length;
             return;
         }
@@ -133,7 +130,9 @@ final class ProducerLeg extends RoleHandler {
         regionNumber = number;
         // RegionOpened may change it, before the first credit.
         payloadBytes = connection.segmentBytes();
-        connection.send(begin);
+        connection.send(
+                new Message.BeginRegion(
+                        partition, number, region.first(), lengths, region.crc32c()));
         int offset = 0;
         while (offset < length) {
             if (credit == 0) {
@@ -165,7 +164,7 @@ final class ProducerLeg extends RoleHandler {
 
     /** Requests the commit; must be followed by {@link #awaitFinished}. */
     void requestCommit(long totalBytes, long regions, Replicas replicas) throws IOException {
-        if (replicas.count() > 1 && connection.has(Frames.FEATURE_COPIES)) {
+        if (replicas.count() > 1) {
             // Sent together with the next message.
             connection.send(
                     new Message.ReplicatePartition(

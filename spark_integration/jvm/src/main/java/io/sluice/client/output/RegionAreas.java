@@ -3,7 +3,6 @@ package io.sluice.client.output;
 import io.sluice.client.connection.RegionArea;
 import io.sluice.client.connection.TaskManagerConnection;
 import io.sluice.client.wire.ClientException;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
@@ -64,10 +63,7 @@ final class RegionAreas {
     /** Attaches the connection of a leg to the executor's area if possible. */
     void attach(ProducerLeg leg) throws IOException {
         TaskManagerConnection connection = leg.connection();
-        // Without resumable outputs the TaskManager does not say when a slot is free.
-        if (!connection.endpoint().isUnix()
-                || !connection.has(Frames.FEATURE_REGION_AREAS)
-                || !connection.has(Frames.FEATURE_RESUMABLE_OUTPUTS)) {
+        if (!connection.endpoint().isUnix()) {
             return;
         }
         RegionArea area = current;

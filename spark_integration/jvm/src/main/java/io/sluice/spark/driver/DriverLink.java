@@ -6,7 +6,6 @@ import io.sluice.client.connection.OutputEvents;
 import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.HashMap;
@@ -90,12 +89,6 @@ public final class DriverLink {
         return answered != null && answered.taskManagerId().equals(taskManagerId);
     }
 
-    /** Returns whether the TaskManager that answered last makes and takes copies. */
-    boolean hasCopies() {
-        Message.HelloAck answered = taskManager;
-        return answered != null && (answered.features() & Frames.FEATURE_COPIES) != 0;
-    }
-
     /** Returns the TaskManager that answered last; not before the first connection. */
     TaskManagerAddress address() {
         Message.HelloAck answered = taskManager;
@@ -130,12 +123,9 @@ public final class DriverLink {
 
     /** Makes the TaskManager report missing map outputs as lost. */
     private void check(DriverClient driver) throws IOException {
-        if (driver.hasChecks()) {
-            Map<Integer, List<Long>> expected =
-                    links.events().expected(taskManager.taskManagerId());
-            for (Map.Entry<Integer, List<Long>> ofShuffle : expected.entrySet()) {
-                driver.check(ofShuffle.getKey(), ofShuffle.getValue());
-            }
+        Map<Integer, List<Long>> expected = links.events().expected(taskManager.taskManagerId());
+        for (Map.Entry<Integer, List<Long>> ofShuffle : expected.entrySet()) {
+            driver.check(ofShuffle.getKey(), ofShuffle.getValue());
         }
         returned = false;
     }
@@ -173,10 +163,7 @@ public final class DriverLink {
     }
 
     private void announceOthers(DriverClient driver) throws IOException {
-        if (!driver.hasCopies()) {
-            return;
-        }
-        for (Message.KnownTaskManager other : links.withCopies()) {
+        for (Message.KnownTaskManager other : links.connectedTaskManagers()) {
             if (!isTo(other.taskManagerId())
                     && !other.equals(announced.put(other.taskManagerId(), other))) {
                 driver.announce(other);
@@ -211,14 +198,14 @@ public final class DriverLink {
         for (Map.Entry<Integer, DueRelease> each : due.entrySet()) {
             int shuffleId = each.getKey();
             DueRelease release = each.getValue();
-            if (driver.hasBoundedReleases() && release.end() != Long.MAX_VALUE) {
+            if (release.end() != Long.MAX_VALUE) {
                 long freed = driver.releaseAttempts(shuffleId, release.end());
                 LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
             } else if (!release.late() || !links.events().isRegistered(shuffleId)) {
                 long freed = driver.releaseShuffle(shuffleId);
                 LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
             } else {
-                // An older TaskManager would also release newer map outputs.
+                // Without a bound this would release newer map outputs, too.
                 LOG.info(
                         "Shuffle {} is not released at {} before the end of the application,"
                                 + " because it may be in use again",

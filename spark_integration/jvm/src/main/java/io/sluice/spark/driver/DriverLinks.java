@@ -132,10 +132,10 @@ public final class DriverLinks implements OutputRegistry.Links {
         return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
     }
 
-    /** Returns the connected TaskManagers that can have copies. */
-    List<Message.KnownTaskManager> withCopies() {
+    /** Returns the connected TaskManagers. */
+    List<Message.KnownTaskManager> connectedTaskManagers() {
         return links.values().stream()
-                .filter(link -> link.isConnected() && link.hasCopies())
+                .filter(DriverLink::isConnected)
                 .map(DriverLink::address)
                 .map(p -> new Message.KnownTaskManager(p.taskManagerId(), p.host(), p.port()))
                 .distinct()
@@ -196,11 +196,9 @@ public final class DriverLinks implements OutputRegistry.Links {
     /** Called by a link after it was connected. */
     void connected(DriverLink link) {
         events.connected(link.taskManager());
-        if (link.hasCopies()) {
-            for (DriverLink other : links.values()) {
-                if (other != link && other.isConnected() && other.hasCopies()) {
-                    submit(() -> threads.execute(other::announceOthers));
-                }
+        for (DriverLink other : links.values()) {
+            if (other != link && other.isConnected()) {
+                submit(() -> threads.execute(other::announceOthers));
             }
         }
     }

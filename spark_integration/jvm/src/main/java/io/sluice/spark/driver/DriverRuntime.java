@@ -102,9 +102,7 @@ public final class DriverRuntime {
                         settings.copies().lostAfterMillis(),
                         DriverLinks.SHARED_CHECK_MILLIS);
         this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
-        this.outputs =
-                new OutputRegistry(
-                        new SparkTracker(locality::hostOf), links, settings.copies().replicas());
+        this.outputs = new OutputRegistry(new SparkTracker(locality::hostOf), links);
         this.registrar =
                 new ShuffleRegistrar(
                         FallbackPolicies.of(

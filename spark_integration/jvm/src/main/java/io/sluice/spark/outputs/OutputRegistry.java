@@ -1,12 +1,9 @@
 package io.sluice.spark.outputs;
 
 import io.sluice.client.failover.TaskManagerAddress;
-import io.sluice.client.output.Replicas;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.SluiceMetrics;
-import io.sluice.spark.settings.SluiceSettings;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -15,7 +12,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -47,7 +43,6 @@ public final class OutputRegistry implements TaskManagerEvents {
 
     private final Tracker tracker;
     private final Links links;
-    private final Replicas wanted;
     private final ReplicaTable replicas;
     private final Set<String> gone = ConcurrentHashMap.newKeySet();
 
@@ -60,15 +55,9 @@ public final class OutputRegistry implements TaskManagerEvents {
     /** New addresses of moved outputs whose map tasks have not reported; guarded by itself. */
     private final Map<Integer, Map<Long, TaskManagerAddress>> pendingMoves = new HashMap<>();
 
-    private final AtomicBoolean warned = new AtomicBoolean();
-
-    /**
-     * @param wanted wanted copies, for a warning about TaskManagers that make none
-     */
-    public OutputRegistry(Tracker tracker, Links links, Replicas wanted) {
+    public OutputRegistry(Tracker tracker, Links links) {
         this.tracker = tracker;
         this.links = links;
-        this.wanted = wanted;
         this.replicas = new ReplicaTable(tracker::mapTasks);
     }
 
@@ -120,15 +109,6 @@ public final class OutputRegistry implements TaskManagerEvents {
         gone.remove(taskManager.taskManagerId());
         synchronized (replaced) {
             replaced.remove(taskManager.taskManagerId());
-        }
-        if (wanted.count() > 1
-                && (taskManager.features() & Frames.FEATURE_COPIES) == 0
-                && !warned.getAndSet(true)) {
-            LOG.warn(
-                    "{} is {}, but TaskManager {} makes no copies of map outputs. Upgrade it",
-                    SluiceSettings.REPLICAS,
-                    wanted.count(),
-                    taskManager.taskManagerId());
         }
     }
 

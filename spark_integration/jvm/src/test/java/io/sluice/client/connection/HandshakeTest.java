@@ -1,5 +1,6 @@
 package io.sluice.client.connection;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
@@ -34,7 +35,7 @@ class HandshakeTest {
     private static final Credential OTHER =
             Credential.parse("sluice-secret-1-ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1-f4CBgoM");
     private static final Message.HelloAck ACK =
-            new Message.HelloAck(1, "tm", 1024, 0, 0, "127.0.0.1", 7337);
+            new Message.HelloAck(1, "tm", 1024, 0, 0, "127.0.0.1", 7337, "i");
 
     /** The side of the TaskManager. */
     private interface Script {
@@ -72,8 +73,8 @@ class HandshakeTest {
             Proofs proofs = new Proofs(credential.key(), new byte[0]);
             proofs.add(hello);
             proofs.add(challenge);
-            Message proof = read();
-            assertEquals(proofs.ofConnecting(), proof);
+            Message.Proof proof = (Message.Proof) read();
+            assertArrayEquals(proofs.ofConnecting().proof(), proof.proof());
             proofs.add(proof);
             return proofs;
         }
@@ -188,7 +189,8 @@ class HandshakeTest {
         checkUnproven(
                 session -> {
                     Proofs proofs = session.challenge(DRIVER);
-                    proofs.add(new Message.HelloAck(1, "other", 1024, 0, 0, "127.0.0.1", 7337));
+                    proofs.add(
+                            new Message.HelloAck(1, "other", 1024, 0, 0, "127.0.0.1", 7337, "i"));
                     session.end(proofs.ofAccepting());
                 });
     }
@@ -246,7 +248,7 @@ class HandshakeTest {
                                             session.end(
                                                     new Message.Proof(Arrays.copyOf(proof, 31)));
                                         }));
-        assertTrue(failure.getMessage().contains("31 bytes, not 32"), failure.getMessage());
+        assertTrue(failure.getMessage().contains("31 bytes (limit 32)"), failure.getMessage());
     }
 
     @Test

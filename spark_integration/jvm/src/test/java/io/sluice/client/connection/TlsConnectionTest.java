@@ -47,7 +47,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 class TlsConnectionTest {
     private static final TestCertificates CERTIFICATES = TestCertificates.get();
     private static final Message.HelloAck ACK =
-            new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1);
+            new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1, "i");
 
     private final ChunkPool chunks = new ChunkPool(64);
 
@@ -405,7 +405,7 @@ class TlsConnectionTest {
     void encryptedPeersAreRequiredOnRequest() throws Exception {
         for (boolean encrypts : new boolean[] {false, true}) {
             try (MockDaemon daemon = new MockDaemon()) {
-                daemon.features |= encrypts ? Frames.FEATURE_ENCRYPTED_PEERS : 0;
+                daemon.features |= encrypts ? Frames.PEERS_ENCRYPTED : 0;
                 ClientOptions options =
                         new ClientOptions(
                                 "app", "test", 5_000, 5_000, chunks, Tls.of(null, true), null);

@@ -15,7 +15,6 @@ import io.sluice.client.support.MockDaemon;
 import io.sluice.client.support.TestConnections;
 import io.sluice.client.wire.Blocks;
 import io.sluice.client.wire.ChunkPool;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -35,7 +34,6 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Writes map outputs whose regions are in memory shared with the mock daemon. */
@@ -66,7 +64,6 @@ class RegionAreasTest {
         daemon = started;
         areas = new MockAreas(directory);
         daemon.areas = areas;
-        daemon.features = Frames.FEATURE_RESUMABLE_OUTPUTS | Frames.FEATURE_REGION_AREAS;
         pool = newPool();
         regions = new RegionPool(REGION, 2, SLOTS);
     }
@@ -137,7 +134,7 @@ class RegionAreasTest {
             if (message instanceof Message.BeginRegion begin) {
                 found.add("socket " + begin.region());
             } else if (message instanceof Message.SharedRegion shared) {
-                found.add("area " + shared.region().region());
+                found.add("area " + shared.region());
             }
         }
         return found;
@@ -165,13 +162,13 @@ class RegionAreasTest {
         MapOutputWriter other = writer(1);
         write(7, 2);
         Message.SharedRegion shared = received(Message.SharedRegion.class).get(0);
-        assertEquals(1, shared.region().region());
-        assertEquals(0, shared.region().firstSubpartition());
-        assertArrayEquals(new long[] {REGION}, shared.region().lengths());
+        assertEquals(1, shared.region());
+        assertEquals(0, shared.firstSubpartition());
+        assertArrayEquals(new long[] {REGION}, shared.lengths());
         byte[] bytes = areas.read("area-1", shared.areaOffset(), REGION);
         CRC32C crc = new CRC32C();
         crc.update(bytes);
-        assertEquals(crc.getValue(), shared.region().crc32c());
+        assertEquals(crc.getValue(), shared.crc32c());
         assertArrayEquals(daemon.outputs.get(7L).get(1).get(0), bytes);
         // A region that is filled meanwhile is in another place.
         other.beginPartition(0);
@@ -246,12 +243,9 @@ class RegionAreasTest {
         assertEquals(2, asked().size());
     }
 
-    @ParameterizedTest
-    @CsvSource({"4, 4", "8, 4", "12, 0"})
-    void noAreaIsRequestedWithoutBothFeaturesAndTheSetting(long features, int slots)
-            throws IOException {
-        daemon.features = features;
-        regions = new RegionPool(REGION, 2, slots);
+    @Test
+    void noAreaIsRequestedWithoutSlots() throws IOException {
+        regions = new RegionPool(REGION, 2, 0);
         assertEquals(0, write(7, 3).sharedBytes());
         assertEquals(List.of(), asked());
     }
@@ -270,7 +264,6 @@ class RegionAreasTest {
         MockDaemon first = daemon;
         try (MockDaemon other = new MockDaemon(directory.resolve("other"))) {
             other.areas = areas;
-            other.features = first.features;
             daemon = other;
             assertEquals(0, write(8, 3).sharedBytes(), "from slots of the first one's area");
             assertEquals(List.of(), asked());

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 
 import io.sluice.client.support.ShuffleTestCase;
 import io.sluice.client.support.TestConnections;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.List;
@@ -39,7 +38,6 @@ class ReplicasTest extends ShuffleTestCase {
 
     @Test
     void copiesAreAskedForRightBeforeTheCommit() throws IOException {
-        daemon.features |= Frames.FEATURE_COPIES;
         writeWith(TWO);
         List<Message> all = received();
         int at = all.size() - 1;
@@ -56,7 +54,6 @@ class ReplicasTest extends ShuffleTestCase {
     @ParameterizedTest
     @ValueSource(classes = {Message.ReplicatePartition.class, Message.FinishPartition.class})
     void copiesAreAskedForAgainWhenTheOutputIsResumed(Class<?> lost) throws IOException {
-        daemon.features |= Frames.FEATURE_COPIES;
         daemon.cut.set(lost::isInstance);
         writeWith(TWO);
         List<Message> all = received();
@@ -71,14 +68,7 @@ class ReplicasTest extends ShuffleTestCase {
     }
 
     @Test
-    void noneAreAskedOfATaskManagerThatMakesNone() throws IOException {
-        writeWith(TWO);
-        assertEquals(0, asked());
-    }
-
-    @Test
     void noneAreAskedForWithoutReplicas() throws IOException {
-        daemon.features |= Frames.FEATURE_COPIES;
         writeWith(Replicas.ONE);
         assertEquals(0, asked());
     }

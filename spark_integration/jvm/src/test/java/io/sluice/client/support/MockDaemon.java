@@ -2,7 +2,6 @@ package io.sluice.client.support;
 
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.ErrorCode;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.BufferedInputStream;
 import java.io.DataInputStream;
@@ -64,12 +63,11 @@ public final class MockDaemon implements AutoCloseable {
     public volatile Mode mode = Mode.NORMAL;
     public volatile String id = ID;
 
-    /** Sent in the HelloAck to clients that know the feature. */
-    volatile String instanceId = "";
+    volatile String instanceId = "i";
 
-    public volatile long features = Frames.FEATURE_RESUMABLE_OUTPUTS;
+    public volatile long features;
 
-    /** The areas for {@link Frames#FEATURE_REGION_AREAS}; set by the test. */
+    /** The region areas; set by the test. */
     public volatile MockAreas areas;
 
     /** A fault of single sources, whatever the mode. */

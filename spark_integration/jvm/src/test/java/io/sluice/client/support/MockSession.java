@@ -1,7 +1,6 @@
 package io.sluice.client.support;
 
 import io.sluice.client.wire.ErrorCode;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
@@ -88,21 +87,16 @@ public final class MockSession {
 
     private void handle(Message message, byte[] payload) throws IOException {
         if (message instanceof Message.Hello hello) {
-            long agreed =
-                    hello.features()
-                            & (daemon.mode == MockDaemon.Mode.LARGE_PAYLOADS
-                                    ? -1L
-                                    : daemon.features);
             Message.HelloAck ack =
                     new Message.HelloAck(
                             1,
                             daemon.id,
                             MockDaemon.SEGMENT,
                             0,
-                            agreed,
+                            hello.features() & daemon.features,
                             "127.0.0.1",
                             daemon.endpoint().port(),
-                            (agreed & Frames.FEATURE_INSTANCES) == 0 ? "" : daemon.instanceId);
+                            daemon.instanceId);
             ByteArrayOutputStream together = new ByteArrayOutputStream();
             together.write(TestFrames.frame(ack, new byte[0]));
             for (Message news : daemon.newsAtConnect) {
@@ -275,7 +269,13 @@ public final class MockSession {
      */
     private void takeShared() throws IOException {
         if (shared != null) {
-            region = shared.region();
+            region =
+                    new Message.BeginRegion(
+                            shared.partition(),
+                            shared.region(),
+                            shared.firstSubpartition(),
+                            shared.lengths(),
+                            shared.crc32c());
             int length = (int) Arrays.stream(region.lengths()).sum();
             endRegion(daemon.areas.read(area, shared.areaOffset(), length));
             shared = null;

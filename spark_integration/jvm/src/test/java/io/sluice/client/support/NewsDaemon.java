@@ -1,7 +1,6 @@
 package io.sluice.client.support;
 
 import io.sluice.client.wire.Endpoint;
-import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.List;
@@ -12,10 +11,9 @@ import java.util.concurrent.BlockingQueue;
 public final class NewsDaemon implements AutoCloseable {
     private final MockDaemon daemon = new MockDaemon();
 
-    public NewsDaemon(String id, boolean hasCopies) throws IOException {
+    public NewsDaemon(String id) throws IOException {
         daemon.id = id;
         daemon.answersPings = true;
-        daemon.features |= hasCopies ? Frames.FEATURE_COPIES : 0;
     }
 
     public Endpoint endpoint() {
@@ -32,18 +30,8 @@ public final class NewsDaemon implements AutoCloseable {
         return daemon.told;
     }
 
-    /** Adds the features of this release: bounded releases and checks of map outputs. */
-    public NewsDaemon ofThisRelease() {
-        daemon.features |=
-                Frames.FEATURE_BOUNDED_RELEASES
-                        | Frames.FEATURE_CHECKED_OUTPUTS
-                        | Frames.FEATURE_LOST_OUTPUTS;
-        return this;
-    }
-
     /** Gives it an instance id. */
     public NewsDaemon ofInstance(String instanceId) {
-        daemon.features |= Frames.FEATURE_INSTANCES;
         daemon.instanceId = instanceId;
         return this;
     }

@@ -61,7 +61,8 @@ public final class PlayedDaemon implements AutoCloseable {
             socket.setSoTimeout(READ_TIMEOUT_MILLIS);
             in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
             read();
-            send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", server.getLocalPort()));
+            int port = server.getLocalPort();
+            send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", port, "i"));
         } catch (IOException e) {
             throw new IllegalStateException(e);
         }

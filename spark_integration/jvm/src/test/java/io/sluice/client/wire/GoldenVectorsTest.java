@@ -90,18 +90,7 @@ class GoldenVectorsTest {
     private static String fieldsAsJson(Object record) throws Exception {
         StringBuilder json = new StringBuilder("[");
         for (RecordComponent component : record.getClass().getRecordComponents()) {
-            if (record instanceof Message.BeginRegion && component.getName().equals("count")) {
-                continue;
-            }
             Object value = component.getAccessor().invoke(record);
-            if (component.getName().equals("instanceId") && "".equals(value)) {
-                continue; // not sent
-            }
-            if (value instanceof Message.BeginRegion begin) {
-                String fields = fieldsAsJson(begin);
-                json.append(fields, 1, fields.length() - 1);
-                continue;
-            }
             json.append(json.length() > 1 ? "," : "").append(asJson(value, component.getName()));
         }
         return json.append("]").toString();

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.connection.ClientOptions;
 import io.sluice.client.failover.TaskManagerAddress;
-import io.sluice.client.output.Replicas;
 import io.sluice.client.support.NewsDaemon;
 import io.sluice.client.tls.Tls;
 import io.sluice.client.wire.ChunkPool;
@@ -81,8 +80,7 @@ class LossesTest {
     private final DriverLinks links =
             new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
 
-    private final OutputRegistry registry =
-            new OutputRegistry(tracker, links, new Replicas(1, false));
+    private final OutputRegistry registry = new OutputRegistry(tracker, links);
     private final List<NewsDaemon> daemons = new ArrayList<>();
 
     /** What happens to a TaskManager. */
@@ -127,7 +125,7 @@ class LossesTest {
                         null),
                 registry);
         for (int number = 0; number < PLACES; number++) {
-            NewsDaemon daemon = new NewsDaemon(id(number), false).ofThisRelease();
+            NewsDaemon daemon = new NewsDaemon(id(number));
             daemons.add(daemon);
             links.add(daemon.endpoint());
             for (long attempt : outputsOf(number)) {

@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.failover.TaskManagerAddress;
-import io.sluice.client.output.Replicas;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
 import java.util.ArrayList;
@@ -98,8 +97,7 @@ class OutputRegistryTest {
 
     private final FakeTracker tracker = new FakeTracker();
     private final FakeLinks links = new FakeLinks();
-    private final OutputRegistry registry =
-            new OutputRegistry(tracker, links, new Replicas(2, false));
+    private final OutputRegistry registry = new OutputRegistry(tracker, links);
 
     private static TaskManagerAddress at(String taskManagerId) {
         return new TaskManagerAddress(taskManagerId, "host-of-" + taskManagerId, 7337);
@@ -245,7 +243,7 @@ class OutputRegistryTest {
         links.connected.remove(A);
         registry.gone(A);
         links.connected.add(A);
-        registry.connected(new Message.HelloAck(1, A, 32768, 0, 128, "host-of-" + A, 7337));
+        registry.connected(new Message.HelloAck(1, A, 32768, 0, 0, "host-of-" + A, 7337, "i"));
         assertEquals(at(A), places(Set.of(B), 1L).get(0));
         assertEquals(B, tracker.places.get(1L));
         held(B, 2L);

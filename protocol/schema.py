@@ -1,0 +1,635 @@
+# Longer than 450 lines, because it is the only description of the messages.
+"""The schema of the wire: every message with its type id, its fields and their limits.
+
+A message on the wire is a msgpack array of its type id (``tag``) and its fields in their order
+here. ``make docs`` generates the JVM's classes and the tables of docs/reference/wire.md from it.
+
+:func:`encode` makes a frame's prefix and control part. :func:`decode_control` checks every field's
+type and range before a message exists, so the rest of the code can trust messages.
+"""
+
+from reprlib import repr as short_repr
+from struct import Struct as Layout
+from typing import Annotated, Final, TypeAlias, Union, get_type_hints
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from .errors import MalformedMessage
+from .limits import (
+    MAX_GATE_CHANNELS,
+    MAX_I64,
+    MAX_LOST_ATTEMPTS,
+    MAX_NAME_CHARACTERS,
+    MAX_REPLICAS,
+    MAX_U32,
+    MIN_I64,
+    NONCE_BYTES,
+)
+
+ROLE_PEER: Final = 1
+ROLE_PRODUCER: Final = 2
+ROLE_CONSUMER: Final = 3
+ROLE_DRIVER: Final = 4
+ROLE_COPIER: Final = 5
+"""A TaskManager that writes map outputs of an application to another TaskManager."""
+
+FLOW_CREDIT: Final = 0
+FLOW_WATERMARK: Final = 1
+
+DATA: Final = 0
+EVENT: Final = 1
+PRIORITY_EVENT: Final = 2
+"""An event that overtakes the data waiting in front of it."""
+BLOCKING_EVENT: Final = 3
+"""An event that stops the channel until ResumeConsumption."""
+
+PARTITION_BLOCKING: Final = 0
+PARTITION_PIPELINED: Final = 1
+"""A pipelined partition whose buffers only the whole pool bounds."""
+PARTITION_PIPELINED_BOUNDED: Final = 2
+
+CONSUME_WHEN_REGISTERED: Final = 0
+CONSUME_AT_FIRST_OUTPUT: Final = 1
+CONSUME_WHEN_FINISHED: Final = 2
+
+EVERY_SUBPARTITION: Final = 2**32 - 1
+"""Number that stands for all subpartitions: they share the bytes, which are stored once."""
+
+# ---- types of fields ----------------------------------------------------------------------------
+
+U16: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
+U32: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_U32)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_U32)]
+U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack has no larger number
+I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
+DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
+PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_PIPELINED_BOUNDED)]
+Consumption: TypeAlias = Annotated[int, Meta(ge=0, le=CONSUME_WHEN_FINISHED)]
+FaultOf: TypeAlias = Annotated[int, Meta(ge=1, le=2)]
+Replicas: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
+Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+Lengths: TypeAlias = list[U64]
+Attempts: TypeAlias = Annotated[list[I64], Meta(min_length=1)]
+SomeAttempts: TypeAlias = Annotated[list[I64], Meta(min_length=1, max_length=MAX_LOST_ATTEMPTS)]
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base class of all messages."""
+
+
+class Hello(Message, frozen=True, tag=1):
+    """First message of the side that connects."""
+
+    magic: Name
+    version_min: U32
+    version_max: U32
+    role: U32
+    application_id: Name
+    token: bytes
+    segment_size_bytes: U32
+    flow_control: U32
+    features: U32
+    name: Name
+
+
+class HelloAck(Message, frozen=True, tag=2):
+    """Answer of the accepting side to a Hello that it agrees with."""
+
+    version: U32
+    taskmanager_id: Name
+    segment_size_bytes: U32
+    flow_control: U32
+    features: U32
+    advertised_host: Name
+    data_port: U16
+    instance_id: Name
+
+
+class PartitionRequest(Message, frozen=True, tag=3):
+    """Asks for a range of subpartitions of some map attempts' output, with the first credit."""
+
+    channel: U32
+    application_id: Name
+    shuffle_id: U32
+    map_attempt_ids: Attempts
+    start_subpartition: U32
+    end_subpartition: U32
+    initial_credit: U32
+
+
+class BufferResponse(Message, frozen=True, tag=4):
+    """One buffer (payload) or event of a channel, with the sender's backlog behind it."""
+
+    channel: U32
+    sequence_number: U32
+    backlog: U32
+    data_type: DataType
+
+
+class AddCredit(Message, frozen=True, tag=5):
+    """The consumer of a channel (or the TaskManager, for a partition) can take more buffers."""
+
+    channel: U32
+    credit: Positive
+
+
+class BacklogAnnouncement(Message, frozen=True, tag=6):
+    """Announces buffers that wait for a channel without credit."""
+
+    channel: U32
+    backlog: U32
+
+
+class ResumeConsumption(Message, frozen=True, tag=7):
+    """Lets a channel continue after a blocking event."""
+
+    channel: U32
+
+
+class CancelPartitionRequest(Message, frozen=True, tag=8):
+    """Ends a channel that the consumer no longer needs."""
+
+    channel: U32
+
+
+class TaskEvent(Message, frozen=True, tag=9):
+    """An event that travels from the consumer back to the producer."""
+
+    channel: U32
+    event_type: U32
+
+
+class ErrorResponse(Message, frozen=True, tag=10):
+    """Reports that a channel, gate, partition or (channel None) the whole connection failed."""
+
+    channel: U32 | None
+    code: U32
+    fault: FaultOf
+    retryable: bool
+    message: str
+    value: str
+    limit: str
+    map_attempt_id: I64 | None
+
+
+class CloseRequest(Message, frozen=True, tag=11):
+    """Announces that no further requests follow on this connection."""
+
+
+class Ping(Message, frozen=True, tag=12):
+    """Keeps an application alive; answered by Pong."""
+
+    nonce: U64
+
+
+class Pong(Message, frozen=True, tag=13):
+    """Answer to Ping."""
+
+    nonce: U64
+
+
+# 14 stays unused: older builds have a message with it.
+
+
+class PipelinedData(Message, frozen=True, tag=15):
+    """One buffer or event (payload) of a pipelined partition, on its way in."""
+
+    partition: U32
+    subpartition: U32
+    data_type: DataType
+
+
+class ResumePartition(Message, frozen=True, tag=16):
+    """Begins the output of one map attempt, or continues it behind its secured regions."""
+
+    partition: U32
+    shuffle_id: U32
+    map_attempt_id: I64
+    num_subpartitions: Positive
+
+
+class PartitionResumed(Message, frozen=True, tag=17):
+    """Answer to ResumePartition: the secured regions. If committed, no partition was opened."""
+
+    partition: U32
+    regions: U32
+    total_bytes: U64
+    committed: bool
+
+
+class SecureRegion(Message, frozen=True, tag=18):
+    """Asks that a map output's regions up to this one outlive the TaskManager's process."""
+
+    partition: U32
+    region: U32
+
+
+class RegionSecured(Message, frozen=True, tag=19):
+    """Answer to SecureRegion: the producer may forget these regions."""
+
+    partition: U32
+    region: U32
+
+
+class OpenPartition(Message, frozen=True, tag=20):
+    """Begins the output of one map attempt."""
+
+    partition: U32
+    shuffle_id: U32
+    map_attempt_id: I64
+    num_subpartitions: Positive
+
+
+class PartitionOpened(Message, frozen=True, tag=21):
+    """Answer to OpenPartition."""
+
+    partition: U32
+
+
+class BeginRegion(Message, frozen=True, tag=22):
+    """Announces a region: the number of bytes of each subpartition, and the checksum of all bytes.
+
+    With ``EVERY_SUBPARTITION`` as the first subpartition there is one length: all subpartitions
+    share the bytes.
+    """
+
+    partition: U32
+    region: U32
+    first_subpartition: U32
+    lengths: Lengths
+    crc32c: U32
+
+
+class RegionOpened(Message, frozen=True, tag=23):
+    """Sets the largest payload of a region; sent before its first credit."""
+
+    partition: U32
+    region: U32
+    payload_bytes: Positive
+
+
+class RegionData(Message, frozen=True, tag=24):
+    """The next bytes (payload) of the region that was begun."""
+
+    partition: U32
+    offset: U64
+
+
+class FinishPartition(Message, frozen=True, tag=25):
+    """Commits the output of a map attempt."""
+
+    partition: U32
+    total_bytes: U64
+    regions: U32
+
+
+class PartitionFinished(Message, frozen=True, tag=26):
+    """The output is committed; it outlives a killed TaskManager."""
+
+    partition: U32
+
+
+class AbortPartition(Message, frozen=True, tag=27):
+    """Gives up the output of a map attempt."""
+
+    partition: U32
+
+
+class PartitionAborted(Message, frozen=True, tag=28):
+    """Answer to AbortPartition."""
+
+    partition: U32
+
+
+class OpenPipelinedPartition(Message, frozen=True, tag=29):
+    """Begins a pipelined partition, which is read while it is written."""
+
+    partition: U32
+    shuffle_id: U32
+    map_attempt_id: I64
+    num_subpartitions: Positive
+    partition_type: PartitionType
+    consumption: Consumption
+
+
+class GateChannel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One input channel of an OpenGate: a TaskManager and the map attempts wanted from it."""
+
+    channel: U32
+    taskmanager_id: Name
+    host: Name
+    port: U16
+    map_attempt_ids: Attempts
+
+
+class OpenGate(Message, frozen=True, tag=30):
+    """Opens an input gate for a reduce task."""
+
+    gate: U32
+    shuffle_id: U32
+    start_subpartition: U32
+    end_subpartition: U32
+    initial_credit: Positive
+    channels: Annotated[list[GateChannel], Meta(max_length=MAX_GATE_CHANNELS)]
+
+
+class GateOpened(Message, frozen=True, tag=31):
+    """Answer to OpenGate."""
+
+    gate: U32
+
+
+class CloseGate(Message, frozen=True, tag=32):
+    """Closes the gate of a reduce task."""
+
+    gate: U32
+
+
+class GateClosed(Message, frozen=True, tag=33):
+    """Answer to CloseGate: it is the last message of the gate."""
+
+    gate: U32
+
+
+class AttachRegionArea(Message, frozen=True, tag=34):
+    """Asks for a region area: memory that a producer on the same host shares with the TaskManager.
+
+    An empty token asks for a new area of that size. With size 0 the connection gives up the area
+    that is attached to it.
+    """
+
+    token: Name
+    size_bytes: U64
+
+
+class RegionAreaAttached(Message, frozen=True, tag=35):
+    """Answer to AttachRegionArea; an empty token means that no area is attached."""
+
+    token: Name
+    path: str
+    size_bytes: U64
+
+
+class SharedRegion(Message, frozen=True, tag=36):
+    """A BeginRegion whose bytes lie in the connection's region area; no RegionData follows."""
+
+    partition: U32
+    region: U32
+    first_subpartition: U32
+    lengths: Lengths
+    crc32c: U32
+    area_offset: U64
+
+
+class Challenge(Message, frozen=True, tag=37):
+    """Answer of the accepting side to a Hello with a claim, which is to be proven."""
+
+    nonce: Nonce
+
+
+class Proof(Message, frozen=True, tag=38):
+    """Shows that its sender has the key that the Hello claimed; both sides send one."""
+
+    proof: Nonce
+
+
+class ChecksummedBuffer(Message, frozen=True, tag=39):
+    """A BufferResponse with the CRC-32C of its payload, continued from the channel's number."""
+
+    channel: U32
+    sequence_number: U32
+    backlog: U32
+    data_type: DataType
+    crc32c: U32
+
+
+class ReleaseShuffle(Message, frozen=True, tag=40):
+    """Frees all map outputs of a shuffle of the connection's application."""
+
+    shuffle_id: U32
+
+
+class ShuffleReleased(Message, frozen=True, tag=41):
+    """Answer to ReleaseShuffle and ReleaseAttempts."""
+
+    shuffle_id: U32
+    freed_bytes: U64
+
+
+class ReleaseApplication(Message, frozen=True, tag=42):
+    """Frees everything of the connection's application."""
+
+
+class ApplicationReleased(Message, frozen=True, tag=43):
+    """Answer to ReleaseApplication."""
+
+    freed_bytes: U64
+
+
+class OutputsLost(Message, frozen=True, tag=44):
+    """Map outputs of the connection's application are gone; their tasks have to run again."""
+
+    shuffle_id: U32
+    map_attempt_ids: SomeAttempts
+
+
+class ReplicatePartition(Message, frozen=True, tag=45):
+    """Asks that a map output be kept by several TaskManagers; before FinishPartition.
+
+    ``replicas`` counts the TaskManager that the producer writes to. If synchronous,
+    PartitionFinished waits for the copies.
+    """
+
+    partition: U32
+    replicas: Replicas
+    synchronous: bool
+
+
+class CopyOf(Message, frozen=True, tag=46):
+    """Says that a map output is written by a TaskManager that has it; before FinishPartition.
+
+    ``origin`` is the TaskManager that vouches for the copy, which is the sender; ``moved`` says
+    that the sender will not keep its own.
+    """
+
+    partition: U32
+    origin: Name
+    replicas: Replicas
+    moved: bool
+
+
+class KnownTaskManager(Message, frozen=True, tag=47):
+    """Names another TaskManager that the application uses."""
+
+    taskmanager_id: Name
+    host: Name
+    port: U16
+
+
+class OutputsHeld(Message, frozen=True, tag=48):
+    """Map outputs of the connection's application that other TaskManagers have copied here."""
+
+    shuffle_id: U32
+    map_attempt_ids: SomeAttempts
+
+
+class OutputsMoved(Message, frozen=True, tag=49):
+    """Map outputs of the connection's application are at another TaskManager from now on."""
+
+    move: U32
+    shuffle_id: U32
+    taskmanager_id: Name
+    host: Name
+    port: U16
+    map_attempt_ids: SomeAttempts
+
+
+class MoveNoted(Message, frozen=True, tag=50):
+    """Answer to OutputsMoved: readers are sent to the new place."""
+
+    move: U32
+
+
+class ReleaseAttempts(Message, frozen=True, tag=51):
+    """Frees the map outputs of a shuffle whose map attempt is below ``end``.
+
+    The answer is ShuffleReleased. A driver that numbers the attempts of its application in the
+    order in which they begin excludes later attempts, even if the message arrives late.
+    """
+
+    shuffle_id: U32
+    end: I64
+
+
+class CheckOutputs(Message, frozen=True, tag=52):
+    """Asks which of these map outputs the TaskManager does not have.
+
+    OutputsLost names them; OutputsChecked follows.
+    """
+
+    check: U32
+    shuffle_id: U32
+    map_attempt_ids: SomeAttempts
+
+
+class OutputsChecked(Message, frozen=True, tag=53):
+    """Answers CheckOutputs: the TaskManager has all outputs that it did not report as lost."""
+
+    check: U32
+
+
+CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
+    {BufferResponse, ChecksummedBuffer, PipelinedData, RegionData, TaskEvent}
+)
+
+# ---- bytes --------------------------------------------------------------------------------------
+
+
+def _type_id(kind: type[Message]) -> int:
+    tag = kind.__struct_config__.tag
+    if not isinstance(tag, int):
+        raise TypeError(f"{kind.__name__} has no type id")
+    return tag
+
+
+TYPE_IDS: Final[dict[type[Message], int]] = {
+    kind: _type_id(kind) for kind in Message.__subclasses__()
+}
+"""The number of each message on the wire."""
+
+_BY_TYPE_ID: Final = {number: kind for kind, number in TYPE_IDS.items()}
+_MAX_FIELDS: Final = max(len(kind.__struct_fields__) for kind in TYPE_IDS)
+
+# The second byte of a message is its type id, in the form that every sender uses. A decoder of one
+# type takes half the time of one for all; that one decodes legal forms that are not the shortest.
+_ANY: Final = msgspec.msgpack.Decoder(Union[tuple(TYPE_IDS)]).decode  # noqa: UP007
+_DECODE: Final = [
+    msgspec.msgpack.Decoder(_BY_TYPE_ID[byte]).decode if byte in _BY_TYPE_ID else _ANY
+    for byte in range(256)
+]
+_PARTS: Final = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=1 + _MAX_FIELDS)])
+
+_encode = msgspec.msgpack.Encoder().encode
+_pack_prefix = Layout(">II").pack
+
+
+def encode(message: Message, payload_length: int = 0) -> bytes:
+    """Make the prefix and control part of a frame; the payload follows unchanged on the wire.
+
+    Raises:
+        OverflowError: An integer is beyond 64 bits (a bug of the caller).
+        ValueError: A string has no UTF-8 form (a bug of the caller).
+    """
+    control = _encode(message)
+    return _pack_prefix(len(control), payload_length) + control
+
+
+def decode_control(control: bytes | bytearray | memoryview) -> Message:
+    """Decode and check the control part of a frame.
+
+    Its memory is in proportion to the control part: msgspec takes none for elements that an array
+    claims and does not have.
+
+    Raises:
+        MalformedMessage: The bytes are not msgpack, or have an unknown type id or a field of a
+            wrong type or range.
+    """
+    try:
+        return _DECODE[control[1]](control)
+    except (ValueError, IndexError, RecursionError) as error:
+        raise _refusal(control, error) from error
+
+
+def _refusal(control: bytes | bytearray | memoryview, error: Exception) -> MalformedMessage:
+    """Name the message and the field that a decoder refused."""
+    try:
+        parts = _PARTS.decode(control)
+        type_id = msgspec.msgpack.decode(parts[0], type=int)
+    except (ValueError, IndexError, RecursionError) as other:
+        return MalformedMessage(
+            "Control part is not an array that starts with a message type", value=_cause(other)
+        )
+    kind = _BY_TYPE_ID.get(type_id)
+    if kind is None:
+        return MalformedMessage("Unknown message type", value=type_id)
+    fields = get_type_hints(kind, include_extras=True)
+    if len(parts) != 1 + len(fields):
+        return MalformedMessage(
+            f"{kind.__name__} has the wrong number of fields",
+            value=len(parts) - 1,
+            limit=len(fields),
+        )
+    for (name, field), part in zip(fields.items(), parts[1:], strict=True):
+        try:
+            msgspec.msgpack.decode(part, type=field)
+        except (ValueError, RecursionError) as wrong:
+            return MalformedMessage(
+                f"{kind.__name__}.{name} has a wrong type or range",
+                value=_shown(part),
+                limit=_cause(wrong),
+            )
+    return MalformedMessage(f"{kind.__name__} is malformed", value=_cause(error))
+
+
+_SHOWN_BYTES: Final = 64
+"""Longest field whose value an error shows: a longer one would take memory again."""
+
+
+def _shown(part: Raw) -> str:
+    length = len(memoryview(part))
+    if length <= _SHOWN_BYTES:
+        try:
+            return short_repr(msgspec.msgpack.decode(part))
+        except (ValueError, RecursionError):
+            pass
+    return f"{length} bytes"
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, msgspec.DecodeError):
+        return str(error).removeprefix("Expected ").replace(" - at `$", " at `").replace("`", "")
+    return f"{type(error).__name__}: {short_repr(str(error))}"
