@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ("protocol", "transport", "shuffle", "spark_integration")
 CLI = "sluice/cli"
 """The command line, above the layers."""
-TASK_ORDER = ("memory", "partition", "gate", "records", "client", "dataflow")
+TASK_ORDER = ("memory", "partition", "gate", "legs", "records", "client", "dataflow")
 """Folders of `shuffle` beside `taskmanager`, lowest first."""
 STORE_ORDER = ("files", "objects", "tiers", "health", "remote", "journal")
 """Folders of `shuffle/taskmanager/store`, lowest first; its modules join them together."""
@@ -274,6 +274,18 @@ def test_a_client_loads_nothing_that_only_a_taskmanager_runs():
         for name in loaded
         if name.startswith(("sluice.shuffle.taskmanager", "sluice.spark_integration"))
         or not name.startswith("sluice")
+    }
+
+
+def test_a_daemon_loads_nothing_that_only_tasks_run():
+    loaded = loaded_by("import sluice.shuffle.taskmanager.process.service")
+    folders = ("records", "client", "dataflow", "taskmanager.embedded")
+    tasks = tuple(f"sluice.shuffle.{folder}" for folder in folders)
+    assert "sluice.shuffle.taskmanager.wiring" in loaded
+    assert not {
+        name
+        for name in loaded
+        if name.startswith(tuple(f"sluice.shuffle.{each}" for each in tasks))
     }
 
 

@@ -10,6 +10,7 @@ from ...transport.address import Address
 from ..counters import Counters
 from ..gate.channel_opener import GateMemory
 from ..gate.input_gate import InputGate
+from ..legs.producer_leg import ProducerLeg
 from ..memory import NetworkBufferPool
 from ..names import SubpartitionRange
 from ..partition.partition_type import ResultPartitionType, pool_bounds
@@ -18,10 +19,9 @@ from .client_channel_opener import ClientChannelOpener
 from .client_legs import ClientLegs, LegConnector, is_idle_end
 from .config import ClientConfig
 from .credentials import client_credential
+from .leg_region_sink import LegRegionSink
 from .partition_location import PartitionLocation
 from .pipelined_writer import PipelinedWriter
-from .producer_leg import ProducerLeg
-from .region_sender import RegionSender
 from .shuffle_environment import PartitionSettings, ShuffleEnvironment
 
 
@@ -133,7 +133,7 @@ class ShuffleClient(ShuffleEnvironment):
         try:
             number = leg.new_number()
             if location.is_stored:
-                sink = RegionSender(leg, number)
+                sink = LegRegionSink(leg, number)
                 writer = StoredResultPartition(
                     name, num_subpartitions, pool, sink, codec=settings.codec
                 )

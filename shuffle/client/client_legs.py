@@ -18,9 +18,9 @@ from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import connect
 from ...transport.errors import TaskManagerMismatch
 from ..counters import Counters
+from ..legs.producer_leg import ProducerLeg
 from .config import ClientConfig
 from .consumer_leg import ConsumerLeg
-from .producer_leg import ProducerLeg
 
 Leg = TypeVar("Leg", ProducerLeg, ConsumerLeg)
 

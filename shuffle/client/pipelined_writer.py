@@ -24,13 +24,13 @@ from ...protocol.schema import (
     PipelinedData,
 )
 from ..errors import internal_error
+from ..legs.producer_leg import ProducerLeg, wake
 from ..memory import LocalBufferPool
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
 from ..partition.partition_states import UNFINISHED, PartitionState
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from ..partition.shared_buffer import BufferConsumer
-from .producer_leg import ProducerLeg, wake
 from .send_queue import SendQueue
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...transport.loop import start_task
-from ..client.credentials import client_credential
 from .config.taskmanager_config import TaskManagerConfig
 from .http.http_access import HttpAccess
 from .http.http_server import HttpServer
@@ -150,6 +149,8 @@ class TaskManager:
             InvalidCredential: The text or the file has no credential.
             AuthenticationFailed: The application may not use this TaskManager.
         """
+        from ..client.credentials import client_credential  # a daemon loads no client
+
         names = os.environ if self.config.auth.cluster_secret_files else {}
         proven = client_credential(credential, application_id, names)
         return self.environment.client(application_id, proven, buffer_timeout_seconds)

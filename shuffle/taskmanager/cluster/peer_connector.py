@@ -27,12 +27,12 @@ from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import connect
 from ....transport.errors import ConnectionLost
 from ....transport.peer_networks import PeerNetworks
-from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
 from ...gate.partition_request_client import (
     PartitionRequestClient,
     UncreditedPartitionRequestClient,
 )
+from ...legs.producer_leg import ProducerLeg
 from .foreign_answers import without_foreign_bytes
 from .instances import Instances
 from .watch_leg import WatchLeg

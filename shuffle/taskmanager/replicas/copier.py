@@ -22,16 +22,12 @@ from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.schema import (
-    AbortPartition,
     BeginRegion,
     CopyOf,
-    FinishPartition,
     OpenPartition,
-    RegionData,
 )
-from ....transport.errors import DeadlineExceeded
-from ...client.producer_leg import ProducerLeg, wake
-from ...errors import PartitionReleased
+from ...legs.producer_leg import ProducerLeg, wake
+from ...legs.region_sender import Payload, RegionSender, SilentPartition
 from ..store.files.fair_queue import Flow
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, Region
@@ -101,7 +97,7 @@ async def is_there(leg: ProducerLeg, output: MapOutput, copy_of: CopyOf) -> bool
     Cancellation: safe.
     """
     number = leg.new_number()
-    asked = _Asked()
+    asked = _ExistenceProbe()
     leg.attach(number, asked)
     _open(leg, number, output, copy_of)
     await leg.abort(number)
@@ -118,8 +114,8 @@ def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> 
     leg.send(CopyOf(number, copy_of.origin, copy_of.replicas, copy_of.moved))
 
 
-class _Asked:
-    """A map output that is only asked for. A ``LegPartition``."""
+class _ExistenceProbe(SilentPartition):
+    """A map output that another TaskManager is only asked for."""
 
     def __init__(self) -> None:
         self.error: SluiceError | None = None
@@ -127,24 +123,9 @@ class _Asked:
     def failed(self, error: SluiceError) -> None:
         self.error = error
 
-    def credit_granted(self, credit: int) -> None:
-        """Ignore it: nothing is sent."""
 
-    def send(self) -> bool:
-        return False
-
-    def finished(self) -> None:
-        """Ignore it: nothing is finished."""
-
-    def region_opened(self, payload_bytes: int) -> None:
-        """Ignore it: there is no region."""
-
-    def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """Ignore it: there are no readers."""
-
-
-class OutputSender:
-    """Sends one map output. A ``LegPartition``.
+class OutputSender(RegionSender):
+    """Sends one map output.
 
     Args:
         leg: The connection.
@@ -154,24 +135,14 @@ class OutputSender:
     """
 
     def __init__(self, leg: ProducerLeg, number: int, store: ShuffleStore, flow: Flow) -> None:
-        self._leg: Final = leg
-        self._number: Final = number
+        super().__init__(leg, number)
         self._store: Final = store
         self._flow: Final = flow
-        self._payload_bytes = leg.connection.max_payload_bytes
-        self._credit = 0
-        self._offset = 0
-        """Bytes of the region that are sent."""
-        self._length = 0
         self._extent: Extent | None = None
         """The region's extent, if it lies in memory."""
         self._read: deque[memoryview] = deque()
         """Payloads that were read from a disk and are not sent."""
-        self._failure: SluiceError | None = None
-        self._opened: asyncio.Future[None] | None = None
-        self._written: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._finished: asyncio.Future[None] | None = None
 
     async def send_region(self, index: int, region: Region) -> None:
         """Send a region; returns when the connection has taken all of it.
@@ -182,104 +153,34 @@ class OutputSender:
 
         Cancellation: abort then.
         """
-        self._require_alive()
         lengths = [end - start for start, end in pairwise(region.offsets)]
-        begin = BeginRegion(self._number, index, region.first_subpartition, lengths, region.crc32c)
-        self._credit = self._offset = 0
-        self._length = region.length
+        begin = BeginRegion(self.number, index, region.first_subpartition, lengths, region.crc32c)
+        written = await self._begin(begin, region.length)
         extent = region.extent
-        if extent is None:
-            self._leg.send(begin)
-            return
-        loop = asyncio.get_running_loop()
-        self._opened, self._written = loop.create_future(), loop.create_future()
-        self._leg.send(begin)
-        await self._leg.answer(self._opened, "BeginRegion")
         try:
-            if extent.in_memory:
+            if extent is not None and extent.in_memory:
                 self._extent = extent
                 self._send_available()
-            else:
+            elif extent is not None:
                 await self._read_ahead(extent)
-            await self._progress(self._written)
+            await self._progress(written)
         finally:
             self._extent = None
             self._read.clear()
 
-    async def finish(self, total_bytes: int, regions: int) -> None:
-        """Have the map output committed there.
-
-        Raises:
-            SluiceError: It is not complete, and never will be.
-
-        Cancellation: abort then.
-        """
-        self._require_alive()
-        self._finished = asyncio.get_running_loop().create_future()
-        self._leg.send(FinishPartition(self._number, total_bytes, regions))
-        await self._leg.answer(self._finished, "FinishPartition")
-        self._leg.forget(self._number)
-
-    def abort(self) -> None:
-        """Give the map output up there, if it has not failed. Idempotent."""
-        if self._failure is None:
-            self._leg.send(AbortPartition(self._number))
-            self._leg.forget(self._number)
-            self.failed(PartitionReleased("The copy was given up", value=self._number))
-
-    # ---- called by the leg ----------------------------------------------------------------------
-
-    def credit_granted(self, credit: int) -> None:
-        """Send more of the region, for the TaskManager can take it."""
-        self._credit += credit
-        self._send_available()
-
-    def send(self) -> bool:
-        """Send one payload; return whether there may be more to send now."""
-        if not self._credit or self._offset >= self._length or self._failure is not None:
-            return False
-        payload, release = self._next()
-        if payload is None:
-            return False
-        self._credit -= 1
-        offset = self._offset
-        self._offset += len(payload)
-        self._leg.send(RegionData(self._number, offset), payload, release)
-        if self._offset == self._length:
-            wake(self._written)
-            return False
-        return self._credit > 0
-
-    def region_opened(self, payload_bytes: int) -> None:
-        """Take the size of payloads: the TaskManager has made room for the region."""
-        self._payload_bytes = payload_bytes
-        wake(self._opened)
-
-    def finished(self) -> None:
-        """Record that the copy is committed."""
-        wake(self._finished)
-
     def failed(self, error: SluiceError) -> None:
         """Fail: the TaskManager gave the copy up, or is gone."""
-        if self._failure is None:
-            self._failure = error
-            for waiting in (self._opened, self._written, self._room, self._finished):
-                wake(waiting, error)
+        super().failed(error)
+        wake(self._room, error)
 
-    def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """Ignore it: a copy has no readers while it is written."""
-
-    # ---- inside ---------------------------------------------------------------------------------
-
-    def _next(self) -> tuple[memoryview | None, Callable[[], None] | None]:
-        """Take the next payload; None while it is not read."""
+    def _next_payload(self) -> Payload | None:
         if self._read:
             payload = self._read.popleft()
             wake(self._room)
             return payload, None
         extent = self._extent
         if extent is None:
-            return None, None
+            return None
         view = extent.view
         if view is None:
             raise SluiceError("An extent of the memory tier has no mapping", value=repr(extent))
@@ -301,22 +202,3 @@ class OutputSender:
                 await self._progress(self._room)
             self._read.extend(buffer[at : at + size] for at in range(0, len(buffer), size))
             self._send_available()
-
-    async def _progress(self, sent: "asyncio.Future[None]") -> None:
-        while True:
-            offset = self._offset
-            try:
-                await self._leg.answer(asyncio.shield(sent), "RegionData with credit")
-            except DeadlineExceeded:
-                if self._offset == offset:
-                    raise
-            else:
-                return
-
-    def _send_available(self) -> None:
-        if self._credit and (self._read or self._extent is not None):
-            self._leg.queue(self)
-
-    def _require_alive(self) -> None:
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)  # its frames would pile up

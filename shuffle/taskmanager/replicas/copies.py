@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ....transport.address import Address
-from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
+from ...legs.producer_leg import ProducerLeg
 from ...names import ShuffleKey, TaskManagerPlace, utf8_text
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.taskmanager_watch import Presence

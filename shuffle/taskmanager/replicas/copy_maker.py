@@ -12,9 +12,9 @@ from ....protocol.schema import CopyOf
 from ....transport.address import Address
 from ....transport.connection_pool import ConnectionPool
 from ....transport.errors import TaskManagerMismatch
-from ...client.producer_leg import ProducerLeg
 from ...counters import Counters
 from ...errors import failure_of
+from ...legs.producer_leg import ProducerLeg
 from ...names import TaskManagerPlace
 from ..cluster.known_taskmanagers import address_of, is_absence
 from ..store.errors import StorageError

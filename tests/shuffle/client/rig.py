@@ -20,10 +20,10 @@ from sluice.protocol.schema import (
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
 from sluice.shuffle.client.consumer_leg import ConsumerLeg
 from sluice.shuffle.client.pipelined_writer import PipelinedWriter
-from sluice.shuffle.client.producer_leg import ProducerLeg
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.channel_opener import ChannelSource, GateMemory
 from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.legs.producer_leg import ProducerLeg
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.address import Address

@@ -20,7 +20,7 @@ from sluice.protocol.schema import (
     RegionOpened,
     TaskEvent,
 )
-from sluice.shuffle.client.producer_leg import MOST_MESSAGES_A_TURN
+from sluice.shuffle.legs.producer_leg import MOST_MESSAGES_A_TURN
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import ProducerRig, open_message, turns
 

@@ -23,7 +23,7 @@ from sluice.protocol.schema import (
     RegionData,
     RegionOpened,
 )
-from sluice.shuffle.client.region_sender import RegionSender, gathered
+from sluice.shuffle.client.leg_region_sink import LegRegionSink, gathered
 from sluice.shuffle.errors import PartitionReleased
 from sluice.shuffle.partition.region_builder import OutgoingRegion
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
@@ -40,7 +40,7 @@ def region(content=CONTENT, number=0):
 
 async def a_sink(rig):
     number = rig.leg.new_number()
-    sink = RegionSender(rig.leg, number)
+    sink = LegRegionSink(rig.leg, number)
     opening = asyncio.create_task(rig.leg.open(number, OpenPartition(number, 1, 7, 2), sink))
     await turns(1)
     rig.leg.message_received(PartitionOpened(number), 0)
