@@ -381,7 +381,7 @@ class DriverLinksTest {
             }
             hung.hangs();
             for (int look = 1; look <= 3; look++) {
-                assertEquals(Set.of(), quiet.verifyAll(300, DEADLINE_MILLIS));
+                assertEquals(Set.of(), quiet.verifyAll(1_500, DEADLINE_MILLIS));
                 assertEquals(look, checks(whole));
             }
         } finally {
