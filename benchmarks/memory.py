@@ -23,7 +23,7 @@ from benchmarks.report import Report, open_console
 from benchmarks.taskmanagers import TaskManagers
 from benchmarks.wire_clients import Client, consumer, producer
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     DATA,
@@ -112,7 +112,8 @@ async def read(client: Client, gate: OpenGate) -> int:
             received[message.channel] += len(payload)
             client.send(AddCredit(message.channel, 1))
         else:
-            total, _ = decode_end_of_partition(payload)
+            end = decode_event(payload)
+            total = end.total_bytes if isinstance(end, EndOfPartition) else -1
             if total != received[message.channel]:
                 raise SluiceError("A channel lost bytes", value=received, limit=total)
             left -= 1

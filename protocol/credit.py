@@ -31,14 +31,10 @@ MESSAGES_UNDER_WAY: Final = 3
 """Messages into which the buffers of a channel are divided."""
 
 
-def share_of_a_message(channel_buffers: int) -> int:
-    """Return the buffers of one message of a channel whose buffers are divided evenly."""
-    return min(-(-channel_buffers // MESSAGES_UNDER_WAY), MOST_WITHHELD_BUFFERS)
-
-
 def buffers_of_a_message(channel_buffers: int) -> int:
     """Return the most buffers of one message of a channel that has so many in all."""
-    return max(share_of_a_message(channel_buffers), LEAST_OF_A_MESSAGE_BUFFERS)
+    share = -(-channel_buffers // MESSAGES_UNDER_WAY)
+    return min(max(share, LEAST_OF_A_MESSAGE_BUFFERS), MOST_WITHHELD_BUFFERS)
 
 
 class SenderCredit:
@@ -51,14 +47,12 @@ class SenderCredit:
         CreditOverflow: The credit of the request is above MAX_CREDIT.
     """
 
-    __slots__ = ("_most", "available", "most_of_a_message", "share_of_a_message")
+    __slots__ = ("_most", "available", "most_of_a_message")
 
     def __init__(self, initial: int) -> None:
         self.available = 0
         self.most_of_a_message = LEAST_OF_A_MESSAGE_BUFFERS
         """Buffers that one message may take, by the most credit that there has been."""
-        self.share_of_a_message = 1
-        """The same without a least number: for data that need not share a message."""
         self._most = 0
         self.add(initial)
 
@@ -75,7 +69,6 @@ class SenderCredit:
         if total > self._most:
             self._most = total
             self.most_of_a_message = buffers_of_a_message(total)
-            self.share_of_a_message = share_of_a_message(total)
 
 
 class ReceiverCredit:

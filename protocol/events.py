@@ -28,7 +28,8 @@ class EndOfPartition(NamedTuple):
 class CheckpointBarrier(NamedTuple):
     """Separates the data of a checkpoint from the data after it.
 
-    An unaligned one travels as a priority event; an aligned one as an event, blocking or not.
+    ``unaligned`` says that it was sent as a priority event, which overtakes data. Sluice passes the
+    flag on and does not use it.
     """
 
     checkpoint_id: int
@@ -146,21 +147,6 @@ def is_end_of_partition(payload: bytes | bytearray | memoryview) -> bool:
 def encode_end_of_partition(total_bytes: int, total_buffers: int) -> bytes:
     """Make the payload of the event that ends a channel."""
     return encode_event(EndOfPartition(total_bytes, total_buffers))
-
-
-def decode_end_of_partition(payload: bytes | bytearray | memoryview) -> tuple[int, int]:
-    """Decode an EndOfPartition event.
-
-    Returns:
-        The channel's total bytes and total data buffers.
-
-    Raises:
-        InvalidEvent: The payload is another event, or not an event.
-    """
-    event = decode_event(payload)
-    if type(event) is not EndOfPartition:
-        raise InvalidEvent("Not an EndOfPartition event", value=type(event).__name__)
-    return event.total_bytes, event.total_buffers
 
 
 def _fields(payload: bytes | bytearray | memoryview) -> list[Any]:

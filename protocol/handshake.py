@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -79,23 +79,6 @@ class Admission(NamedTuple):
     secrets: ClusterSecrets | None
     anonymous: bool
     knows_application: Callable[[str], bool]
-
-
-class Handshake(Protocol):
-    """One side's part of a handshake."""
-
-    def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
-        """Take a message that the state allows.
-
-        Args:
-            message: The message.
-            binding: What tells this connection from any other, equal on both sides; empty if
-                there is nothing of the kind.
-            now_seconds: The time, in seconds since 1970.
-
-        Raises:
-            ProtocolViolation: The handshake fails; the error is for the other side.
-        """
 
 
 class ConnectingHandshake:

@@ -39,7 +39,7 @@ DATA_PLANE_BANNED = frozenset(
 )
 THIRD_PARTY = {
     "protocol": {"msgpack", "msgspec"},
-    "transport": {"uvloop", "pydantic", "cryptography"},
+    "transport": {"uvloop", "pydantic"},
     "shuffle": {"msgspec"},  # the status of the pools
     "shuffle.partition": {"crc32c", "lz4"},  # blocks of stored partitions
     "shuffle.gate": {"crc32c"},  # of pipelined buffers on the peer leg

@@ -99,8 +99,6 @@ class Accepting(NamedTuple):
     access: Access
     refusal: SluiceError | None = None
     """Error that is sent to the other side in place of a handshake, before the close."""
-    certificate_roles: tuple[str, ...] = ()
-    """Rules that a certificate must satisfy, as ``tls_certificate_roles`` has them."""
     control_memory: ControlMemory | None = None
     """Counts the memory of this connection and of others together."""
     loop_shares: LoopShares | None = None

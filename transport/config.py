@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..protocol.limits import MAX_CONTROL_BYTES, PEERS_ENCRYPTED
 from .address import MAX_SOCKET_PATH_BYTES, is_every_address, is_loopback
-from .certificate_roles import parse_rule
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -24,7 +23,6 @@ from .settings import (
     Seconds,
     Settings,
     split_list,
-    split_rules,
 )
 
 LOOPBACK: Final = "127.0.0.1"
@@ -38,9 +36,6 @@ _LEAST_SECONDS: Final = 0.01
 
 _MAX_USER_TIMEOUT_SECONDS: Final = 2_147_483
 """The kernel counts milliseconds in 31 bits."""
-
-_FINGERPRINT_DIGITS: Final = 64
-_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class TransportConfig(Settings):
@@ -168,18 +163,8 @@ class TransportConfig(Settings):
     tls_check_host_name: bool = True
     """Connect only to a TaskManager whose certificate names the requested host."""
 
-    tls_pinned_fingerprints: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
-    """SHA-256 fingerprints of the only certificates to accept; they must be trusted as well. Empty:
-    any trusted certificate. As a flag or variable: separated by commas."""
-
     tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
     """Oldest version of TLS to speak."""
-
-    tls_certificate_roles: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
-    """Rules of the form `ROLE, ... [of APPLICATION] = KIND:PATTERN` that bind certificates to roles
-    and applications, such as `peer = DNS:tm*.cluster.example`, see `docs/operate/tls.md`. A TLS
-    connection that no rule allows is refused. Empty: a trusted certificate may have any role. As a
-    flag or variable: separated by semicolons."""
 
     @field_validator("socket_path")
     @classmethod
@@ -191,20 +176,6 @@ class TransportConfig(Settings):
             )
         return path
 
-    @field_validator("tls_pinned_fingerprints")
-    @classmethod
-    def _fingerprints(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        pins = []
-        for text in given:
-            pin = text.rpartition("=")[2].replace(":", "").strip().lower()
-            if len(pin) != _FINGERPRINT_DIGITS or not _HEXADECIMAL.issuperset(pin):
-                raise ValueError(
-                    f'"{text}" is not a SHA-256 fingerprint of {_FINGERPRINT_DIGITS} hexadecimal '
-                    "digits: take the output of openssl x509 -noout -fingerprint -sha256 -in FILE"
-                )
-            pins.append(pin)
-        return tuple(pins)
-
     @field_validator("advertised_host")
     @classmethod
     def _one_address(cls, given: str | None) -> str | None:
@@ -213,13 +184,6 @@ class TransportConfig(Settings):
                 "stands for every address of a host, and other hosts cannot connect to it: set the "
                 "name or address under which they reach this host, or leave it out"
             )
-        return given
-
-    @field_validator("tls_certificate_roles")
-    @classmethod
-    def _rules(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for rule in given:
-            parse_rule(rule)
         return given
 
     @model_validator(mode="after")

@@ -45,7 +45,7 @@ from .connection_handler import ConnectionHandler
 from .connection_log import log_end
 from .errors import ConnectionLost
 from .frame_deadline import FrameDeadline
-from .greeting import SSL_OBJECT, Greeting
+from .greeting import Greeting
 from .read_turn import ReadTurn
 from .receive_low_water import ReceiveLowWater
 from .traffic import Traffic
@@ -176,7 +176,6 @@ class Connection:
         message: Message,
         payload: memoryview | bytes = b"",
         release: Release | None = None,
-        behind: list[memoryview | bytes] | None = None,
     ) -> None:
         """Send a message; never blocks.
 
@@ -188,14 +187,9 @@ class Connection:
             payload: Its payload; not copied.
             release: Called when the transport has let go of the payload, or at once if the
                 connection is gone.
-            behind: More pieces of the payload, which the release is for as well.
         """
         out = self._out
-        if behind is None:
-            out.write(encode(message, len(payload)), payload, release)
-        else:
-            length = len(payload) + sum(map(len, behind))
-            out.write_pieces(encode(message, length), [payload, *behind], length, release)
+        out.write(encode(message, len(payload)), payload, release)
         if not out.writable:
             self._limit_backlog()
 
@@ -271,7 +265,7 @@ class Connection:
         """Take the transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self.remote = socket_options.describe_peer(transport)
-        self.is_encrypted = transport.get_extra_info(SSL_OBJECT) is not None
+        self.is_encrypted = transport.get_extra_info("ssl_object") is not None
         if (sock := transport.get_extra_info("socket")) is not None:
             socket_options.apply(sock, self._config)
         self._low_water = ReceiveLowWater.of(transport)

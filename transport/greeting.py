@@ -10,13 +10,8 @@ from ..protocol.handshake import AcceptingHandshake, ConnectingHandshake, Step
 from ..protocol.identity import KIND_PEER, Credential
 from ..protocol.schema import Hello, HelloAck, Message
 from .access import Accepting, connecting_handshake
-from .certificate_roles import permits
 from .errors import DeadlineExceeded
 
-SSL_OBJECT: Final = "ssl_object"
-"""Extra info of a transport: there with TLS."""
-PEER_CERTIFICATE: Final = "peer_certificate_der"
-"""Extra info of a transport: the certificate of the other side as DER bytes, if it shows one."""
 CHANNEL_BINDING: Final = "channel_binding"
 """Extra info of a transport: bytes that both ends know and no other connection has."""
 
@@ -92,20 +87,7 @@ class Greeting:
         if self._handshake is None or self._transport is None:
             raise RuntimeError("a message before the handshake began")
         binding = self._transport.get_extra_info(CHANNEL_BINDING) or b""
-        step = self._handshake.receive(message, binding, time.time())
-        if type(message) is Hello and self._accepting is not None:
-            self._check_certificate(self._transport, message, self._accepting.certificate_roles)
-        return step
-
-    def _check_certificate(
-        self, transport: asyncio.BaseTransport, hello: Hello, rules: tuple[str, ...]
-    ) -> None:
-        if transport.get_extra_info(SSL_OBJECT) is None:
-            return
-        shown = transport.get_extra_info(PEER_CERTIFICATE)
-        refusal = permits(shown, hello.role, hello.application_id, rules)
-        if refusal is not None:
-            raise refusal
+        return self._handshake.receive(message, binding, time.time())
 
     def other_side(self, agreed: HelloAck) -> Hello | HelloAck:
         """Return what the other side said of itself, at the end of the handshake."""

@@ -204,7 +204,6 @@ class Listener:
                 self._offer(),
                 self._access,
                 refusal,
-                self._config.tls_certificate_roles,
                 self.control_memory,
                 self.loop_shares,
             ),

@@ -1,9 +1,8 @@
 """TLS: makes contexts of the settings, tries them out, renews them, and explains refusals.
 
 Both sides show a certificate: the accepting side requires one of the connecting side, unless it is
-configured not to. Each is checked against the same certificate authorities and, if any are
-configured, the same pinned fingerprints. When a file changes, the next connection uses the new
-ones; :class:`ReloadingTls` has the rules.
+configured not to. Each is checked against the same certificate authorities. When a file changes,
+the next connection uses the new ones; :class:`ReloadingTls` has the rules.
 """
 
 import datetime
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
-from . import certificate_roles
 from .config import TransportConfig
 from .errors import TransportError
 
@@ -54,14 +52,12 @@ class TlsRefused(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Contexts and pins for the connections of a process."""
+    """Contexts for the connections of a process."""
 
     client: ssl.SSLContext
     """For the side that connects."""
     server: ssl.SSLContext | None
     """For the side that accepts; None in a process that only connects."""
-    pins: frozenset[str]
-    """SHA-256 fingerprints of the certificates to accept; empty: every trusted certificate."""
     certificate: "OwnCertificate | None"
     """The certificate that the contexts show; None in a process that shows none."""
 
@@ -193,7 +189,6 @@ def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> Reloadin
         require_client_certificate=config.tls_require_client_certificate,
         check_host_name=config.tls_check_host_name,
         minimum_version=config.tls_minimum_version,
-        pins=frozenset(config.tls_pinned_fingerprints),
     )
     with _making:
         if not accepts:
@@ -203,27 +198,6 @@ def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> Reloadin
         if len(_made) > _MOST_KEPT:
             del _made[next(iter(_made))]
         return found
-
-
-def fingerprint(certificate: bytes) -> str:
-    """Return the SHA-256 fingerprint of a certificate in DER form, as pins are compared."""
-    return hashlib.sha256(certificate).hexdigest()
-
-
-def pin_refusal(tls_object: ssl.SSLObject, pins: frozenset[str]) -> TlsRefused | None:
-    """Return why the certificate of the other side is not among the pinned ones, if it is not."""
-    certificate = tls_object.getpeercert(binary_form=True)
-    if not pins or (certificate is None and tls_object.server_side):
-        return None  # the server requires no certificate of clients
-    found = "no certificate" if certificate is None else fingerprint(certificate)
-    if found in pins:
-        return None
-    return TlsRefused(
-        "The certificate is trusted, but it is not one of the pinned certificates",
-        value=found,
-        limit=f"{len(pins)} fingerprints",
-        remedy="Add it to transport.tls_pinned_fingerprints of the side that refuses",
-    )
 
 
 def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
@@ -270,7 +244,6 @@ class _Settings(NamedTuple):
     require_client_certificate: bool
     check_host_name: bool
     minimum_version: Literal["1.2", "1.3"]
-    pins: frozenset[str]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -295,8 +268,6 @@ def _file_status(path: Path) -> tuple[int, ...] | None:
 
 def _load(settings: _Settings) -> Tls:
     shown = None
-    if settings.accepts:
-        certificate_roles.prepare()
     client = _context(ssl.PROTOCOL_TLS_CLIENT, settings.minimum_version, settings.ca)
     server = _context(ssl.PROTOCOL_TLS_SERVER, settings.minimum_version, settings.ca)
     if settings.certificate is not None and settings.key is not None:
@@ -311,7 +282,7 @@ def _load(settings: _Settings) -> Tls:
     client.check_hostname = settings.check_host_name
     if not settings.require_client_certificate:
         server.verify_mode = ssl.CERT_NONE
-    return Tls(client, server if settings.accepts else None, settings.pins, shown)
+    return Tls(client, server if settings.accepts else None, shown)
 
 
 def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:

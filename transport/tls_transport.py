@@ -29,8 +29,8 @@ from typing import Any, Final, cast
 from .connection import Connection
 from .connection_log import log_end
 from .errors import DeadlineExceeded
-from .greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT
-from .tls import Tls, TlsRefused, pin_refusal, refusal
+from .greeting import CHANNEL_BINDING
+from .tls import Tls, TlsRefused, refusal
 from .write_lines import lines_writer
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     Args:
         connection: The connection that sends and receives through it.
-        tls: Contexts and pins.
+        tls: The contexts.
         handshake_timeout_seconds: Time for the TLS handshake; the same as the connection's own.
         host: On the side that connects, the host that the certificate must name. None on the side
             that accepts.
@@ -91,7 +91,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         super().__init__()
         self._connection = connection
         self._handshake_timeout_seconds = handshake_timeout_seconds
-        self._pins = tls.pins
         self._own = tls.certificate
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -107,7 +106,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._close_when_open = False
         self._reading_paused = False
         self._heard = False
-        self._peer_certificate: bytes | None = None
         self._channel_binding: bytes | None = None
         self._early: list[bytes] = []
         """Bytes written before TLS was up: a Hello, or an error that refuses the connection."""
@@ -239,16 +237,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
         ``ssl_object``: the ``ssl.SSLObject``.
 
-        ``peer_certificate_der``: the certificate of the other side as DER bytes; None until the
-        TLS handshake is over and for a client that shows none.
-
         ``channel_binding``: the SHA-256 digest of the certificate of the side that accepts, so that
         both ends know the same bytes; None until the TLS handshake is over.
         """
-        if name == SSL_OBJECT:
+        if name == "ssl_object":
             return self._tls
-        if name == PEER_CERTIFICATE:
-            return default if self._peer_certificate is None else self._peer_certificate
         if name == CHANNEL_BINDING:
             return default if self._channel_binding is None else self._channel_binding
         return self._transport.get_extra_info(name, default)
@@ -272,23 +265,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._cancel_timer()
         self._state = _State.OPEN
-        self._note_certificates()
+        self._set_channel_binding()
         early, self._early = self._early, []
-        unpinned = pin_refusal(self._tls, self._pins)
-        if unpinned is not None:
-            self._connection.fail(unpinned)  # over TLS, so that the other side gets the error
-            self.close()  # fail() does nothing for a connection that is closed already
-            return
         self.writelines(early)
         if self._close_when_open:
             self.close()
         else:
             self._deliver()  # bytes that came with the last flight
 
-    def _note_certificates(self) -> None:
-        shown = self._tls.getpeercert(binary_form=True)
-        self._peer_certificate = shown
+    def _set_channel_binding(self) -> None:
         if not self._tls.server_side:
+            shown = self._tls.getpeercert(binary_form=True)
             self._channel_binding = None if shown is None else hashlib.sha256(shown).digest()
         elif self._own is not None:
             self._channel_binding = self._own.digest

@@ -173,37 +173,6 @@ class WriteSide:
                 transport.write(head)
         self._written(transport, length, release, messages)
 
-    def write_pieces(
-        self, head: bytes, pieces: list[memoryview | bytes], length: int, release: Release | None
-    ) -> None:
-        """Write one message whose payload is in pieces.
-
-        Args:
-            head: First bytes.
-            pieces: The bytes behind it; not copied.
-            length: Bytes of all pieces.
-            release: As of :meth:`write`.
-        """
-        transport = self._transport
-        if transport is None or self._closed:
-            if release is not None:
-                release()
-            return
-        length += len(head)
-        if not self.writable:
-            self.backlog_bytes += length
-        if self._corked:
-            self._gathered.append(head)
-            self._gathered += pieces
-            self._gathered_bytes += length
-            if self._gathered_bytes >= MOST_GATHERED_BYTES:
-                self._write_gathered(transport)
-        else:
-            if self._joined:
-                self._write_joined(transport)
-            self._write_lines([head, *pieces])
-        self._written(transport, length, release, 1)
-
     def _written(
         self, transport: asyncio.Transport, length: int, release: Release | None, messages: int
     ) -> None:

@@ -6,10 +6,9 @@
                            ├ union ─▶ parse ─chained─▶ keyed sum ┤                ├ sink
     payments (2 tasks) ──▶ ┘          (2 tasks, keyed state)     └─▶ large (side) ┘
 
-Sources write records with event times, watermarks and two barriers: an aligned one, for which a
-task stops reading each channel until all have it, and an unaligned one, which overtakes the data on
-the way; that data is captured. A checkpoint is the keyed state and what was captured. Both must
-hold exactly the records that the sources had written before their barriers.
+Sources write records with event times, watermarks and the barriers of two checkpoints. A task stops
+reading each channel at a barrier until all have it, and its keyed state is then the checkpoint. It
+must hold exactly the records that the sources had written before the barrier.
 
 The job runs on two TaskManagers: first on two that are embedded in this program, with tasks beside
 them in one event loop, then through two daemons. The results must be the same.
@@ -49,8 +48,7 @@ from sluice.shuffle.dataflow.stream_elements import (
     Watermark,
 )
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
-from sluice.shuffle.gate.capture import OvertakenCapture
-from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader, captured_records
+from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 ORDERS, PAYMENTS, SUMS, SIDE = 1, 2, 3, 4
@@ -58,20 +56,13 @@ ORDERS, PAYMENTS, SUMS, SIDE = 1, 2, 3, 4
 TASKS = 2
 """Of each source, and of the keyed sum."""
 KEYS = 20
-ALIGNED, UNALIGNED = 1, 2
-"""The checkpoints."""
+CHECKPOINTS = 2
+"""They are numbered from 1; each source has written that many thirds of its records before it."""
 LARGE = OutputTag("large")
 LARGE_AMOUNT = 95
 LAST = Watermark(1 << 60)
 
 ELEMENTS: StreamElementSerializer[list[object]] = StreamElementSerializer(MsgpackSerializer())
-
-
-class Checkpoint(NamedTuple):
-    """What a task would be restored from: its state, and the records on their way to it."""
-
-    state: Counter[str]
-    on_the_way: Counter[str]
 
 
 class Result(NamedTuple):
@@ -99,20 +90,26 @@ async def source(
     count: int,
     opened: "asyncio.Future[PartitionLocation]",
 ) -> None:
-    """Write all records, a watermark after each hundred, and both barriers."""
+    """Write all records, a watermark after each hundred, and a barrier for each checkpoint."""
     async with environment.open_result_partition(shuffle, task, TASKS) as partition:
         opened.set_result(partition.location)
         selector = HashSelector[StreamElement[list[object]]](key_of)
         writer = partition.record_writer(ELEMENTS, selector)
         for key, amount, time_ms in records_of(shuffle, task, count):
-            if time_ms == count // 3:
-                writer.broadcast_event(CheckpointBarrier(ALIGNED, time_ms, False), BLOCKING_EVENT)
-            if time_ms == 2 * count // 3:
-                writer.emit_unaligned_barrier(UNALIGNED, time_ms)
+            for number in range(1, CHECKPOINTS + 1):
+                if time_ms == barrier_time_ms(number, count):
+                    writer.broadcast_event(
+                        CheckpointBarrier(number, time_ms, False), BLOCKING_EVENT
+                    )
             await done(writer.emit(StreamRecord([key, amount], time_ms)))
             if time_ms % 100 == 0:
                 await done(writer.broadcast_emit(Watermark(time_ms)))
         await done(writer.broadcast_emit(LAST))
+
+
+def barrier_time_ms(checkpoint: int, count: int) -> int:
+    """Return the time of the first record behind a checkpoint's barrier."""
+    return checkpoint * count // (CHECKPOINTS + 1)
 
 
 def key_of(element: StreamElement[list[object]]) -> bytes:
@@ -204,7 +201,7 @@ async def keyed_sum(
     task: int,
     inputs: Sequence[Sequence[PartitionLocation]],
     opened: "Sequence[asyncio.Future[PartitionLocation]]",
-) -> dict[int, Checkpoint]:
+) -> dict[int, Counter[str]]:
     """Read the union of both sources, and write sums and large records."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -231,11 +228,10 @@ async def read(
     union: UnionInputGate,
     chain: Parse,
     operator: KeyedSum,
-) -> dict[int, Checkpoint]:
-    """Read to the end; return the checkpoints."""
+) -> dict[int, Counter[str]]:
+    """Read to the end; return the state at each checkpoint."""
     alignment = Alignment(union.channels)
     states: dict[int, Counter[str]] = {}
-    capture: OvertakenCapture | None = None
     while (taken := await reader.next()) is not None:
         if isinstance(taken, ChannelRecord):
             element = taken.value
@@ -245,26 +241,13 @@ async def read(
                 taken.channel_index, element
             ):
                 await done(chain.process_watermark(Watermark(alignment.watermark)))
-        elif isinstance(taken.event, CheckpointBarrier):
-            if taken.event.unaligned:
-                if capture is None:
-                    states[UNALIGNED] = operator.state.copy()
-                    capture = reader.capture(UNALIGNED)
-            elif go_on := alignment.aligned(taken.channel_index):
-                states[ALIGNED] = operator.state.copy()
-                for channel in go_on:
-                    union.resume_consumption(channel)
-    if capture is None or not capture.is_complete:
-        raise SystemExit("The unaligned checkpoint is not complete")
-    on_the_way: Counter[str] = Counter()
-    for elements in captured_records(capture.take(), ELEMENTS).values():
-        for element in elements:
-            if isinstance(element, StreamRecord):
-                on_the_way[str(element.value[0])] += int(str(element.value[1]))
-    return {
-        ALIGNED: Checkpoint(states[ALIGNED], Counter()),
-        UNALIGNED: Checkpoint(states[UNALIGNED], on_the_way),
-    }
+        elif isinstance(taken.event, CheckpointBarrier) and (
+            blocked := alignment.aligned(taken.channel_index)
+        ):
+            states[taken.event.checkpoint_id] = operator.state.copy()
+            for channel in blocked:
+                union.resume_consumption(channel)
+    return states
 
 
 async def sink(
@@ -309,26 +292,26 @@ async def run_job(environments: Sequence[ShuffleEnvironment], count: int) -> Res
             for shuffle in (SUMS, SIDE)
         ]
     sums, large = (each.result() for each in sinks)
-    checkpoints: dict[int, Counter[str]] = {ALIGNED: Counter(), UNALIGNED: Counter()}
+    checkpoints = {number: Counter[str]() for number in range(1, CHECKPOINTS + 1)}
     for each in summing:
-        for number, checkpoint in each.result().items():
-            checkpoints[number] += checkpoint.state + checkpoint.on_the_way
+        for number, state in each.result().items():
+            checkpoints[number] += state
     return Result({str(key): int(str(total)) for key, total in sums}, len(large), checkpoints)
 
 
 def expected(count: int) -> Result:
     """Compute the result without a shuffle."""
     sums: Counter[str] = Counter()
-    checkpoints: dict[int, Counter[str]] = {ALIGNED: Counter(), UNALIGNED: Counter()}
+    checkpoints = {number: Counter[str]() for number in range(1, CHECKPOINTS + 1)}
     large = 0
     for shuffle in (ORDERS, PAYMENTS):
         for task in range(TASKS):
             for key, amount, time_ms in records_of(shuffle, task, count):
                 sums[key] += amount
                 large += amount >= LARGE_AMOUNT
-                for number, barrier in ((ALIGNED, count // 3), (UNALIGNED, 2 * count // 3)):
-                    if time_ms < barrier:
-                        checkpoints[number][key] += amount
+                for number, checkpoint in checkpoints.items():
+                    if time_ms < barrier_time_ms(number, count):
+                        checkpoint[key] += amount
     return Result(dict(sums), large, checkpoints)
 
 

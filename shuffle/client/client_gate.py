@@ -9,7 +9,6 @@ from ...protocol.errors import SluiceError
 from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from ...protocol.schema import DATA
 from ..errors import BlockCorrupt, InvalidRequest
-from ..gate.capture import marked_checkpoint
 from ..gate.input_gate import InputGate
 from ..gate.readable_gate import BufferOrEvent
 from ..partition.blocks import Block, BlockDecoder
@@ -153,11 +152,8 @@ class BlockSource:
             for payload, data_type in stream.feed(buffer.payload):
                 # The buffer is recycled below, so a view of it must be copied.
                 content = payload if type(payload) is bytes else bytes(payload)
-                if data_type != DATA and (
-                    type(decode_event(content)) is EndOfPartition
-                    or marked_checkpoint(content) is not None
-                ):
-                    continue  # the channel has an end of its own; nothing overtakes stored data
+                if data_type != DATA and type(decode_event(content)) is EndOfPartition:
+                    continue  # the channel has an end of its own
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
             # The bytes that follow do not begin a block, so they must not be decoded.

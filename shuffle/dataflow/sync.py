@@ -32,9 +32,8 @@ from ..client.loop_thread import LoopThread
 from ..client.partition_location import PartitionLocation
 from ..client.result_partition import ResultPartition
 from ..errors import InvalidRequest, PartitionReleased
-from ..gate.capture import CapturedBuffer, OvertakenCapture
 from ..partition.partition_type import ConsumptionConstraint, ResultPartitionType
-from ..records.record_reader import ChannelEvent, ChannelRecords, RecordReader
+from ..records.record_reader import ChannelEvent, ChannelRecords
 from ..records.selectors import ChannelSelector
 from ..records.serializers import ValueSerializer
 
@@ -269,11 +268,6 @@ class SyncRecordWriter(Generic[T]):
         self._hand_over()
         self._client.call(self._emit_event(event, subpartition, data_type), "emit an event")
 
-    def emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Send a barrier that overtakes; see :meth:`RecordWriter.emit_unaligned_barrier`."""
-        self._hand_over()
-        self._client.call(self._emit_unaligned_barrier(checkpoint_id, timestamp_ms), "emit")
-
     def flush(self) -> None:
         """Send all records written so far."""
         self._hand_over()
@@ -301,9 +295,6 @@ class SyncRecordWriter(Generic[T]):
     async def _emit_event(self, event: Event, subpartition: int, data_type: int) -> None:
         self._writer.emit_event(event, subpartition, data_type)
 
-    async def _emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        self._writer.emit_unaligned_barrier(checkpoint_id, timestamp_ms)
-
     async def _flush(self) -> None:
         self._writer.flush_all()
 
@@ -319,7 +310,6 @@ class SyncGate:
     def __init__(self, client: SyncShuffleClient, gate: ClientGate) -> None:
         self._client = client
         self._gate = gate
-        self._reader: RecordReader[Any] | None = None
 
     def records(self, serializer: ValueSerializer[T]) -> Iterator[T]:
         """Read all records to the end; events are skipped.
@@ -346,7 +336,6 @@ class SyncGate:
                 remedy="Use a serializer that copies, such as BytesSerializer",
             )
         reader = self._gate.reader(serializer)
-        self._reader = reader
         while True:
             batch = self._client.call(reader.read_batch(), "read")
             if batch is None:
@@ -361,25 +350,6 @@ class SyncGate:
 
         self._client.call(resume(), "resume consumption")
 
-    def capture(self, checkpoint_id: int) -> "SyncCapture":
-        """Capture what a barrier has overtaken; see :meth:`RecordReader.capture`.
-
-        Call it when :meth:`batches` has given the first barrier of the checkpoint.
-
-        Raises:
-            InvalidRequest: Nothing was read yet, or a channel has given all that was overtaken.
-        """
-        reader = self._reader
-        if reader is None:
-            raise InvalidRequest(
-                "Nothing was read: no barrier can have come", remedy="Call it while reading batches"
-            )
-
-        async def begin() -> OvertakenCapture:
-            return reader.capture(checkpoint_id)
-
-        return SyncCapture(self._client, self._client.call(begin(), "begin a capture"))
-
     def send_task_event(self, event_type: int, payload: bytes = b"") -> None:
         """Send an event to the producers; see :meth:`InputGate.send_task_event`."""
 
@@ -387,37 +357,3 @@ class SyncGate:
             self._gate.gate.send_task_event(event_type, payload)
 
         self._client.call(send(), "send a task event")
-
-
-class SyncCapture:
-    """An :class:`OvertakenCapture` for a thread without asyncio; it fills as the gate is read.
-
-    Args:
-        client: The client that opened the gate.
-        capture: The capture.
-    """
-
-    def __init__(self, client: SyncShuffleClient, capture: OvertakenCapture) -> None:
-        self._client = client
-        self._capture = capture
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every channel has given all that was overtaken."""
-        return self._capture.is_complete
-
-    def take(self) -> list[CapturedBuffer]:
-        """Take the buffers captured since the last call; see :meth:`OvertakenCapture.take`."""
-
-        async def take() -> list[CapturedBuffer]:
-            return self._capture.take()
-
-        return self._client.call(take(), "take captured buffers")
-
-    def close(self) -> None:
-        """Give the capture up. Idempotent."""
-
-        async def close() -> None:
-            self._capture.close()
-
-        self._client.call(close(), "close a capture")

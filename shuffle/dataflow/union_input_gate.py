@@ -10,7 +10,6 @@ from functools import partial
 from itertools import accumulate
 
 from ..errors import InvalidRequest
-from ..gate.capture import OvertakenCapture
 from ..gate.input_gate import InputGate
 from ..gate.readable_gate import BufferOrEvent, ReadableGate
 from ..gate.statistics import GateStatistics, sum_up
@@ -82,27 +81,6 @@ class UnionInputGate(ReadableGate):
             if taken is not None:
                 return BufferOrEvent(self._offsets[number] + taken.channel_index, taken.buffer)
         return None
-
-    def capture(self, checkpoint_id: int) -> OvertakenCapture:
-        """Copy all data of all gates that was emitted before a checkpoint's barrier.
-
-        See :meth:`InputGate.capture`.
-
-        Raises:
-            InvalidRequest: A gate is released, or a channel has given all that was overtaken.
-        """
-        parts = list(zip(self.gates, self._offsets, strict=False))
-        capture = OvertakenCapture(
-            checkpoint_id,
-            [
-                offset + index
-                for gate, offset in parts
-                for index in gate.channels_to_capture(checkpoint_id)
-            ],
-        )
-        for gate, offset in parts:
-            gate.join_capture(capture, offset)
-        return capture
 
     # ---- to the producers ------------------------------------------------------------------------
 

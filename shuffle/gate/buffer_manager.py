@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
-from ..memory.buffer import BufferGroup, group_neighbours, single_groups
+from ..memory.buffer import BufferGroup, group_neighbours
 
 
 class CreditListener(Protocol):
@@ -74,12 +74,11 @@ class BufferManager:
         """True while the channel waits for a floating buffer."""
         return self._waiting is not None
 
-    def take(self, length: int, *, apart: bool = False) -> list[BufferGroup] | None:
+    def take(self, length: int) -> list[BufferGroup] | None:
         """Take buffers to receive a payload into, in as few runs of neighbours as possible.
 
         Args:
             length: Bytes of the payload, at least 1.
-            apart: Whether each buffer is to be recycled by itself; neighbours are free together.
 
         Returns:
             None if there are too few buffers, which means data without credit.
@@ -99,8 +98,7 @@ class BufferManager:
         if (more := needed - len(taken)) > 0:
             taken += exclusive[-more:]
             del exclusive[-more:]
-        make = single_groups if apart else group_neighbours
-        return make(taken, length, self._recycle)
+        return group_neighbours(taken, length, self._recycle)
 
     def on_backlog(self, backlog: int) -> None:
         """Record the sender's backlog, and request the floating buffers that it requires.

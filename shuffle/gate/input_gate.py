@@ -12,10 +12,9 @@ from mypy_extensions import mypyc_attr
 from ...protocol.errors import SluiceError
 from ...protocol.events import is_end_of_partition
 from ...protocol.limits import MAX_CREDIT
-from ...protocol.schema import DATA, EVENT
-from ..errors import GateReleased, InvalidRequest
+from ...protocol.schema import DATA
+from ..errors import InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
-from .capture import GateCaptures, OvertakenCapture, marked_checkpoint
 from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
 from .local_input_channel import LocalInputChannel
 from .readable_gate import BufferOrEvent, ReadableGate
@@ -44,7 +43,6 @@ class InputGate(ReadableGate):
         self._opener = opener
         self._released = False
         self._ended: set[int] = set()
-        self._captures = GateCaptures()
         self._listener: Callable[[], None] | None = None
 
     # ---- set-up --------------------------------------------------------------------------------
@@ -158,7 +156,6 @@ class InputGate(ReadableGate):
         self._opener.stop()
         for channel in self.channels:
             channel.release()
-        self._captures.fail(GateReleased(len(self.channels) - len(self._ended)))
         self._opener.close()
         self._urgent.clear()
         self._ready.clear()
@@ -198,52 +195,12 @@ class InputGate(ReadableGate):
                 raise
             if buffer is not None and buffer.data_type != DATA:
                 self._event_taken(index, channel, buffer)
-                if buffer.data_type == EVENT:
-                    checkpoint_id = marked_checkpoint(buffer.payload)
-                    if checkpoint_id is not None:  # for captures, and not for readers
-                        self._captures.marker(index, checkpoint_id)
-                        continue
                 return BufferOrEvent(index, buffer)
             if channel.is_available(MAX_CREDIT):
                 self._queue(index)
             if buffer is not None:
-                if self._captures.is_capturing:
-                    self._captures.data(index, buffer.payload)
                 return BufferOrEvent(index, buffer)
         return None
-
-    def capture(self, checkpoint_id: int) -> OvertakenCapture:
-        """Copy all data that comes from now on and was emitted before a checkpoint's barrier.
-
-        Call it when the first barrier of the checkpoint has come, before the gate is read on. Of a
-        channel that ends without the barrier all data is captured. A reader of records has taken
-        bytes that it has not given yet: use :meth:`RecordReader.capture` then.
-
-        Raises:
-            InvalidRequest: The gate is released, or a channel has given all that was overtaken.
-        """
-        capture = OvertakenCapture(checkpoint_id, self.channels_to_capture(checkpoint_id))
-        self.join_capture(capture, 0)
-        return capture
-
-    def join_capture(self, capture: OvertakenCapture, offset: int) -> None:
-        """Fill a capture, in which this gate's first channel has the number ``offset``."""
-        self._captures.join(capture, offset)
-
-    def channels_to_capture(self, checkpoint_id: int) -> list[int]:
-        """Return the channels that have not ended.
-
-        Raises:
-            InvalidRequest: As :meth:`capture`.
-        """
-        passed = self._captures.passed(checkpoint_id)
-        if passed or self._released:
-            raise InvalidRequest(
-                f"The capture of checkpoint {checkpoint_id} begins too late in {self.name}",
-                value="released" if self._released else f"channels {passed[:8]}",
-                remedy="Begin it when the first barrier has come, before reading on",
-            )
-        return [index for index in range(len(self.channels)) if index not in self._ended]
 
     # ---- to the producers ------------------------------------------------------------------------
 
@@ -312,7 +269,6 @@ class InputGate(ReadableGate):
     def _event_taken(self, index: int, channel: InputChannel, event: OutgoingBuffer) -> None:
         if is_end_of_partition(event.payload):
             self._ended.add(index)
-            self._captures.channel_ended(index)
             if index in self._queued:
                 self._queued.discard(index)
                 self._ready.remove(index)

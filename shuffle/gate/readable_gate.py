@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from mypy_extensions import mypyc_attr
 
 from ..partition.view import OutgoingBuffer
-from .capture import OvertakenCapture
 
 
 class Availability:
@@ -112,14 +111,6 @@ class ReadableGate:
 
         Raises:
             SluiceError: A channel failed.
-        """
-
-    @abc.abstractmethod
-    def capture(self, checkpoint_id: int) -> OvertakenCapture:
-        """Copy all data that comes from now on and was emitted before a checkpoint's barrier.
-
-        Raises:
-            InvalidRequest: It begins too late.
         """
 
     @property

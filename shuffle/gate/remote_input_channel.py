@@ -55,7 +55,7 @@ class RemoteInputChannel:
 
     Args:
         listener: Called when a channel that had nothing has a buffer, or has failed.
-        buffer_bytes: Largest run of buffers to give as one; None for each buffer by itself.
+        buffer_bytes: Largest buffer to give; by default all bytes of a message.
         credit_bytes: Bytes that one credit of the reader pays for; a whole buffer by default.
         on_done: Called once, when the channel is released or has failed.
     """
@@ -125,7 +125,7 @@ class RemoteInputChannel:
         buffers = self._buffers
         if buffers is None or not self.may_take(length):
             return None
-        return buffers.take(length, apart=self._buffer_bytes is None)
+        return buffers.take(length)
 
     def may_take(self, length: int) -> bool:
         """Tell whether data of that length may be sent to this channel, with memory or without."""

@@ -35,11 +35,6 @@ class ReferenceCounted(Generic[Lent]):
         """Number of references that are still to be recycled."""
         return self._references
 
-    @property
-    def is_recycled(self) -> bool:
-        """Whether the last reference is gone."""
-        return self._references < 1
-
     def retain(self) -> Self:
         """Add a reference, which the new holder must recycle; return this object.
 
@@ -196,16 +191,6 @@ def group_neighbours(
         count = min(length, len(run) * size)
         groups.append(BufferGroup(run, count, recycler))
         length -= count
-    return groups
-
-
-def single_groups(
-    segments: Sequence[MemorySegment], length: int, recycler: GroupRecycler
-) -> list[BufferGroup]:
-    """Make a group of each segment, as :func:`group_neighbours`, so that each is free by itself."""
-    size = segments[0].size_bytes
-    groups = [BufferGroup((segment,), size, recycler) for segment in segments]
-    groups[-1].length = length - size * (len(segments) - 1)
     return groups
 
 

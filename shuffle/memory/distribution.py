@@ -199,11 +199,6 @@ class MemoryDemand:
         self._warned_of = 0  # highest demand in a warning since demand was normal; 0: no warning
         self._next_warning_seconds = float("-inf")
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether more segments are wanted than there are."""
-        return self.wanted_segments > self.total_segments
-
     def update(self, wanted_segments: int) -> None:
         """Set the demand.
 

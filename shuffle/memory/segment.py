@@ -62,7 +62,9 @@ class SegmentMapping:
     """The anonymous memory mapping that all segments of a pool are slices of.
 
     RECEIVE_TAIL_BYTES lie behind each segment, so that one ``recv`` can fill a segment and bring
-    the head of the next message as well.
+    the head of the next message as well. Without them each buffer takes two reads, which costs its
+    receiver 1 to 2 µs of CPU time more, and pipelined data 4 % more (``bench-path-cpu``, five pairs
+    of runs).
 
     Pages become resident when they are first written. Pools lend the most recently returned segment
     first, so the resident memory follows the load and stays in the CPU's cache.

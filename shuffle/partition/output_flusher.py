@@ -16,8 +16,6 @@ from typing import Final, Protocol
 _log = logging.getLogger(__name__)
 
 DEFAULT_INTERVAL_SECONDS: Final = 0.1
-FLUSH_EVERY_RECORD: Final = 0
-FLUSH_ONLY_FULL: Final = -1
 
 IDLE_INTERVALS: Final = 10
 """Intervals without a new byte in any open buffer of a partition, after which these buffers are
@@ -48,8 +46,6 @@ class OutputFlusher:
 
     def __init__(self, interval_seconds: float = DEFAULT_INTERVAL_SECONDS) -> None:
         self.interval_seconds: Final = interval_seconds
-        self.flush_every_record: Final = interval_seconds == FLUSH_EVERY_RECORD
-        """Whether writers are to call ``flush(subpartition)`` after each record."""
         self._partitions: dict[Flushable, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False

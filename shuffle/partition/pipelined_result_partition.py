@@ -81,8 +81,6 @@ class PipelinedResultPartition(BufferWritingPartition):
         )
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
         self._pace = FlushPace(num_subpartitions)
-        self.shares_messages = False
-        """Whether full buffers that wait for a connection may share a message."""
 
     # ---- the writer --------------------------------------------------------------------------
 

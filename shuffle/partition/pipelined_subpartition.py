@@ -245,13 +245,6 @@ class PipelinedSubpartition:
         """Whether the next buffer is an event that overtakes data."""
         return bool(self._priority) and not self._blocked
 
-    @property
-    def has_complete_buffer(self) -> bool:
-        """Whether a complete data buffer is the next to be read, and may share a message."""
-        if self._blocked or self._priority or not self._complete:
-            return False
-        return type(self._queue[0]) is BufferConsumer and self._owner.shares_messages
-
     def is_available(self, credit: int) -> bool:
         """Whether the reader could take something with that much credit."""
         if self._blocked:
@@ -392,11 +385,6 @@ class PipelinedSubpartitionView:
     def has_priority_event(self) -> bool:
         """True if the next buffer is an event that overtakes data."""
         return self._subpartition.has_priority_event
-
-    @property
-    def has_complete_buffer(self) -> bool:
-        """True if the next buffer is data to which its producer adds nothing more."""
-        return self._subpartition.has_complete_buffer
 
     def is_available(self, credit: int) -> bool:
         """True if that much credit is enough for the next buffer; events need none."""

@@ -40,10 +40,6 @@ class OutgoingRegion(NamedTuple):
 class RegionSink(Protocol):
     """Stores the regions of one partition, one after the other."""
 
-    @property
-    def takes_broadcast(self) -> bool:
-        """Whether it can store a region once for all subpartitions."""
-
     async def write_region(self, region: OutgoingRegion) -> None:
         """Store a region.
 
@@ -92,26 +88,25 @@ async def build_region(
     number: int,
     num_subpartitions: int,
     encoder: BlockEncoder,
-    takes_broadcast: bool,
 ) -> OutgoingRegion:
     """Encode the gathered buffers and events, and put them in subpartition order.
 
     A compressed block is written back into the segment it came from, so that a region takes no more
     memory than its buffers. A broadcast buffer is encoded once; its bytes are listed for every
-    subpartition, unless everything is broadcast and the sink can store that once.
+    subpartition, unless everything is broadcast: then they are stored once.
 
     Args:
         gathered: The buffers and events, in the order in which they were written.
         number: Number of the region.
         num_subpartitions: Number of the partition's subpartitions.
         encoder: Makes the blocks.
-        takes_broadcast: Whether the sink can store a region once for all subpartitions.
 
     Cancellation: safe; the buffers stay the caller's, but their content may have changed.
     """
-    # A region that mixes both keeps a copy for each subpartition. Otherwise readers would have to
-    # merge two regions to get the buffers of a subpartition in the order they were written.
-    once = takes_broadcast and all(each.subpartition == ALL_SUBPARTITIONS for each in gathered)
+    # Stored once, because a copy for each subpartition would multiply the bytes in the store. A
+    # region that mixes both keeps such copies: otherwise readers would have to merge two regions to
+    # get the buffers of a subpartition in the order they were written.
+    once = all(each.subpartition == ALL_SUBPARTITIONS for each in gathered)
     by_subpartition: list[list[EncodedBlock]] = [
         [] for _ in range(1 if once else num_subpartitions)
     ]

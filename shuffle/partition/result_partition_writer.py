@@ -61,15 +61,12 @@ class ResultPartitionWriter(Protocol):
         Cancellation: safe, no memory is taken.
         """
 
-    def add_consumer(
-        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
-    ) -> None:
+    def add_consumer(self, consumer: BufferConsumer, subpartition: int) -> None:
         """Queue a buffer, complete or still being filled; the partition owns the consumer then.
 
         Args:
             consumer: Reads the buffer.
             subpartition: Number of the subpartition, or ``ALL_SUBPARTITIONS``.
-            partial_record_bytes: Bytes at its start that end a record of an earlier buffer.
 
         Raises:
             SluiceError: As above; the consumer is closed.
@@ -268,9 +265,7 @@ class BufferWritingPartition:
             if self._is_writable:
                 raise self._refusal() from None
 
-    def add_consumer(
-        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
-    ) -> None:
+    def add_consumer(self, consumer: BufferConsumer, subpartition: int) -> None:
         """Queue a buffer, complete or still being filled; a broadcast one is stored once.
 
         Raises:
@@ -281,8 +276,6 @@ class BufferWritingPartition:
         except SluiceError:
             consumer.close()
             raise
-        if partial_record_bytes:
-            consumer.partial_record_bytes = partial_record_bytes
         self._add(consumer, subpartition)
 
     def add_finished_buffer(

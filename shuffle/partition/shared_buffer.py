@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...protocol.schema import DATA
-from ..errors import BufferBuilderFinished, PartitionError
+from ..errors import BufferBuilderFinished
 from ..memory import BufferAlreadyRecycled, NetworkBuffer
 
 
@@ -210,7 +210,6 @@ class BufferConsumer:
         "_builder",
         "_position",
         "data_type",
-        "partial_record_bytes",
     )
 
     def __init__(
@@ -221,8 +220,6 @@ class BufferConsumer:
         data_type: int = DATA,
     ) -> None:
         self.data_type = data_type
-        self.partial_record_bytes = 0
-        """Bytes at the start that end a record begun in an earlier buffer."""
         self._buffer: NetworkBuffer | None = buffer
         self._builder = builder
         self._position = position
@@ -295,23 +292,7 @@ class BufferConsumer:
         buffer = self._buffer
         if buffer is None:
             raise BufferAlreadyRecycled("copy()")
-        other = BufferConsumer(buffer.retain(), self._builder, self._position, self.data_type)
-        other.partial_record_bytes = self.partial_record_bytes
-        return other
-
-    def skip(self, count: int) -> None:
-        """Move behind bytes as if they had been read.
-
-        Raises:
-            PartitionError: Fewer bytes are committed and unread.
-        """
-        if not 0 <= count <= self.unread_bytes:
-            raise PartitionError(
-                "A consumer cannot skip more bytes than are unread",
-                value=count,
-                limit=self.unread_bytes,
-            )
-        self._position += count
+        return BufferConsumer(buffer.retain(), self._builder, self._position, self.data_type)
 
     def extend(self, data: memoryview) -> bool:
         """Copy bytes behind those of a complete buffer, if only this consumer refers to it.

@@ -211,7 +211,6 @@ class StoredResultPartition(BufferWritingPartition):
                 self.regions,
                 self.num_subpartitions,
                 self.encoder,
-                self._sink.takes_broadcast,
             )
             if self.state in UNFINISHED:
                 await self._sink.write_region(region)

@@ -32,13 +32,7 @@ DataListener = Callable[[], None]
 
 
 class SubpartitionOwner(Protocol):
-    """A partition, as its subpartitions tell it of their readers.
-
-    Attributes:
-        shares_messages: Whether buffers that wait may share a message.
-    """
-
-    shares_messages: bool
+    """A partition, as its subpartitions tell it of their readers."""
 
     def subpartition_consumed(self, index: int) -> None:
         """Record that the view of a subpartition was released."""

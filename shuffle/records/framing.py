@@ -165,12 +165,10 @@ class BatchPart(NamedTuple):
     Attributes:
         subpartition: The subpartition, or ``ALL_SUBPARTITIONS``.
         frames: The frames of all the records.
-        payloads: The bytes of each record.
     """
 
     subpartition: int
     frames: bytes
-    payloads: Sequence[BytesLike]
 
 
 def batch_parts(
@@ -207,7 +205,7 @@ def batch_parts(
         if not ALL_SUBPARTITIONS <= subpartition < num_subpartitions:
             raise no_such_subpartition(subpartition, num_subpartitions)
     return [
-        BatchPart(subpartition, join_frames(group, maximum_record_bytes), group)
+        BatchPart(subpartition, join_frames(group, maximum_record_bytes))
         for subpartition, group in groups
     ]
 

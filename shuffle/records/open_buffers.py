@@ -98,16 +98,13 @@ class OpenBuffers:
         Raises:
             SluiceError: The partition's failure.
         """
-        continued_bytes = spanning.continued_bytes
         consumer = builder.create_consumer_from_beginning()
         result = spanning.copy_to(builder)
         self.builders[subpartition] = builder
         if result.is_full_buffer:
             self._finish(subpartition)
         # Added after it is filled: the partition sees that it is full, and needs no flush.
-        self._partition.add_consumer(
-            consumer, subpartition, min(continued_bytes, builder.committed_bytes)
-        )
+        self._partition.add_consumer(consumer, subpartition)
         return result
 
     def finish_before_event(self, subpartition: int) -> None:

@@ -5,16 +5,13 @@ released once, when the last reference to it has ended. Events, and the end of a
 are returned in their place among the records of their channel.
 """
 
-import enum
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ...protocol.events import EndOfPartition, Event, decode_event
 from ...protocol.schema import DATA
-from ..errors import GateReleased, InvalidRequest
-from ..gate.capture import CapturedBuffer, OvertakenCapture
-from ..gate.readable_gate import ReadableGate
+from ..errors import GateReleased
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, DeserializationResult
 from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import DEFAULT_SPILL_THRESHOLD_BYTES, SpanningRecordDeserializer
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from ..gate.readable_gate import BufferOrEvent
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 _LAST = DeserializationResult.LAST_RECORD_FROM_BUFFER
 
@@ -36,14 +32,6 @@ class BufferSource(Protocol):
 
     async def next_buffer_or_event(self) -> "BufferOrEvent | None":
         """Wait for the next buffer or event; None after the end. Cancellation: takes nothing."""
-
-
-class ReadStatus(enum.Enum):
-    """Whether a step of the read loop can follow at once."""
-
-    MORE_AVAILABLE = enum.auto()
-    NOTHING_AVAILABLE = enum.auto()
-    END_OF_INPUT = enum.auto()
 
 
 class ChannelRecord(NamedTuple, Generic[T]):
@@ -68,16 +56,6 @@ class ChannelEvent(NamedTuple):
 
 
 ReadElement: TypeAlias = ChannelRecord[T] | ChannelEvent
-
-
-class ReaderOutput(Protocol[T_contra]):
-    """Takes the records and events of :meth:`RecordReader.emit_next`."""
-
-    def record(self, value: T_contra, channel_index: int) -> None:
-        """Take a record."""
-
-    def event(self, event: Event, channel_index: int) -> None:
-        """Take an event."""
 
 
 class RecordReader(Generic[T]):
@@ -129,26 +107,6 @@ class RecordReader(Generic[T]):
         return self._closed or (self._open_channels == 0 and self._current is None)
 
     # ---- one by one
-
-    def emit_next(self, output: ReaderOutput[T]) -> ReadStatus:
-        """Hand the next record or event, if there is one now, to an output. Never waits.
-
-        Returns:
-            MORE_AVAILABLE if one was handed over and another may follow at once; NOTHING_AVAILABLE
-            if there was none, then wait for the gate; END_OF_INPUT after the last one.
-
-        Raises:
-            SluiceError: As :meth:`next`.
-        """
-        element = self._take()
-        if element is not None:
-            if isinstance(element, ChannelEvent):
-                output.event(element.event, element.channel_index)
-            else:
-                output.record(element.value, element.channel_index)
-        if self.is_ended:
-            return ReadStatus.END_OF_INPUT
-        return ReadStatus.NOTHING_AVAILABLE if element is None else ReadStatus.MORE_AVAILABLE
 
     async def next(self) -> ReadElement[T] | None:
         """Wait for the next record or event.
@@ -220,33 +178,6 @@ class RecordReader(Generic[T]):
             self._release_lender()
         return values
 
-    # ---- checkpoints
-
-    def capture(self, checkpoint_id: int) -> OvertakenCapture:
-        """Capture the records still to come that were emitted before a checkpoint's barrier.
-
-        Call it when :meth:`next` or :meth:`read_batch` has given the first barrier of the
-        checkpoint, before the next call. The captured bytes of each channel are whole records:
-        those of its producer before the barrier that this reader has not given.
-        :func:`captured_records` decodes them.
-
-        Raises:
-            InvalidRequest: The source is not a gate over pipelined partitions, or a channel has
-                given all that was overtaken.
-            SluiceError: A record that has begun cannot be copied.
-        """
-        if not isinstance(self._gate, ReadableGate):
-            raise InvalidRequest(
-                "Only gates over pipelined partitions can be captured",
-                value=type(self._gate).__name__,
-            )
-        begun = [deserializer.unread() for deserializer in self._deserializers]
-        capture = self._gate.capture(checkpoint_id)
-        for index, unread in enumerate(begun):
-            if unread:
-                capture.add(index, unread)
-        return capture
-
     # ---- the end
 
     def close(self) -> None:
@@ -316,32 +247,3 @@ class RecordReader(Generic[T]):
         lender, self._lender = self._lender, None
         if lender is not None:
             lender.release_consumed()
-
-
-def captured_records(
-    buffers: Iterable[CapturedBuffer], serializer: ValueSerializer[T]
-) -> dict[int, list[T]]:
-    """Decode the buffers of a complete capture of :meth:`RecordReader.capture`.
-
-    Args:
-        buffers: All of them; those of a channel in their order.
-        serializer: Decodes the records; it must not borrow.
-
-    Returns:
-        The records by the index of their channel, in the order in which they were emitted.
-
-    Raises:
-        IncompleteRecord: Buffers are missing.
-        MalformedElement: A record could not be decoded.
-    """
-    parts: dict[int, list[bytes]] = {}
-    for channel_index, payload in buffers:
-        parts.setdefault(channel_index, []).append(payload)
-    records: dict[int, list[T]] = {}
-    for channel_index, payloads in parts.items():
-        deserializer = SpanningRecordDeserializer()
-        deserializer.set_next_buffer(b"".join(payloads))
-        records[channel_index] = list(map(serializer.deserialize, deserializer.take_records()))
-        deserializer.end()
-        deserializer.close()
-    return records

@@ -22,10 +22,9 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from ...protocol.errors import SluiceError
-from ...protocol.events import CheckpointBarrier, Event, encode_event
-from ...protocol.schema import EVENT, PRIORITY_EVENT
+from ...protocol.events import Event, encode_event
+from ...protocol.schema import EVENT
 from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
-from ..gate.capture import marker_of
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, BatchPart, BytesLike, batch_parts
 from .open_buffers import OpenBuffers
@@ -173,27 +172,6 @@ class RecordWriter(Generic[T]):
         """Write an event behind the records of every subpartition; see :meth:`emit_event`."""
         self.emit_event(event, ALL_SUBPARTITIONS, data_type)
 
-    def emit_unaligned_barrier(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Send a barrier that overtakes all data on the way, so that readers can capture that data.
-
-        Every subpartition gets the barrier as a priority event, and behind the records so far a
-        marker that readers do not see. The gates of all readers must know it: those of an older
-        Sluice give it to their readers as a ``CustomEvent``.
-
-        Args:
-            checkpoint_id: Number of the checkpoint, higher than that of the one before.
-            timestamp_ms: Time of the checkpoint, as the application counts it.
-
-        Raises:
-            SluiceError: As :meth:`emit_event`; the writer has failed if it took only the barrier.
-        """
-        self.broadcast_event(CheckpointBarrier(checkpoint_id, timestamp_ms, True), PRIORITY_EVENT)
-        try:
-            self.broadcast_event(marker_of(checkpoint_id))
-        except SluiceError as error:
-            self.fail(error)  # a capture of this checkpoint would never end
-            raise
-
     # ---- flushing and the end
 
     def flush(self, subpartition: int) -> None:
@@ -260,7 +238,7 @@ class RecordWriter(Generic[T]):
 
     def _begin(self, part: BatchPart) -> None:
         self._buffers.switch(part.subpartition)
-        self._spanning.set_frames(part.frames, part.payloads)
+        self._spanning.set_frames(part.frames)
 
     def _part_written(self, subpartition: int) -> None:
         self._batch_begun = True

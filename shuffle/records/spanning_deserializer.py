@@ -9,7 +9,6 @@ gathered in memory is a bytearray, which belongs to the caller.
 """
 
 import mmap
-import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -88,17 +87,6 @@ class SpillFile:
         self._view = memoryview(self._mapping)
         return self._view
 
-    def read_written(self) -> bytes:
-        """Copy what is written so far; more may be written afterwards.
-
-        Raises:
-            SpillFailed: It cannot be read.
-        """
-        try:
-            return os.pread(self._file.fileno(), self.written_bytes, 0)
-        except OSError as error:
-            raise self._failed("read", error) from error
-
     def close(self) -> None:
         """Close the file and the mapping. Idempotent.
 
@@ -164,23 +152,6 @@ class SpanningRecordDeserializer:
     def unread_bytes(self) -> int:
         """Bytes of the buffer that are still to be read."""
         return self._end - self._position
-
-    def unread(self) -> bytes:
-        """Copy the bytes that are set and belong to no record taken so far.
-
-        They begin with the record that has begun, if any: they and the bytes of the next buffers
-        are whole records.
-
-        Raises:
-            SpillFailed: The temporary file of a very long record cannot be read.
-        """
-        gathering = self._gathering
-        begun = self._prefix
-        if isinstance(gathering, SpillFile):
-            begun = LENGTH.pack(gathering.length_bytes) + gathering.read_written()
-        elif gathering is not None:
-            begun = LENGTH.pack(len(gathering)) + gathering[: self._gathered]
-        return begun + bytes(self._payload[self._position : self._end])
 
     # ---- reading
 

@@ -4,19 +4,14 @@ The caller owns the loop: it takes a buffer, has :meth:`SpanningRecordSerializer
 and acts on the result. A record that ends exactly where its segment ends needs no further segment.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from ..errors import MalformedElement, RecordTooLarge
 from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
-    LENGTH_BYTES,
     BytesLike,
     SerializationResult,
-    join_frames,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +33,12 @@ class SpanningRecordSerializer:
         maximum_record_bytes: Longer records are refused.
     """
 
-    __slots__ = ("_data", "_ends", "_maximum", "_payloads", "_position", "_tail")
+    __slots__ = ("_data", "_maximum", "_position", "_tail")
 
     def __init__(self, maximum_record_bytes: int = DEFAULT_MAXIMUM_RECORD_BYTES) -> None:
         self._maximum = maximum_record_bytes
         self._data = memoryview(b"")
         self._tail: memoryview | None = None  # follows _data: the bytes of a long record
-        self._payloads: Sequence[BytesLike] = ()
-        self._ends: list[int] | None = None  # where each payload ends; made when needed
         self._position = 0  # in _data and _tail together
 
     def set_record(self, payload: BytesLike) -> None:
@@ -65,31 +58,16 @@ class SpanningRecordSerializer:
             self._data, self._tail = memoryview(prefix + view), None
         else:
             self._data, self._tail = memoryview(prefix), view
-        self._payloads = ()
         self._position = 0
 
-    def set_records(self, payloads: Sequence[BytesLike]) -> None:
-        """Begin with a batch of records, which is copied as one.
-
-        Args:
-            payloads: The bytes of each record, at least one; copied at once.
-
-        Raises:
-            RecordTooLarge: A record is longer than the limit.
-        """
-        self.set_frames(join_frames(payloads, self._maximum), payloads)
-
-    def set_frames(self, frames: bytes, payloads: Sequence[BytesLike]) -> None:
-        """Begin with a batch that :func:`join_frames` has made of the payloads."""
+    def set_frames(self, frames: bytes) -> None:
+        """Begin with a batch of records that :func:`join_frames` has made."""
         self._data, self._tail = memoryview(frames), None
-        self._payloads = payloads
-        self._ends = None
         self._position = 0
 
     def clear(self) -> None:
         """Forget the record."""
         self._data, self._tail = memoryview(b""), None
-        self._payloads = ()
         self._position = 0
 
     @property
@@ -102,20 +80,6 @@ class SpanningRecordSerializer:
         """Bytes of the record or batch that are still to be copied."""
         tail = self._tail
         return len(self._data) + (0 if tail is None else len(tail)) - self._position
-
-    @property
-    def continued_bytes(self) -> int:
-        """Bytes left of the record that the last buffer cut; 0 at a record's start."""
-        position = self._position
-        if position == 0 or not self._payloads:
-            return self.remaining_bytes if position else 0
-        # Only a batch that spans buffers gets here.
-        ends = self._ends
-        if ends is None:
-            ends = list(accumulate(len(payload) + LENGTH_BYTES for payload in self._payloads))
-            self._ends = ends
-        at = bisect_left(ends, position)
-        return ends[at] - position if at < len(ends) else 0
 
     def copy_to(self, builder: "BufferBuilder") -> SerializationResult:
         """Fill a buffer with the next bytes, and commit them.

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import barrier, exchange, isolation
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
+from sluice.shuffle.partition.partition_type import ceiling_segments
 from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 
 
@@ -18,7 +19,9 @@ async def test_less_is_in_flight_with_credit_and_barriers_wait_behind_less(tmp_p
     """
     (run,) = await barrier.measure(tmp_path, pairs=1, seconds=1.0)
     memory = NetworkMemoryConfig()
-    most = memory.pool_ceiling_segments(channels=1) + barrier.POOL_SEGMENTS
+    most = barrier.POOL_SEGMENTS + ceiling_segments(
+        1, memory.exclusive_buffers_per_channel, memory.floating_buffers_per_gate
+    )
     # One more is in the hands of the slow reader, and another in those of the writer.
     assert run["credit_bytes_in_flight"] <= (most + 2) * SEGMENT_SIZE_BYTES
     assert run["watermark_bytes_in_flight"] > 2 * run["credit_bytes_in_flight"]

@@ -31,8 +31,7 @@ NO_LIMITS = {
     # Who may do what.
     *("cluster_secret_files", "allow_anonymous", "peer_networks", "names_on_loopback"),
     *("tls_enabled", "tls_certificate_file", "tls_key_file", "tls_ca_file", "tls_check_host_name"),
-    *("tls_require_client_certificate", "tls_pinned_fingerprints", "tls_minimum_version"),
-    "tls_certificate_roles",
+    *("tls_require_client_certificate", "tls_minimum_version"),
     # How it is done.
     *("flow_control", "write_low_watermark_bytes", "write_high_watermark_bytes", "event_loop"),
     *("connect_retries", "connections_per_peer", "keepalive_seconds"),

@@ -16,7 +16,6 @@ from sluice.protocol.events import (
     EndOfData,
     EndOfPartition,
     Event,
-    decode_end_of_partition,
     decode_event,
     encode_end_of_partition,
     encode_event,
@@ -49,13 +48,7 @@ def test_round_trip(event: Event) -> None:
 @given(U64, U64)
 def test_end_of_partition(total_bytes: int, total_buffers: int) -> None:
     payload = encode_end_of_partition(total_bytes, total_buffers)
-    assert decode_end_of_partition(payload) == (total_bytes, total_buffers)
     assert decode_event(payload) == EndOfPartition(total_bytes, total_buffers)
-
-
-def test_another_event_is_not_the_end_of_a_partition() -> None:
-    with pytest.raises(InvalidEvent, match="EndOfData"):
-        decode_end_of_partition(encode_event(EndOfData()))
 
 
 @pytest.mark.parametrize(
@@ -89,8 +82,6 @@ def test_malformed_events_are_refused(payload: bytes) -> None:
     with pytest.raises(InvalidEvent) as caught:
         decode_event(payload)
     assert caught.value.code is ErrorCode.INVALID_EVENT
-    with pytest.raises(InvalidEvent):
-        decode_end_of_partition(payload)
 
 
 @pytest.mark.parametrize("number", [0, 6, -1, MAX_U64])

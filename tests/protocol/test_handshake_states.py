@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from sluice.protocol import schema as m
 from sluice.protocol.errors import AuthenticationFailed, ProtocolViolation, UnexpectedMessage
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake, Handshake
+from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake
 from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
 from sluice.protocol.schema import encode
@@ -59,7 +59,7 @@ class End:
     def __init__(self, side: Side, meeting: Meeting) -> None:
         self.hello: m.Hello | None = None
         self._binding = meeting.binding
-        self._handshake: Handshake
+        self._handshake: ConnectingHandshake | AcceptingHandshake
         claims = False
         if side is Side.CONNECTED:
             claims = meeting.credential is not None

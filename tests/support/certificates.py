@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import trustme
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,29 +41,6 @@ class Authority:
         issued.private_key_pem.write_to_path(str(key))
         return certificate, key
 
-    def issue_for_clients(self) -> tuple[Path, Path]:
-        """Return the files of a certificate that must not be used by servers."""
-        certificate, key = self.issue()
-        issued = x509.load_pem_x509_certificate(certificate.read_bytes())
-        builder = x509.CertificateBuilder(
-            issued.issuer,
-            issued.subject,
-            issued.public_key(),
-            issued.serial_number,
-            issued.not_valid_before_utc,
-            issued.not_valid_after_utc,
-        )
-        for extension in issued.extensions:
-            value = extension.value
-            if isinstance(value, x509.ExtendedKeyUsage):
-                value = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-            builder = builder.add_extension(value, extension.critical)
-        own_key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
-        assert isinstance(own_key, ec.EllipticCurvePrivateKey)
-        signed = builder.sign(own_key, hashes.SHA256())
-        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        return certificate, key
-
     def settings(self, *names: str, **changes: Any) -> dict[str, Any]:
         """Return the TLS settings of a process with a certificate of its own."""
         certificate, key = self.issue(*names)
@@ -91,11 +63,3 @@ class Authority:
         context.load_cert_chain(*self.issue())
         context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-
-def fingerprint_of(certificate_file: Path) -> str:
-    """Return the SHA-256 fingerprint of the first certificate in a file, as openssl prints it."""
-    pem = certificate_file.read_text(encoding="ascii")
-    end = "-----END CERTIFICATE-----"
-    der = ssl.PEM_cert_to_DER_cert(pem[: pem.index(end) + len(end)])
-    return ":".join(f"{byte:02X}" for byte in hashlib.sha256(der).digest())

@@ -38,7 +38,6 @@ class FakePartition:
         self.free = 1 << 30 if buffers is None else buffers
         self.taken = 0
         self.queues: list[list[BufferConsumer | FakeEvent]] = [[] for _ in range(num_subpartitions)]
-        self.partial_bytes: list[list[int]] = [[] for _ in range(num_subpartitions)]
         self.flushed: list[int] = []
         self.finished = False
         self.failures: list[SluiceError] = []
@@ -72,20 +71,16 @@ class FakePartition:
                     self._waiters.remove(waiter)
         return builder
 
-    def add_consumer(
-        self, consumer: BufferConsumer, subpartition: int, partial_record_bytes: int = 0
-    ) -> None:
+    def add_consumer(self, consumer: BufferConsumer, subpartition: int) -> None:
         if self.refuse_with is not None:
             consumer.close()
             raise self.refuse_with
         if subpartition == ALL_SUBPARTITIONS:
-            for index, queue in enumerate(self.queues):
+            for queue in self.queues:
                 queue.append(consumer.copy())
-                self.partial_bytes[index].append(partial_record_bytes)
             consumer.close()
             return
         self.queues[subpartition].append(consumer)
-        self.partial_bytes[subpartition].append(partial_record_bytes)
 
     def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         for index, queue in enumerate(self.queues):

@@ -59,10 +59,9 @@ class FakeConnection(Connection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
-        behind: list[memoryview | bytes] | None = None,
     ) -> None:
         self.sent.append(message)
-        self.payloads.append(b"".join((payload, *(behind or ()))))
+        self.payloads.append(bytes(payload))
         if release is not None:
             self.leases.append(release)
 

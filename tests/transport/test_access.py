@@ -315,12 +315,6 @@ def test_a_handshake_is_not_begun_with_a_user_who_is_not_let_in(
         Accepting(an_ack(), Access()).handshake(unix_socket)
 
 
-def test_by_default_nothing_is_refused_and_no_certificate_is_asked_for() -> None:
-    accepting = Accepting(an_ack(), Access())
-    assert accepting.refusal is None
-    assert accepting.certificate_roles == ()
-
-
 @pytest.mark.parametrize("user", [STRANGER, SocketUser(OWN_UID, ())], ids=["stranger", "own"])
 async def test_another_user_reads_the_refusal_when_it_has_said_hello(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: SocketUser

@@ -12,24 +12,19 @@ from msgspec.structs import replace
 from sluice.protocol.errors import (
     AuthenticationFailed,
     AuthenticationRequired,
-    ErrorCode,
     SluiceError,
 )
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
-from sluice.protocol.schema import ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
+from sluice.protocol.schema import ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import Accepting, Access
-from sluice.transport.certificate_roles import CertificateRefused
 from sluice.transport.errors import DeadlineExceeded, TooManyConnections
-from sluice.transport.greeting import CHANNEL_BINDING, PEER_CERTIFICATE, SSL_OBJECT, Greeting
+from sluice.transport.greeting import CHANNEL_BINDING, Greeting
 from sluice.transport.socket_options import SocketUser
 from tests.protocol.identity_vectors import SALT, SECRET
-from tests.support.certificates import Authority
 from tests.support.peers import PATIENCE_SECONDS, a_hello, an_ack, turns
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sluice.protocol.identity import Credential
 
 LATER_SECONDS = 3600.0
@@ -70,10 +65,8 @@ def connecting(hello: Hello = HELLO, credential: Credential | None = None) -> Gr
     return Greeting(hello, credential, None, never)
 
 
-def accepting(
-    access: Access = SECRETS, refusal: SluiceError | None = None, rules: tuple[str, ...] = ()
-) -> Greeting:
-    return Greeting(None, None, Accepting(an_ack(), access, refusal, rules), never)
+def accepting(access: Access = SECRETS) -> Greeting:
+    return Greeting(None, None, Accepting(an_ack(), access), never)
 
 
 def begun(greeting: Greeting, **extra: object) -> Greeting:
@@ -256,70 +249,6 @@ async def test_the_binding_is_the_one_at_the_time_of_the_message() -> None:
     shake_hands(connects, accepts, hello)
     connects.end()
     accepts.end()
-
-
-# ---- certificates ----------------------------------------------------------------------------
-
-RULES = ("driver of etl* = DNS:etl.example", "peer = DNS:tm*.example")
-
-
-def certificate(directory: Path, *names: str) -> dict[str, Any]:
-    """Return the extra info of a transport that was shown a certificate."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    issued, _ = Authority(directory).issue(*names)
-    der = x509.load_pem_x509_certificate(issued.read_bytes()).public_bytes(Encoding.DER)
-    return {SSL_OBJECT: object(), PEER_CERTIFICATE: der}
-
-
-@pytest.mark.parametrize(
-    ("name", "hello", "allowed"),
-    [
-        ("etl.example", HELLO, True),
-        ("etl.example", replace(HELLO, application_id="other"), False),
-        ("etl.example", replace(HELLO, role=ROLE_CONSUMER), False),
-        ("tm1.example", HELLO, False),
-        ("tm1.example", a_hello(role=ROLE_PEER), True),
-        ("etl.example", a_hello(role=ROLE_PEER), False),
-    ],
-    ids=["driver", "other application", "other role", "peer as driver", "peer", "driver as peer"],
-)
-async def test_a_certificate_must_allow_what_the_hello_asks_for(
-    tmp_path: Path, name: str, hello: Hello, allowed: bool
-) -> None:
-    greeting = begun(accepting(Access(), rules=RULES), **certificate(tmp_path, name))
-    if allowed:
-        assert greeting.receive(hello).state is State.OPEN
-    else:
-        with pytest.raises(CertificateRefused) as caught:
-            greeting.receive(hello)
-        assert caught.value.code is ErrorCode.NOT_PERMITTED
-    greeting.end()
-
-
-async def test_a_certificate_is_checked_before_the_challenge_is_given(tmp_path: Path) -> None:
-    hello = _said(connecting(credential=DRIVER))
-    strange = begun(accepting(rules=RULES), **certificate(tmp_path / "a", "tm1.example"))
-    with pytest.raises(CertificateRefused):
-        strange.receive(hello)
-    good = begun(accepting(rules=RULES), **certificate(tmp_path / "b", "etl.example"))
-    assert good.receive(hello).state is State.AWAIT_PROOF
-    for greeting in (strange, good):
-        greeting.end()
-
-
-async def test_with_rules_tls_without_a_certificate_is_refused() -> None:
-    greeting = begun(accepting(Access(), rules=RULES), **{SSL_OBJECT: object()})
-    with pytest.raises(CertificateRefused, match="must show a certificate"):
-        greeting.receive(HELLO)
-    greeting.end()
-
-
-async def test_rules_do_not_concern_a_connection_without_tls() -> None:
-    greeting = begun(accepting(Access(), rules=RULES))
-    assert greeting.receive(HELLO).state is State.OPEN
-    greeting.end()
 
 
 # ---- the other side --------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from sluice.protocol.schema import (
 from sluice.transport.address import Address
 from sluice.transport.errors import DeadlineExceeded
 from sluice.transport.tls import TlsRefused, load_tls
-from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
+from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
     SEGMENT,
@@ -153,22 +153,6 @@ async def test_a_client_without_certificate_where_none_is_required(authority: Au
         await end(await open_client(service.address, config))
 
 
-async def test_pinned_certificates_of_both_sides_are_let_in(authority: Authority) -> None:
-    files = [authority.issue(), authority.issue()]
-    pins = [fingerprint_of(certificate) for certificate, _ in files]
-    configs = [
-        tls_config(
-            authority,
-            tls_certificate_file=certificate,
-            tls_key_file=key,
-            tls_pinned_fingerprints=[f"sha256 Fingerprint={pins[1 - index]}"],
-        )
-        for index, (certificate, key) in enumerate(files)
-    ]
-    async with a_service(configs[0]) as service:
-        await end(await open_client(service.address, configs[1]))
-
-
 async def test_the_unix_socket_stays_plain(authority: Authority, tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with a_service(tls_config(authority, socket_path=path)) as service:
@@ -262,25 +246,6 @@ async def test_a_server_of_another_name(authority: Authority) -> None:
     unchecked = tls_config(authority, tls_check_host_name=False)
     async with a_service(a_config(**server)) as service:
         await end(await open_client(service.address, unchecked))
-
-
-@pytest.mark.parametrize("pinning", ["server", "client"])
-async def test_a_trusted_certificate_that_is_not_the_pinned_one(
-    authority: Authority, caplog: pytest.LogCaptureFixture, pinning: str
-) -> None:
-    other, _ = authority.issue()
-    pins = {"tls_pinned_fingerprints": [fingerprint_of(other)]}
-    configs = [
-        tls_config(authority, **(pins if pinning == side else {})) for side in ("server", "client")
-    ]
-    error = await refused(*configs)
-    shown = configs[1 if pinning == "server" else 0].tls_certificate_file
-    assert shown is not None
-    found = fingerprint_of(shown).replace(":", "").lower()
-    assert error.value == found
-    assert "tls_pinned_fingerprints" in str(error)
-    assert found in caplog.text
-    assert isinstance(error, RemoteError if pinning == "server" else TlsRefused)
 
 
 async def test_a_plain_client_at_a_tls_port_gets_the_reason(

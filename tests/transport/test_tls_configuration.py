@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sluice.protocol.errors import ErrorCode
 from sluice.transport.tls import TlsConfigurationError, load_tls
-from tests.support.certificates import YESTERDAY, Authority, fingerprint_of
+from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import Service, a_config
 
 if TYPE_CHECKING:
@@ -123,11 +123,6 @@ async def test_a_listener_does_not_start_with_it(given: Given, case: str) -> Non
         ({"tls_key_file": None}, "tls_key_file = None: give both or neither"),
         ({"tls_certificate_file": None}, "tls_certificate_file = None and"),
         ({"tls_minimum_version": "1.1"}, "'1.2' or '1.3'"),
-        (
-            {"tls_pinned_fingerprints": ["ab" * 20]},
-            "is not a SHA-256 fingerprint of 64 hexadecimal",
-        ),
-        ({"tls_pinned_fingerprints": "zz" * 32}, "is not a SHA-256 fingerprint"),
     ],
 )
 def test_settings_that_contradict_each_other(
@@ -135,15 +130,6 @@ def test_settings_that_contradict_each_other(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         a_config(**(given.settings | change))
-
-
-def test_fingerprints_as_openssl_prints_them(given: Given) -> None:
-    printed = fingerprint_of(given.settings["tls_certificate_file"])
-    plain = printed.replace(":", "").lower()
-    for form in (printed, plain, f"sha256 Fingerprint={printed}"):
-        assert a_config(tls_pinned_fingerprints=[form]).tls_pinned_fingerprints == (plain,)
-    two = a_config(tls_pinned_fingerprints=f"{printed}, {'0' * 64}")
-    assert two.tls_pinned_fingerprints == (plain, "0" * 64)
 
 
 def test_without_tls_no_file_is_read(given: Given) -> None:

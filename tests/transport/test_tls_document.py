@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import ROLE_DRIVER
 from sluice.transport.tls import TlsConfigurationError, load_tls
-from tests.support.certificates import fingerprint_of
 from tests.support.peers import a_config, a_service, end, open_client
 
 if TYPE_CHECKING:
@@ -30,8 +28,8 @@ def commands() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run every command of the page; return the directory and their output."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run every command of the page; return the directory."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     directory = tmp_path_factory.mktemp("certificates")
@@ -44,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return directory, done.stdout.strip()
+    return directory
 
 
 def settings(directory: Path) -> dict[str, Any]:
@@ -57,33 +55,30 @@ def settings(directory: Path) -> dict[str, Any]:
 
 
 def test_the_page_has_its_commands() -> None:
-    assert len(commands()) == 3
+    assert len(commands()) == 2
 
 
-async def test_the_certificates_let_each_other_in(made: tuple[Path, str]) -> None:
-    directory, printed = made
-    assert printed.lower().startswith("sha256 fingerprint=")
-    config = a_config(**settings(directory), tls_pinned_fingerprints=[printed])
+async def test_the_certificates_let_each_other_in(made: Path) -> None:
+    config = a_config(**settings(made))
     async with a_service(config) as service:
         await end(await open_client(service.address, config))
 
 
 @pytest.fixture
-def limited(made: tuple[Path, str], tmp_path: Path) -> Callable[[str], TransportConfig]:
+def limited(made: Path, tmp_path: Path) -> Callable[[str], TransportConfig]:
     """Return settings with a certificate for one use only."""
-    directory, _ = made
 
     def make(use: str) -> TransportConfig:
-        extensions = (directory / "node-1.ext").read_text(encoding="ascii")
+        extensions = (made / "node-1.ext").read_text(encoding="ascii")
         extensions = extensions.replace("serverAuth, clientAuth", use)
         (tmp_path / "ext").write_text(extensions, encoding="ascii")
         certificate = tmp_path / f"{use}.pem"
         subprocess.run(
             ["openssl", "x509", "-req", "-in", "node-1.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
              "-set_serial", "77", "-extfile", tmp_path / "ext", "-out", certificate],
-            cwd=directory, capture_output=True, check=True, timeout=20,
+            cwd=made, capture_output=True, check=True, timeout=20,
         )  # fmt: skip
-        return a_config(**(settings(directory) | {"tls_certificate_file": certificate}))
+        return a_config(**(settings(made) | {"tls_certificate_file": certificate}))
 
     return make
 
@@ -97,49 +92,10 @@ def test_a_certificate_for_servers_alone_is_found_at_the_start(
 
 
 async def test_a_certificate_for_clients_alone_does_for_clients(
-    made: tuple[Path, str], limited: Callable[[str], TransportConfig]
+    made: Path, limited: Callable[[str], TransportConfig]
 ) -> None:
     config = limited("clientAuth")
-    async with a_service(a_config(**settings(made[0]))) as service:
+    async with a_service(a_config(**settings(made))) as service:
         await end(await open_client(service.address, config, role=ROLE_DRIVER, application_id="a"))
     with pytest.raises(TlsConfigurationError, match="extendedKeyUsage clientAuth, serverAuth"):
         load_tls(config, accepts=True)
-
-
-@pytest.fixture
-def self_signed(tmp_path: Path) -> tuple[str, ...]:
-    """Make certificates as the page says, each its own authority; return their names."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    names = ("one", "two", "three")
-    for name in names:
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "9", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
-             "-out", f"{name}.pem", "-addext", "subjectAltName = IP:127.0.0.1"],
-            cwd=tmp_path, capture_output=True, check=True, timeout=20,
-        )  # fmt: skip
-    return names
-
-
-async def test_certificates_that_are_their_own_authority(
-    self_signed: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Pinning without an authority: all three are trusted, two of them pinned."""
-    together = tmp_path / "ca.pem"
-    together.write_text("".join((tmp_path / f"{name}.pem").read_text() for name in self_signed))
-    pins = [fingerprint_of(tmp_path / f"{name}.pem") for name in self_signed[:2]]
-    one, two, three = (
-        a_config(
-            tls_enabled=True,
-            tls_certificate_file=tmp_path / f"{name}.pem",
-            tls_key_file=tmp_path / f"{name}.key",
-            tls_ca_file=together,
-            tls_pinned_fingerprints=pins,
-        )
-        for name in self_signed
-    )
-    async with a_service(one) as service:
-        await end(await open_client(service.address, two))
-        with pytest.raises(RemoteError, match="not one of the pinned"):
-            await open_client(service.address, three)

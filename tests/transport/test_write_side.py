@@ -140,30 +140,3 @@ async def test_under_the_drain_watch_the_high_watermark_counts_what_the_loop_has
     assert rig.side.resumed()
     assert rig.side.writable
     assert len(rig.released) == 2
-
-
-async def test_pieces_go_out_as_one_message_with_one_lease(rig: Rig) -> None:
-    pieces: list[memoryview | bytes] = [b"one ", memoryview(b"two")]
-    rig.side.write_pieces(b"head ", pieces, 7, lambda: rig.released.append(b"both"))
-    assert rig.transport.writes == [b"head one two"]
-    assert (rig.side.bytes_out, rig.side.messages_out) == (12, 1)
-    assert rig.released == []
-    rig.transport.unsent_bytes = 0
-    rig.side.resumed()
-    assert rig.released == [b"both"]
-
-
-async def test_pieces_are_gathered_with_other_messages(rig: Rig) -> None:
-    rig.side.cork()
-    rig.write(b"first ")
-    rig.side.write_pieces(b"head ", [b"one ", b"two"], 7, None)
-    assert rig.transport.writes == []
-    rig.side.uncork()
-    assert rig.transport.writes == [b"head first head one two"]
-
-
-async def test_pieces_behind_the_end_are_given_back_at_once(rig: Rig) -> None:
-    rig.side.close()
-    rig.side.write_pieces(b"head ", [b"one"], 3, lambda: rig.released.append(b"one"))
-    assert rig.released == [b"one"]
-    assert rig.transport.writes == []

@@ -40,7 +40,6 @@ LIBRARIES: Final = (
     "pydantic_settings",
     "aiohttp.web",
     "click",
-    "cryptography.x509",
     "prometheus_client",
     "hypothesis",
     "hypothesis.stateful",

@@ -93,10 +93,6 @@ class KnownTaskManagers:
         told = self._told.get(application_id, {})
         return self._configured.get(taskmanager_id) or told.get(taskmanager_id)
 
-    def ids_for(self, application_id: str) -> set[str]:
-        """Return the TaskManagers that an application may use."""
-        return self._configured.keys() | self._told.get(application_id, {}).keys()
-
     def order(self, attempt: MapAttemptKey) -> list[TaskManagerPlace]:
         """Return the places to which a map output may go, in its order."""
         told = self._told.get(attempt.shuffle.application_id, {})

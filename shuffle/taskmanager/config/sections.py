@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ....transport.address import Address, InvalidAddress
 from ....transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
-from ...partition.partition_type import ceiling_segments
 
 _PAGE_BYTES: Final = 4096
 """Least size of a memory tier: what it gives out is whole pages."""
@@ -83,12 +82,6 @@ class NetworkMemoryConfig(Settings):
     gate_progress_timeout_seconds: Seconds = Field(20, gt=0)
     """Time for which segments are held for a gate, channel or pipelined partition that does not
     move while another application waits for segments. Without anyone waiting there is no limit."""
-
-    def pool_ceiling_segments(self, channels: int) -> int:
-        """Return the most segments that a gate or partition with ``channels`` channels can use."""
-        return ceiling_segments(
-            channels, self.exclusive_buffers_per_channel, self.floating_buffers_per_gate
-        )
 
     @property
     def least_network_segments(self) -> int:

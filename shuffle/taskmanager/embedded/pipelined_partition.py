@@ -55,7 +55,6 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
                 flusher=settings.flusher,
                 listeners=PartitionListeners(self._became_consumable, self._all_read),
             )
-            self.shares_messages = True
             services.partitions.register_pipelined(
                 key, location.map_attempt_id, self, self._shuffle_released
             )

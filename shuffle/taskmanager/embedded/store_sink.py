@@ -1,7 +1,5 @@
 """Storing the regions of a partition whose task runs in the TaskManager's own process."""
 
-from typing import Final
-
 from ....protocol.schema import EVERY_SUBPARTITION
 from ...errors import LimitExceeded
 from ...names import ShuffleKey
@@ -21,8 +19,6 @@ class StoreSink:
         replicas: TaskManagers that shall keep it, this one included.
         synchronous: Whether its end waits for the copies.
     """
-
-    takes_broadcast: Final = True
 
     def __init__(
         self,

@@ -143,7 +143,9 @@ class MemoryRegion(ReceivedRegion):
     """A region received into the mapping of the memory tier: without a segment, without a copy.
 
     This works because a producer announces the lengths of a region before it sends the bytes. It
-    also lets the region grant its whole credit at once.
+    also lets the region grant its whole credit at once. Received into segments, as for the disk
+    tier, 32 KiB cost the TaskManager 21 µs of CPU time instead of 12 (``bench-path-cpu``, five
+    pairs of runs, not compiled).
 
     Args:
         writer: Has the region's extent, in memory.

@@ -31,7 +31,6 @@ from ....protocol.limits import MAX_U32
 from ....protocol.schema import BLOCKING_EVENT, DATA
 from ...counters import ServingSeconds
 from ...errors import detached
-from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.view import OutgoingBuffer, SubpartitionView
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .stored_partition_view import StoredPartitionView
@@ -161,32 +160,6 @@ class CreditBasedViewReader:
             self.bytes_out += length
             self.buffers_out += buffers
         return buffer
-
-    def buffers_behind(self, first: OutgoingBuffer) -> list[OutgoingBuffer] | None:
-        """Take the complete buffers that wait behind one just taken and may share its message.
-
-        Returns:
-            The buffers, at least one, or None.
-
-        All buffers of a message but the last one are full, and so are those of the reader that
-        receives it: each takes the credit that it would take in a message of its own. A message
-        takes no more than its share of the channel's buffers, so a channel with few of them gets
-        them one by one.
-        """
-        view = self.view
-        if type(view) is not PipelinedSubpartitionView:
-            return None  # the view has formed groups itself
-        behind: list[OutgoingBuffer] = []
-        last = first
-        room = min(self.credit.share_of_a_message - 1, self.credit.available)
-        while room > 0 and len(last.payload) == self.credit_bytes and view.has_complete_buffer:
-            buffer = self.next_buffer()
-            if buffer is None:
-                break
-            behind.append(buffer)
-            last = buffer
-            room -= 1
-        return behind or None
 
     def next_sequence_number(self) -> int:
         """Number the next message."""

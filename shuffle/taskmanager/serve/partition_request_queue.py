@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from crc32c import crc32c
@@ -142,29 +141,19 @@ class PartitionRequestQueue:
             self._connection.send(BacklogAnnouncement(reader.channel, backlog))
 
     def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> int:
-        """Send a buffer, with those that may share its message; return the bytes of payload."""
+        """Send a buffer; return the bytes of its payload."""
         payload = buffer.payload
         length = len(payload)
-        behind = reader.buffers_behind(buffer) if buffer.data_type == DATA else None
         view = reader.view
         backlog = 0 if view is None else view.backlog
         channel, number = reader.channel, reader.next_sequence_number()
         message: BufferResponse | ChecksummedBuffer
         if reader.checksums:
             checksum = crc32c(payload, channel)
-            if behind is not None:
-                for more in behind:
-                    checksum = crc32c(more.payload, checksum)
             message = ChecksummedBuffer(channel, number, backlog, buffer.data_type, checksum)
         else:
             message = BufferResponse(channel, number, backlog, buffer.data_type)
-        if behind is None:
-            self._connection.send(message, payload, buffer.release)
-        else:
-            pieces = [more.payload for more in behind]
-            length += sum(map(len, pieces))
-            releases = [buffer.release, *(more.release for more in behind)]
-            self._connection.send(message, payload, partial(_release_all, releases), pieces)
+        self._connection.send(message, payload, buffer.release)
         if buffer.data_type == DATA:
             self._sent(reader, length)
         return length
@@ -172,13 +161,6 @@ class PartitionRequestQueue:
     def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         reader.release()
         self._ended(reader, error)
-
-
-def _release_all(releases: list[Callable[[], None] | None]) -> None:
-    """Give back the memory of all buffers of a message."""
-    for release in releases:
-        if release is not None:
-            release()
 
 
 def _nothing_sent(reader: CreditBasedViewReader, length: int) -> None:

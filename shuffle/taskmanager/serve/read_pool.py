@@ -11,7 +11,8 @@ READ_POOL_MINIMUM: Final = 1
 class ReadPool:
     """The pool of one connection for reads of the disk tier; made when first needed.
 
-    Each connection has its own pool, so that a consumer that does not read holds no other share.
+    It bounds memory: each connection has its own pool, so that a consumer that pauses holds its own
+    share and no more.
     """
 
     def __init__(

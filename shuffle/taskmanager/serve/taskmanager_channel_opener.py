@@ -64,8 +64,8 @@ class GateLimits(NamedTuple):
     """The sizes and numbers of one gate, where its TaskManager's configuration does not decide.
 
     Attributes:
-        buffer_bytes: Largest buffer that a channel may give; a segment by default, so that each
-            is free as soon as it is read.
+        buffer_bytes: Largest buffer that a remote channel may give; by default all bytes of a
+            message.
         credit_bytes: Bytes that one credit of the gate's reader pays for; a whole buffer by
             default.
         remote_channels: Remote channels that are open at a time; the others wait until these are

@@ -18,7 +18,6 @@ CONNECTION_REASONS: Final = (
     "long name",
     "expired",
     "other user",
-    "certificate",
 )
 """Reasons of identity for which an accepted connection is refused."""
 

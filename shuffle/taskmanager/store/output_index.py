@@ -293,7 +293,6 @@ class StoreStatistics:
         adopted_map_outputs: Map outputs taken over from the previous process.
         forgotten_map_outputs: Map outputs in its journal whose bytes are gone.
         journal_bytes: Length of all journals.
-        journal_live_bytes: About how many bytes of them are rows that still count.
         compactions: Rewrites of journals since the start.
     """
 
@@ -303,5 +302,4 @@ class StoreStatistics:
     adopted_map_outputs: int
     forgotten_map_outputs: int
     journal_bytes: int
-    journal_live_bytes: int
     compactions: int

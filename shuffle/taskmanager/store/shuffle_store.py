@@ -281,10 +281,10 @@ class ShuffleStore:
     async def move_to_remote(self, output: MapOutput) -> None:
         """Copy a committed map output to the remote tier, where any TaskManager finds it.
 
-        Afterwards :meth:`find_remote` of each TaskManager with the same ``remote`` returns it. What
-        lies here is served and counted as before, until it is released. A map output that is there
-        already is left as it is. The copy is removed when its shuffle is released on a TaskManager
-        that moved or found it, when its application ends, or as an orphan.
+        Afterwards each TaskManager with the same ``remote`` finds it. What lies here is served and
+        counted as before, until it is released. A map output that is there already is left as it
+        is. The copy is removed when its shuffle is released on a TaskManager that moved or found
+        it, when its application ends, or as an orphan.
 
         Args:
             output: A committed map output with bytes in any tier. Its extents are retained
@@ -303,28 +303,6 @@ class ShuffleStore:
         if self.remote is None:
             raise StorageUnavailable("remote", "there is no remote tier", "Set [storage] remote")
         await self.remote.move(output)
-
-    async def find_remote(self, key: ShuffleKey, map_attempt_id: int) -> MapOutput | None:
-        """Find a map output that is committed here, or was moved to the remote tier by anyone.
-
-        One that is found remotely is served from now on like those of this TaskManager: it is in
-        the index and in the account of its application, and released with its shuffle. No journal
-        has it; a restart finds it again when it is asked for. Calls at the same time share one
-        request.
-
-        Returns:
-            The map output, or None: it is not there, its shuffle was released, or there is no
-            remote tier in use.
-
-        Raises:
-            RemoteFailed: The remote tier does not answer.
-
-        Cancellation: safe, the look-up goes on.
-        """
-        known = self.lookup(key, map_attempt_id)
-        if known is not None or self.remote is None or self._closed:
-            return known
-        return await self.remote.find(MapAttemptKey(key, map_attempt_id))
 
     def application_ends(self, application_id: str) -> None:
         """Delete what an application has moved to the remote tier, in the background."""
@@ -424,7 +402,6 @@ class ShuffleStore:
             adopted_map_outputs=self._adopted,
             forgotten_map_outputs=self._storage.forgotten,
             journal_bytes=self._journal.files.size_bytes,
-            journal_live_bytes=self._index.journal_bytes.total(),
             compactions=self._journal.files.compactions,
         )
 

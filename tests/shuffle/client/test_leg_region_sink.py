@@ -76,7 +76,6 @@ async def test_a_region_is_sent_as_credit_comes():
 async def test_a_broadcast_region_has_one_length_for_every_subpartition():
     rig = ProducerRig()
     sink = await a_sink(rig)
-    assert sink.takes_broadcast
     given = OutgoingRegion(0, [len(CONTENT)], crc32c(CONTENT), [CONTENT], True)
     writing = asyncio.create_task(sink.write_region(given))
     await turns()

@@ -18,7 +18,7 @@ from sluice.shuffle.client.loop_thread import LoopThread
 from sluice.shuffle.dataflow.sync import BATCH_RECORDS, SyncShuffleClient
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.partition.partition_type import ResultPartitionType
-from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecords, captured_records
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecords
 from sluice.shuffle.records.selectors import HashSelector
 from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer, ViewSerializer
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
@@ -41,36 +41,6 @@ def endpoint():
 def client(endpoint, request):
     with SyncShuffleClient(endpoint, request.node.name, timeout_seconds=30) as client:
         yield client
-
-
-def test_a_thread_captures_what_a_barrier_overtook(client):
-    records = [bytes([number]) * 50 for number in range(10)]
-    with (
-        client.open_result_partition(1, 0, 1, BytesSerializer()) as out,
-        client.open_gate([out.location], 0) as gate,
-    ):
-        with pytest.raises(InvalidRequest, match="Nothing was read"):
-            gate.capture(1)
-        out.emit_batch(records)
-        out.emit_unaligned_barrier(1, 2)
-        out.emit(b"after")
-        out.finish()
-        read: list[bytes] = []
-        snapshot: list[bytes] = []
-        capture = None
-        for batch in gate.batches(BytesSerializer()):
-            if isinstance(batch, ChannelRecords):
-                read += batch.values
-            elif isinstance(batch.event, CheckpointBarrier):
-                snapshot = list(read)
-                capture = gate.capture(1)
-        assert capture is not None
-        assert capture.is_complete
-        captured = captured_records(capture.take(), BytesSerializer()).get(0, [])
-        assert snapshot + captured == records
-        assert read == [*records, b"after"]
-        assert capture.take() == []
-        capture.close()
 
 
 @pytest.mark.parametrize("kind", list(ResultPartitionType))

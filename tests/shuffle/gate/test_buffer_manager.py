@@ -271,19 +271,3 @@ def test_with_exclusive_buffers_nothing_is_given_up():
     assert rig.manager.available == 4
     rig.manager.release()
     rig.check_all_back()
-
-
-def test_buffers_that_are_taken_apart_are_free_one_by_one():
-    """All but the last one are full, whatever lies next to what."""
-    rig = Rig(floating=1, exclusive=4)
-    groups = rig.manager.take(3 * 32 - 5, apart=True)
-    assert groups is not None
-    assert [group.length for group in groups] == [32, 32, 27]
-    assert [len(group.segments) for group in groups] == [1, 1, 1]
-    assert rig.manager.available == 1
-    for freed, group in enumerate(groups, 1):
-        group.recycle()
-        assert rig.manager.available == 1 + freed
-    assert rig.credit.total == 3
-    rig.manager.release()
-    rig.check_all_back()

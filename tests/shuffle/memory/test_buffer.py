@@ -43,10 +43,9 @@ def test_the_last_recycle_gives_the_segment_to_the_recycler_once(segment):
     buffer.recycle()
     buffer.recycle()
     assert recycled == []
-    assert not buffer.is_recycled
     buffer.recycle()
     assert recycled == [segment]
-    assert buffer.is_recycled
+    assert buffer.reference_count == 0
 
 
 def test_use_after_the_last_recycle_is_a_typed_error(segment):

@@ -127,12 +127,12 @@ def levels(log):
 def test_the_warning_has_the_numbers_and_the_remedy(log):
     demand = MemoryDemand(200, Clock())
     demand.update(200)
-    assert (log.records, demand.is_exceeded) == ([], False)
+    assert log.records == []
     demand.update(250)
     assert levels(log) == ["WARNING"]
     assert "250 segments are wanted and there are 200 (125 %)" in log.text
     assert "raise network_segments" in log.text
-    assert (demand.is_exceeded, demand.wanted_segments, demand.warnings) == (True, 250, 1)
+    assert (demand.wanted_segments, demand.warnings) == (250, 1)
 
 
 def test_back_to_normal_is_logged_once_and_only_after_a_warning(log):
@@ -195,10 +195,10 @@ async def test_a_waiting_request_is_demand_until_it_expires():
     network.create_local_pool("a", 6, 6)
     task = asyncio.ensure_future(network.request_segments_within(5, SHORT_SECONDS))
     await asyncio.sleep(0)
-    assert network.demand.is_exceeded
+    assert network.demand.wanted_segments == 11
     with pytest.raises(NetworkBufferTimeout):
         await task
-    assert (network.demand.is_exceeded, network.demand.wanted_segments) == (False, 6)
+    assert network.demand.wanted_segments == 6
     assert (network.expired_requests, network.refused_requests) == (1, 0)
 
 

@@ -12,7 +12,7 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.partition.partition_type import ceiling_segments
 from tests.shuffle.memory.rig import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
@@ -151,8 +151,7 @@ def test_idle_segments_above_a_shrunk_limit_go_home_at_once():
 def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
     """The ceiling is channels * buffers_per_channel + floating_buffers_per_gate."""
     pool = NetworkBufferPool(101, 64)
-    config = NetworkMemoryConfig(exclusive_buffers_per_channel=2, floating_buffers_per_gate=8)
-    ceilings = [config.pool_ceiling_segments(channels) for channels in (1, 4, 20, 50, 60)]
+    ceilings = [ceiling_segments(channels, 2, 8) for channels in (1, 4, 20, 50, 60)]
     assert ceilings == [10, 16, 48, 108, 128]
     gates = [pool.create_local_pool(f"gate {i}", 2, ceiling) for i, ceiling in enumerate(ceilings)]
     assert sum(sizes(*gates)) == 101

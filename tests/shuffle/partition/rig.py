@@ -36,7 +36,6 @@ class Owner:
 
     def __init__(self) -> None:
         self.consumed: list[int] = []
-        self.shares_messages = False
 
     def subpartition_consumed(self, index: int) -> None:
         self.consumed.append(index)
@@ -96,8 +95,7 @@ def read(view, credit: int = 1000) -> bytes | None:
 class MemorySink:
     """Keeps copies of the regions; a test can hold it up, or make it fail."""
 
-    def __init__(self, takes_broadcast: bool = False) -> None:
-        self.takes_broadcast = takes_broadcast
+    def __init__(self) -> None:
         self.regions: list[tuple[OutgoingRegion, bytes]] = []
         self.totals: tuple[int, int] | None = None
         self.aborted = 0

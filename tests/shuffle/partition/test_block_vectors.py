@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import struct
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.events import CheckpointBarrier, Event
+from sluice.protocol.events import CheckpointBarrier
 from sluice.protocol.schema import BLOCKING_EVENT, DATA
 from sluice.shuffle.client.client_gate import BlockSource
+from sluice.shuffle.errors import GateReleased
 from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.partition.blocks import (
     BLOCK_HEADER_BYTES,
@@ -23,7 +25,7 @@ from sluice.shuffle.partition.blocks import (
 )
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.records.framing import join_frames
-from sluice.shuffle.records.record_reader import ReadStatus, RecordReader
+from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
 from sluice.shuffle.records.serializers import BytesSerializer
 from tests.shuffle.partition import block_vectors
 
@@ -87,31 +89,21 @@ class Given:
         return self.poll()
 
 
-class Read:
-    """Takes what a reader emits."""
-
-    def __init__(self) -> None:
-        self.records: list[str] = []
-        self.events: list[Event] = []
-
-    def record(self, value: bytes, channel_index: int) -> None:
-        self.records.append(value.hex())
-
-    def event(self, event: Event, channel_index: int) -> None:
-        self.events.append(event)
-
-
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1000])
-def test_a_stored_subpartition_is_read_back(piece_bytes):
+async def test_a_stored_subpartition_is_read_back(piece_bytes):
     (vector,) = GOLDEN["subpartitions"]
     reader = RecordReader(
         BlockSource(Given(bytes.fromhex(vector["stored_hex"]), piece_bytes)), BytesSerializer(), 1
     )
-    read = Read()
-    while reader.emit_next(read) is ReadStatus.MORE_AVAILABLE:
-        pass
-    assert read.records == vector["records_hex"]
-    assert read.events == [CheckpointBarrier(8, 1, False)]
+    read: list[ChannelRecord[bytes] | ChannelEvent] = []
+    with suppress(GateReleased):  # the bytes have no end of the partition
+        while (element := await reader.next()) is not None:
+            read.append(element)
+    records = [each.value.hex() for each in read if isinstance(each, ChannelRecord)]
+    assert records == vector["records_hex"]
+    assert [each.event for each in read if isinstance(each, ChannelEvent)] == [
+        CheckpointBarrier(8, 1, False)
+    ]
 
 
 def test_records_are_framed_as_the_golden_buffers():

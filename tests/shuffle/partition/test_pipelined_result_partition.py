@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.events import decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidPartitionType,
@@ -386,7 +386,7 @@ async def test_readers_read_on_after_the_end_and_then_free_the_memory(rig):
     assert rig.pool.is_destroyed
     assert bytes(views[0].next_buffer(1).payload) == b"a"  # kept until the release
     assert read(views[1]) == b"b"
-    ends = [decode_end_of_partition(read(view) or b"") for view in views]
+    ends = [decode_event(read(view) or b"") for view in views]
     assert ends == [(1, 1), (1, 1), (0, 0)]
     rig.writer.fail(SluiceError("no effect: it is complete"))
     for view in views:

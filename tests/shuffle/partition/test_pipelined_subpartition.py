@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.events import decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidRequest,
@@ -286,7 +286,7 @@ def test_the_end_comes_last_with_the_totals_of_the_channel(rig):
     assert view.is_available(0)
     end = view.next_buffer(0)
     assert end.data_type == EVENT
-    assert decode_end_of_partition(end.payload) == (7, 3)  # the open buffer went in two parts
+    assert decode_event(end.payload) == (7, 3)  # the open buffer went in two parts
     assert (view.is_available(1), view.next_buffer(1)) == (False, None)
     rig.subpartition.release()
     assert view.failure is None  # it has had everything
@@ -299,7 +299,7 @@ def test_the_end_of_an_empty_subpartition_tells_the_reader(rig):
     rig.open()
     rig.subpartition.finish()
     assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
-    assert decode_end_of_partition(view.next_buffer(0).payload) == (0, 0)
+    assert decode_event(view.next_buffer(0).payload) == (0, 0)
 
 
 def test_a_partition_released_under_its_reader_is_an_error(rig):

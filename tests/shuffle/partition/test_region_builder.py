@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from crc32c import crc32c
 
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT
@@ -77,7 +76,7 @@ async def test_blocks_are_in_the_order_of_subpartitions_and_keep_that_of_writing
         rig.buffer(2, b"cc"),
         GatheredEvent(0, b"end", EVENT),
     ]
-    region = await build_region(gathered, 4, 3, BlockEncoder(BlockCodec.NONE), False)
+    region = await build_region(gathered, 4, 3, BlockEncoder(BlockCodec.NONE))
     assert (region.number, region.is_broadcast) == (4, False)
     assert list(region.lengths) == [2 * BLOCK_HEADER_BYTES + 4, 0, 3 * BLOCK_HEADER_BYTES + 8]
     assert blocks(region) == [
@@ -88,26 +87,23 @@ async def test_blocks_are_in_the_order_of_subpartitions_and_keep_that_of_writing
     rig.recycle()
 
 
-async def test_a_broadcast_region_is_stored_once_if_the_sink_can():
+async def test_a_broadcast_region_is_stored_once():
     rig = Rig()
     gathered: list[Gathered] = [
         rig.buffer(ALL_SUBPARTITIONS, b"all"),
         GatheredEvent(ALL_SUBPARTITIONS, b"event", EVENT),
     ]
-    region = await build_region(gathered, 0, 5, BlockEncoder(BlockCodec.NONE), True)
+    region = await build_region(gathered, 0, 5, BlockEncoder(BlockCodec.NONE))
     assert region.is_broadcast
     assert blocks(region) == [[(b"all", DATA), (b"event", EVENT)]]
     rig.recycle()
 
 
-@pytest.mark.parametrize("takes_broadcast", [False, True])
-async def test_a_broadcast_buffer_beside_others_is_encoded_once_and_listed_for_everyone(
-    takes_broadcast,
-):
+async def test_a_broadcast_buffer_beside_others_is_encoded_once_and_listed_for_everyone():
     rig = Rig()
     encoder = BlockEncoder(BlockCodec.NONE)
     gathered = [rig.buffer(ALL_SUBPARTITIONS, b"all"), rig.buffer(1, b"one")]
-    region = await build_region(gathered, 0, 2, encoder, takes_broadcast)
+    region = await build_region(gathered, 0, 2, encoder)
     assert not region.is_broadcast
     assert blocks(region) == [[(b"all", DATA)], [(b"all", DATA), (b"one", DATA)]]
     assert region.parts[1] is region.parts[3]
@@ -118,7 +114,7 @@ async def test_a_broadcast_buffer_beside_others_is_encoded_once_and_listed_for_e
 async def test_a_compressed_block_takes_the_memory_of_its_buffer():
     rig = Rig()
     gathered = rig.buffer(0, b"a" * SIZE)
-    region = await build_region([gathered], 0, 1, BlockEncoder(), False)
+    region = await build_region([gathered], 0, 1, BlockEncoder())
     stored = region.parts[1]
     assert len(stored) < SIZE
     assert bytes(gathered.content.payload[: len(stored)]) == bytes(stored)
@@ -127,8 +123,8 @@ async def test_a_compressed_block_takes_the_memory_of_its_buffer():
 
 
 async def test_a_region_of_nothing_has_no_bytes():
-    region = await build_region([], 7, 3, BlockEncoder(), False)
-    assert region == OutgoingRegion(7, [0, 0, 0], 0, [], False)
+    region = await build_region([], 7, 3, BlockEncoder())
+    assert region == OutgoingRegion(7, [0], 0, [], True)
 
 
 async def test_a_long_region_lets_other_tasks_run():
@@ -136,7 +132,7 @@ async def test_a_long_region_lets_other_tasks_run():
     content = [bytes([number]) for number in range(2 * BLOCKS_A_TURN + 1)]
     gathered = [rig.buffer(0, each) for each in content]
     encoder = BlockEncoder()
-    building = asyncio.ensure_future(build_region(gathered, 0, 1, encoder, False))
+    building = asyncio.ensure_future(build_region(gathered, 0, 1, encoder))
     seen = [0]
     while not building.done():
         seen.append(encoder.raw_bytes)  # each block has one byte
@@ -150,7 +146,7 @@ async def test_a_shared_buffer_keeps_its_content():
     rig = Rig()
     gathered = rig.buffer(0, b"a" * SIZE)
     other = rig.buffers[0].retain()
-    region = await build_region([gathered], 0, 1, BlockEncoder(), False)
+    region = await build_region([gathered], 0, 1, BlockEncoder())
     assert len(region.parts[1]) < SIZE
     assert bytes(other.payload) == b"a" * SIZE
     assert blocks(region) == [[(b"a" * SIZE, DATA)]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.errors import BufferBuilderFinished, PartitionError
+from sluice.shuffle.errors import BufferBuilderFinished
 from sluice.shuffle.memory import BufferAlreadyRecycled, NetworkBufferPool
 from sluice.shuffle.partition.shared_buffer import BufferBuilder, finished_consumer
 
@@ -93,8 +93,7 @@ def test_copies_are_independent(rig):
     first.close()
     builder.finish()
     assert taken(second) == b"ef"
-    third.skip(2)
-    assert taken(third) == b"cdef"
+    assert taken(third) == b"abcdef"
     assert taken(late) == b"ef"
     assert taken(late) == b""
     for consumer in (second, third, late):
@@ -147,17 +146,6 @@ def test_append_takes_only_the_bytes_that_fit(rig):
     assert builder.finish() == SIZE
     assert taken(consumer)[-1:] == b"x"
     consumer.close()
-
-
-def test_skipping_more_than_is_unread_is_an_error(rig):
-    builder = rig.builder()
-    consumer = builder.create_consumer()
-    builder.append_and_commit(b"abc")
-    for count in (-1, 4):
-        with pytest.raises(PartitionError, match=f"value {count}, limit 3"):
-            consumer.skip(count)
-    consumer.close()
-    builder.finish()
 
 
 def test_a_buffer_that_is_complete_needs_no_builder(rig):

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import (
+    BLOCKING_EVENT,
+    DATA,
+    EVENT,
+    EVERY_SUBPARTITION,
+    PRIORITY_EVENT,
+)
 from sluice.shuffle.errors import (
     InvalidRequest,
     PartitionAlreadyFinished,
@@ -218,7 +224,7 @@ async def test_a_pool_that_shrinks_while_a_region_is_written_blocks_no_writer():
 
 
 async def test_a_region_of_broadcast_buffers_only_is_stored_once():
-    rig = Rig(subpartitions=8, sink=MemorySink(takes_broadcast=True), codec=BlockCodec.NONE)
+    rig = Rig(subpartitions=8, codec=BlockCodec.NONE)
     for number in range(10):
         await rig.write(b"%d" % number * 50, ALL_SUBPARTITIONS)
     rig.writer.emit_event(b"event", EVENT, ALL_SUBPARTITIONS)
@@ -229,21 +235,8 @@ async def test_a_region_of_broadcast_buffers_only_is_stored_once():
     assert rig.partition.total_bytes == 10 * 50 + 5 + 11 * BLOCK_HEADER_BYTES
 
 
-async def test_a_sink_without_broadcast_gets_the_bytes_for_every_subpartition():
-    rig = Rig(subpartitions=3)
-    await rig.write(b"a" * SIZE, ALL_SUBPARTITIONS)
-    await rig.writer.finish()
-    (region, _), *_ = rig.sink.regions
-    assert not region.is_broadcast
-    assert region.parts[:2] == region.parts[2:4] == region.parts[4:]
-    assert region.parts[1] is region.parts[3]
-    assert [rig.sink.content(i) for i in range(3)] == [data(b"a" * SIZE)] * 3
-    assert rig.partition.encoder.raw_bytes == SIZE  # compressed once
-
-
-@pytest.mark.parametrize("takes_broadcast", [False, True])
-async def test_alternating_broadcast_unicast_and_events_keeps_the_order(takes_broadcast):
-    rig = Rig(subpartitions=2, segments=8, sink=MemorySink(takes_broadcast))
+async def test_alternating_broadcast_unicast_and_events_keeps_the_order():
+    rig = Rig(subpartitions=2, segments=8)
     first = await rig.open(b"a", 0)
     second = await rig.open(b"b", ALL_SUBPARTITIONS)
     third = await rig.open(b"c", 1)
@@ -403,7 +396,6 @@ async def test_a_cancelled_wait_has_no_effect():
 @given(
     subpartitions=st.integers(1, 4),
     segments=st.integers(1, 4),
-    takes_broadcast=st.booleans(),
     steps=st.lists(
         st.tuples(
             st.integers(-1, 3),
@@ -413,11 +405,9 @@ async def test_a_cancelled_wait_has_no_effect():
         max_size=40,
     ),
 )
-def test_every_channel_gets_what_was_written_in_order(
-    subpartitions, segments, takes_broadcast, steps
-):
+def test_every_channel_gets_what_was_written_in_order(subpartitions, segments, steps):
     async def run():
-        rig = Rig(subpartitions, segments, MemorySink(takes_broadcast), 16)
+        rig = Rig(subpartitions, segments, None, 16)
         expected: list[list[tuple[bytes, int]]] = [[] for _ in range(subpartitions)]
         for number, content, step in steps:
             target = number if number < 0 else number % subpartitions
@@ -449,8 +439,6 @@ def test_every_channel_gets_what_was_written_in_order(
 class StoreSink:
     """A sink that is the store of the same TaskManager."""
 
-    takes_broadcast = False
-
     def __init__(self, manager, store, subpartitions: int) -> None:
         self.manager = manager
         self.store = store
@@ -458,7 +446,8 @@ class StoreSink:
         self.written: list[Region] = []
 
     async def write_region(self, region: OutgoingRegion) -> None:
-        writer = self.store.begin_region(KEY, 0, region.lengths)
+        first = EVERY_SUBPARTITION if region.is_broadcast else 0
+        writer = self.store.begin_region(KEY, first, region.lengths)
         parts = [memoryview(part) for part in region.parts]
         if writer.in_memory:
             writer.view[:] = b"".join(parts)

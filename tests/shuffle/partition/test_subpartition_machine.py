@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sluice.protocol.events import decode_end_of_partition
+from sluice.protocol.events import decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     PartitionAlreadyFinished,
@@ -251,7 +251,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
             else:
                 self.queue.pop(0)
         elif expected.content == b"end":
-            assert decode_end_of_partition(buffer.payload) == tuple(self.totals)
+            assert decode_event(buffer.payload) == tuple(self.totals)
             self.end_taken = True
         else:
             assert buffer.payload == expected.content

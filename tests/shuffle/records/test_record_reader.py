@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from sluice.protocol.errors import InvalidEvent
-from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
+from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition
 from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     GateReleased,
@@ -21,7 +21,6 @@ from sluice.shuffle.records.record_reader import (
     ChannelEvent,
     ChannelRecord,
     ChannelRecords,
-    ReadStatus,
     RecordReader,
 )
 from sluice.shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
@@ -52,34 +51,16 @@ async def read_all_batches(reader: RecordReader) -> list:
     return found
 
 
-class Collected:
-    def __init__(self) -> None:
-        self.found: list[object] = []
-
-    def record(self, value: bytes, channel_index: int) -> None:
-        self.found.append((channel_index, value))
-
-    def event(self, event: Event, channel_index: int) -> None:
-        self.found.append((channel_index, event))
-
-
-def test_the_read_loop():
-    gate, output = FakeGate(), Collected()
+async def test_the_read_loop():
+    gate = FakeGate()
     reader = reader_of(gate, 2)
-    assert reader.emit_next(output) is ReadStatus.NOTHING_AVAILABLE
     gate.put(0, frame(b"a") + frame(b"b")[:2])
-    assert reader.emit_next(output) is ReadStatus.MORE_AVAILABLE
-    assert reader.emit_next(output) is ReadStatus.NOTHING_AVAILABLE
+    assert await reader.next() == (0, b"a")
     gate.put(0, frame(b"b")[2:])
     gate.put_event(1, END)
     gate.put_event(0, END)
-    assert [reader.emit_next(output) for _ in range(3)] == [
-        ReadStatus.MORE_AVAILABLE,
-        ReadStatus.MORE_AVAILABLE,
-        ReadStatus.END_OF_INPUT,
-    ]
-    assert reader.emit_next(output) is ReadStatus.END_OF_INPUT
-    assert output.found == [(0, b"a"), (0, b"b"), (1, END), (0, END)]
+    assert await read_all(reader) == [(0, b"b"), (1, END), (0, END)]
+    assert await reader.next() is None
     assert gate.released == gate.given == 2
 
 
@@ -304,4 +285,3 @@ async def test_close_releases_each_held_buffer_once(tmp_path):
     assert gate.released == gate.given == 2
     assert reader.is_ended
     assert await reader.next() is None
-    assert reader.emit_next(Collected()) is ReadStatus.END_OF_INPUT

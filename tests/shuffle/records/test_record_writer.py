@@ -15,10 +15,8 @@ from sluice.shuffle.errors import (
     MalformedElement,
     PartitionReleased,
     RecordTooLarge,
-    TooManyEvents,
     WriterUnusable,
 )
-from sluice.shuffle.gate.capture import marker_of
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
 from sluice.shuffle.records.record_writer import RecordWriter
@@ -82,29 +80,13 @@ def test_a_record_that_ends_with_its_segment_needs_no_further_segment(batch):
 
 def test_a_full_buffer_is_complete_when_it_is_added():
     class Partition(FakePartition):
-        def add_consumer(self, consumer, subpartition, partial_record_bytes=0):
+        def add_consumer(self, consumer, subpartition):
             added.append(consumer.is_finished)
-            super().add_consumer(consumer, subpartition, partial_record_bytes)
+            super().add_consumer(consumer, subpartition)
 
     added: list[bool] = []
     writer_of(Partition(segment_bytes=8)).emit(bytes(15))
     assert added == [True, True, False]
-
-
-def test_the_partition_learns_where_records_begin():
-    partition = FakePartition(segment_bytes=10)
-    writer = writer_of(partition)
-    writer.emit(bytes(20))  # 24 bytes: two buffers and 4 bytes
-    writer.emit(bytes(2))  # ends with the third buffer
-    writer.emit(bytes(3))
-    writer.emit(bytes(3))
-    assert partition.partial_bytes == [[0, 10, 4, 0, 4]]
-
-
-def test_the_partition_learns_where_records_of_a_batch_begin():
-    partition = FakePartition(segment_bytes=10)
-    writer_of(partition).emit_batch([bytes(20), bytes(2), bytes(3), bytes(3)])
-    assert partition.partial_bytes == [[0, 10, 4, 0, 4]]
 
 
 @pytest.mark.parametrize("data_type", [EVENT, BLOCKING_EVENT, PRIORITY_EVENT])
@@ -399,43 +381,3 @@ def test_the_partitions_failure_in_a_record_fails_the_writer():
         writer.emit(b"b")
     partition.read()
     assert partition.free == 3
-
-
-class CrowdedPartition(FakePartition):
-    """Takes only so many events."""
-
-    most_events = 0
-
-    def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        if self.most_events == 0:
-            raise TooManyEvents("Full", value=0)
-        self.most_events -= 1
-        super().emit_event(payload, data_type, subpartition)
-
-
-def test_an_unaligned_barrier_overtakes_and_its_marker_stays_behind_the_records():
-    partition = FakePartition(2)
-    writer = writer_of(partition)
-    writer.emit_to(b"a", 1)
-    writer.emit_unaligned_barrier(7, 8)
-    for queue in partition.queues:
-        events = [entry for entry in queue if isinstance(entry, FakeEvent)]
-        assert [(decode_event(event.payload), event.data_type) for event in events] == [
-            (CheckpointBarrier(7, 8, True), PRIORITY_EVENT),
-            (marker_of(7), EVENT),
-        ]
-
-
-@pytest.mark.parametrize("most_events", [0, 1])
-def test_a_writer_fails_if_its_partition_takes_a_barrier_and_not_its_marker(most_events):
-    partition = CrowdedPartition()
-    partition.most_events = most_events
-    writer = writer_of(partition)
-    with pytest.raises(TooManyEvents):
-        writer.emit_unaligned_barrier(7, 8)
-    assert len(partition.failures) == most_events
-    if most_events:
-        with pytest.raises(WriterUnusable):
-            writer.emit(b"a")
-    else:
-        assert writer.emit(b"a") is None

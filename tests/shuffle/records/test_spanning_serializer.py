@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
-from sluice.shuffle.records.framing import SerializationResult
+from sluice.shuffle.records.framing import SerializationResult, join_frames
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from tests.support.fake_partition import FakePartition
 
@@ -95,36 +95,15 @@ def test_copied_bytes_are_committed():
 @given(st.lists(st.binary(max_size=20), min_size=1), st.integers(1, 40))
 def test_a_batch_is_its_records_one_after_the_other(records, segment_bytes):
     serializer = SpanningRecordSerializer()
-    serializer.set_records(records)
-    frames = [struct.pack(">I", len(record)) + record for record in records]
-    ends = [sum(map(len, frames[: count + 1])) for count in range(len(frames))]
+    serializer.set_frames(join_frames(records, 20))
     stream = b""
     while True:
-        # The rest of the record that the last buffer cut.
-        expected = 0 if len(stream) in (0, *ends) else min(
-            end - len(stream) for end in ends if end > len(stream)
-        )  # fmt: skip
-        assert serializer.continued_bytes == expected
         builder = builder_of(segment_bytes)
         result = serializer.copy_to(builder)
         stream += content(builder)
         if result.is_full_record:
             break
-    assert stream == b"".join(frames)
-    assert serializer.continued_bytes == 0
-
-
-@pytest.mark.parametrize("length", [5, 100_000])
-def test_continued_bytes_are_the_rest_of_the_cut_record(length):
-    serializer = SpanningRecordSerializer()
-    serializer.set_record(bytes(length))
-    assert serializer.continued_bytes == 0
-    serializer.copy_to(builder_of(3))
-    assert serializer.continued_bytes == length + 1
-    serializer.copy_to(builder_of(length))
-    assert serializer.continued_bytes == 1
-    serializer.copy_to(builder_of(9))
-    assert serializer.continued_bytes == 0
+    assert stream == b"".join(struct.pack(">I", len(record)) + record for record in records)
 
 
 def test_a_record_above_the_limit_is_refused():
@@ -133,7 +112,7 @@ def test_a_record_above_the_limit_is_refused():
     with pytest.raises(RecordTooLarge, match="value 11, limit 10"):
         serializer.set_record(bytes(11))
     with pytest.raises(RecordTooLarge):
-        serializer.set_records([b"", bytes(11), b""])
+        join_frames([b"", bytes(11), b""], 10)
 
 
 def test_memory_of_wider_items_is_taken_as_bytes():
@@ -149,7 +128,7 @@ def test_memory_of_wider_items_is_taken_as_bytes():
 
 def test_a_batch_of_wider_items_is_refused_rather_than_framed_wrongly():
     with pytest.raises(MalformedElement, match="single bytes"):
-        SpanningRecordSerializer().set_records([b"a", memoryview(array.array("I", [1, 2]))])
+        join_frames([b"a", memoryview(array.array("I", [1, 2]))], 20)
 
 
 def test_a_cleared_record_is_forgotten():

@@ -248,11 +248,6 @@ class FoundJournal(NamedTuple):
     uneven: bool
 
 
-def record_bytes(row_bytes: int) -> int:
-    """Return the length of the record of a row."""
-    return _HEAD.size + row_bytes
-
-
 def open_journal(
     directory: Path, tier_id: bytes, places: Sequence[Path] = ()
 ) -> FoundJournal | None:

@@ -23,9 +23,6 @@ _TYPES: Final = [int, str, int, tuple]
 _REGION_TYPES: Final = [str, int, int, bytes, int]
 _TYPECODES: Final = {4: "I", 8: "Q"}
 
-MOST_MANIFEST_BYTES: Final = 1 << 30
-"""A longer one is not read."""
-
 
 class MovedRegion(NamedTuple):
     """A region in a manifest. ``name`` is empty for an empty region."""

@@ -196,7 +196,21 @@ class RemoteOutputs:
     # ---- finding ---------------------------------------------------------------------------------
 
     async def find(self, attempt: MapAttemptKey) -> MapOutput | None:
-        """Look a map output up by its name: ``ShuffleStore.find_remote``."""
+        """Find a map output that is committed here, or was moved to the remote tier by anyone.
+
+        One that is found remotely is served from now on like those of this TaskManager: it is in
+        the index and in the account of its application, and released with its shuffle. No journal
+        has it; a restart finds it again when it is asked for. Calls at the same time share one
+        request.
+
+        Returns:
+            The map output, or None: it is not there, or its shuffle was released.
+
+        Raises:
+            RemoteFailed: The remote tier does not answer.
+
+        Cancellation: safe, the look-up goes on.
+        """
         known = self._index.get(*attempt)
         if known is not None:
             return known

@@ -77,11 +77,6 @@ class ExtentAllocator:
         return 0
 
     @property
-    def free_below_frontier_bytes(self) -> int:
-        """Bytes of all holes below the frontier."""
-        return self._frontier - self._used
-
-    @property
     def largest_hole_bytes(self) -> int:
         """Longest extent that fits below the frontier."""
         return self._by_size[-1][0] if self._by_size else 0

@@ -110,7 +110,6 @@ class RemoteTier(Tier):
         self._next_number = secrets.randbits(_NUMBER_BITS) << 32
         self._live: set[int] = set()
         self._used_bytes = 0
-        self._peak_used_bytes = 0
         self._extents = 0
         self._deletes: dict[str, None] = {}
         self._under_deletion = 0
@@ -165,7 +164,6 @@ class RemoteTier(Tier):
         self, number: int, length: int, application_id: str, moved: str | None = None
     ) -> RemoteExtent:
         self._used_bytes += occupied_bytes(length)
-        self._peak_used_bytes = max(self._peak_used_bytes, self._used_bytes)
         self._extents += 1
         return RemoteExtent(self, number, length, application_id, moved)
 
@@ -354,7 +352,6 @@ class RemoteTier(Tier):
             reason=self.reason,
             capacity_bytes=self.capacity_bytes,
             used_bytes=self._used_bytes,
-            peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._used_bytes,
             largest_free_bytes=largest,
             extents=self._extents,

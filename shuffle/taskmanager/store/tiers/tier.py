@@ -180,7 +180,6 @@ class TierStatistics:
         capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor,
             or as the remote store takes.
         used_bytes: Bytes occupied by extents.
-        peak_used_bytes: Highest ``used_bytes`` since the start of this process.
         touched_bytes: Bytes of warm space: in use, or kept to be used again.
         largest_free_bytes: Longest extent the tier could give.
         extents: Number of extents in use.
@@ -193,7 +192,6 @@ class TierStatistics:
     reason: str
     capacity_bytes: int | None
     used_bytes: int
-    peak_used_bytes: int
     touched_bytes: int
     largest_free_bytes: int
     extents: int
@@ -209,7 +207,6 @@ class TierStatistics:
             reason=reason,
             capacity_bytes=0,
             used_bytes=0,
-            peak_used_bytes=0,
             touched_bytes=0,
             largest_free_bytes=0,
             extents=0,
@@ -330,7 +327,6 @@ class ArenaTier(Tier):
         self._allocator = SlotAllocator(capacity_bytes)
         self._extents = 0  # in use
         self._found_bytes = os.fstat(fd).st_size
-        self._peak_used_bytes = 0
 
     @property
     def directory(self) -> Path:
@@ -380,7 +376,6 @@ class ArenaTier(Tier):
             reason=self.reason or ("" if self.has_journal_room else "its journal has no room"),
             capacity_bytes=capacity,
             used_bytes=used,
-            peak_used_bytes=self._peak_used_bytes,
             touched_bytes=self._allocator.frontier_bytes,
             largest_free_bytes=largest,
             extents=self._extents,
@@ -407,9 +402,6 @@ class ArenaTier(Tier):
             os.close(fd)
 
     def _extent(self, offset: int, length: int) -> Extent:
-        used_bytes = self._allocator.used_bytes
-        if used_bytes > self._peak_used_bytes:
-            self._peak_used_bytes = used_bytes
         self._extents += 1
         return Extent(self, offset, length)
 

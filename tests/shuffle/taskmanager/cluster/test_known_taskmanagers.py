@@ -65,8 +65,7 @@ def test_an_application_uses_those_of_its_drivers_and_those_of_the_settings():
     known.configure(place("c"))
     assert not known.tell("app", place("own"))
     known.configure(place("own"))
-    assert known.ids_for("app") == {"a", "c"}
-    assert known.ids_for("nobody") == {"c"}
+    assert known.place_for("nobody", "a") is None
     assert {each.host for each in known.order(ATTEMPT)} == {"elsewhere", "host-c"}
     assert len(known) == 3
 
@@ -77,7 +76,7 @@ def test_what_drivers_named_is_forgotten_with_their_application():
         known.tell(application, place(name))
     known.configure(place("c"))
     known.forget("app")
-    assert known.ids_for("app") == {"c"}
+    assert known.order(ATTEMPT) == [place("c")]
     assert known.places("a") == []
     assert known.places("b") == [place("b")]
     known.forget("nobody")
@@ -103,7 +102,7 @@ def test_one_of_the_settings_gives_way_to_another_one_at_its_address():
     known.configure(place("old", "host"))
     known.configure(place("elsewhere"))
     known.configure(place("new", "host"))
-    assert known.ids_for("app") == {"elsewhere", "new"}
+    assert set(known.order(ATTEMPT)) == {place("elsewhere"), place("new", "host")}
 
 
 def test_a_driver_names_no_more_than_a_limit(monkeypatch):

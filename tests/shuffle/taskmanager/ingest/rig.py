@@ -54,9 +54,8 @@ class ProducerConnection(FakeConnection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
-        behind: list[memoryview | bytes] | None = None,
     ) -> None:
-        super().send(message, payload, release, behind)
+        super().send(message, payload, release)
         self.changed.set()
 
 

@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from sluice.protocol import handshake
 from sluice.shuffle.taskmanager.metrics.metrics import registry
 from sluice.shuffle.taskmanager.status.reasons import CONNECTION_REASONS
-from sluice.transport import access, certificate_roles
+from sluice.transport import access
 from sluice.transport.outcomes import HANDSHAKE_REASONS
 from tests.shuffle.taskmanager.metrics import rig
 from tests.shuffle.taskmanager.metrics.rig import RECORDED, families, page_of_sample, values
@@ -58,7 +58,7 @@ def test_refusals_begin_at_zero():
 
 def test_every_reason_for_which_an_accepted_connection_is_refused_has_a_series():
     """The other side's word, of the side that connects, is not counted here."""
-    sources = [inspect.getsource(module) for module in (handshake, access, certificate_roles)]
+    sources = [inspect.getsource(module) for module in (handshake, access)]
     said = {word for text in sources for word in re.findall(r'"([^"]+)"', _reasons(text))}
     assert said - {"unproven TaskManager"} == set(CONNECTION_REASONS)
 

@@ -28,7 +28,6 @@ def a_tier(
         reason="" if healthy else "Input/output error",
         capacity_bytes=capacity_bytes,
         used_bytes=0,
-        peak_used_bytes=0,
         touched_bytes=0,
         largest_free_bytes=largest_free_bytes if healthy else 0,
         extents=0,

@@ -47,6 +47,11 @@ async def many_regions(store, attempt):
     return output
 
 
+async def found_by(store, key, map_attempt_id):
+    """Return the map output that a store with a remote tier finds, here or remotely."""
+    return await store.remote.find(MapAttemptKey(key, map_attempt_id))
+
+
 def moved(place):
     return [name for name in place.data() if name.startswith("moved/")]
 
@@ -72,7 +77,7 @@ async def test_another_store_finds_what_moved_and_serves_the_same_bytes(tmp_path
     await stores.first.move_to_remote(output)
     await stores.first.close()
 
-    finding = [stores.second.find_remote(KEY, 7) for _ in range(5)]
+    finding = [found_by(stores.second, KEY, 7) for _ in range(5)]
     found = (await asyncio.gather(*finding))[0]
     assert moved_of(stores.second).lookups == 1
     assert found is stores.second.lookup(KEY, 7)
@@ -90,7 +95,7 @@ async def test_another_store_finds_what_moved_and_serves_the_same_bytes(tmp_path
 
     assert stores.second.release_shuffle(KEY) == 70 + sum(SIZES)
     await eventually(lambda: not moved(place))
-    assert await stores.second.find_remote(KEY, 7) is None
+    assert await found_by(stores.second, KEY, 7) is None
     await eventually(lambda: stores.second.accounts.of(KEY.application_id).is_empty)
     await stores.second.close()
 
@@ -98,11 +103,11 @@ async def test_another_store_finds_what_moved_and_serves_the_same_bytes(tmp_path
 @both_places
 async def test_what_is_not_there_is_none_and_an_empty_map_output_moves(tmp_path, place):
     stores = Pair(tmp_path, place)
-    assert await stores.second.find_remote(KEY, 1) is None
+    assert await found_by(stores.second, KEY, 1) is None
     empty = MapOutput(KEY, 1, 4, ())
     await stores.first.commit(empty)
     await stores.first.move_to_remote(empty)
-    found = await stores.second.find_remote(KEY, 1)
+    found = await found_by(stores.second, KEY, 1)
     assert (found.num_subpartitions, found.regions) == (4, ())
     await stores.close()
 
@@ -133,7 +138,7 @@ async def test_the_end_of_an_application_deletes_what_it_moved_whoever_moved_it(
     assert len(moved(place)) == 4
     stores.second.application_ends(KEY.application_id)
     await eventually(lambda: len(moved(place)) == 2)
-    assert await stores.second.find_remote(other, 1) is not None
+    assert await found_by(stores.second, other, 1) is not None
     await stores.close()
 
 
@@ -143,7 +148,7 @@ async def test_a_found_map_output_is_in_no_journal_and_found_again(tmp_path, obj
     await first.move_to_remote(await put(first, 1, 5000))
     await first.close()
     second = open_store(config(tmp_path / "second", **settings))
-    await second.find_remote(KEY, 1)
+    await found_by(second, KEY, 1)
     await put(second, 2, 5000)
     arena = second._tiers.tiers()[-1].tier_id
     assert await second._journal.restore(arena)  # a rewrite of the journal
@@ -152,7 +157,7 @@ async def test_a_found_map_output_is_in_no_journal_and_found_again(tmp_path, obj
     assert again.lookup(KEY, 1) is None
     assert again.lookup(KEY, 2) is not None
     assert again.statistics().forgotten_map_outputs == 0
-    assert await fetch(again, await again.find_remote(KEY, 1)) == content(1, 5000)
+    assert await fetch(again, await found_by(again, KEY, 1)) == content(1, 5000)
     await again.close()
 
 
@@ -163,7 +168,7 @@ async def test_damaged_bytes_do_not_move(tmp_path, object_store):
     extent_of(output).view[77] ^= 1
     with pytest.raises(CorruptRegion):
         await store.move_to_remote(output)
-    assert await store.find_remote(KEY, 1) is output
+    assert await found_by(store, KEY, 1) is output
     assert not (tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))).exists()
     tier = tier_of(store)
     await eventually(lambda: not (tier.waiting_deletes or tier.budget.used_bytes))
@@ -177,7 +182,7 @@ async def test_a_manifest_that_is_none_is_not_found(tmp_path, object_store, dama
     path = tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))
     path.parent.mkdir(parents=True)
     path.write_bytes(damage)
-    assert await store.find_remote(KEY, 1) is None
+    assert await found_by(store, KEY, 1) is None
     await store.close()
 
 
@@ -192,7 +197,7 @@ async def test_a_manifest_cannot_name_objects_of_others(tmp_path, object_store):
     stolen = tmp_path / "remote" / manifest_name(other)
     stolen.parent.mkdir(parents=True)
     stolen.write_bytes(manifest)
-    assert await store.find_remote(*other) is None
+    assert await found_by(store, *other) is None
     await store.close()
 
 
@@ -208,11 +213,11 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         with pytest.raises(RemoteFailed):
             await stores.first.move_to_remote(output)
         proxy.rule = lambda method, path: None
-        assert await stores.second.find_remote(KEY, 1) is None
+        assert await found_by(stores.second, KEY, 1) is None
         await eventually(lambda: not (moved(place) or tier_of(stores.first).waiting_deletes))
         tier_of(stores.first).recover()
         await stores.first.move_to_remote(output)
-        assert await stores.second.find_remote(KEY, 1) is not None
+        assert await found_by(stores.second, KEY, 1) is not None
         await stores.close()
 
 
@@ -244,7 +249,7 @@ async def test_a_manifest_whose_answer_was_lost_keeps_its_regions(
             await stores.first.move_to_remote(output)
     objects.put, objects.get = put, get
     await stores.first.close()
-    found = await stores.second.find_remote(KEY, 1)
+    found = await found_by(stores.second, KEY, 1)
     assert await fetch(stores.second, found) == b"".join(
         [content(1, 70), *(content(1 + n, size) for n, size in enumerate(SIZES))]
     )
@@ -264,11 +269,11 @@ async def test_what_is_found_behind_the_end_of_its_application_is_not_kept(tmp_p
         return data
 
     objects.get = slow
-    finding = asyncio.ensure_future(stores.second.find_remote(KEY, 1))
+    finding = asyncio.ensure_future(found_by(stores.second, KEY, 1))
     await asked.wait()
     stores.second.release_application(KEY.application_id)
     asked.clear()
-    again = asyncio.ensure_future(stores.second.find_remote(KEY, 1))
+    again = asyncio.ensure_future(found_by(stores.second, KEY, 1))
     await eventually(asked.is_set)  # one that asks now is of a new life of the application
     answer.set()
     assert await finding is None
@@ -289,10 +294,10 @@ async def test_what_is_found_while_a_copy_is_committed_is_there_once(
     gate = Gate(monkeypatch, os, "pwrite")
     committing = asyncio.ensure_future(put(stores.second, 1, 5000))
     await gate.wait_entered()
-    assert await stores.second.find_remote(KEY, 1) is None
+    assert await found_by(stores.second, KEY, 1) is None
     gate.proceed.set()
     output = await committing
-    assert await stores.second.find_remote(KEY, 1) is output
+    assert await found_by(stores.second, KEY, 1) is output
     assert stores.second.statistics().map_outputs == 1
     stores.second.release_shuffle(KEY)
     await settle(stores.second)
