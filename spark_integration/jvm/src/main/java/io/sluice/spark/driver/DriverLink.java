@@ -12,11 +12,21 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.ReentrantLock;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The driver's connection to one TaskManager, which is replaced when it is lost. Thread safe. */
+/**
+ * The driver's connection to one TaskManager, which is replaced when it is lost. Thread safe.
+ *
+ * <p>At most one thread waits for the TaskManager at a time. What needs no answer is done at once
+ * or, while another thread waits, by that thread after its exchange: a TaskManager that hangs would
+ * otherwise keep a thread for each event.
+ */
 public final class DriverLink {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
 
@@ -27,6 +37,15 @@ public final class DriverLink {
     private final ClientOptions options;
     private final DriverListener listener;
     private final DriverLinks links;
+
+    /** Held during an exchange; protects what has no other protection. */
+    private final ReentrantLock lock = new ReentrantLock();
+
+    /** What is to be done when no exchange is under way. */
+    private final Queue<Runnable> due = new ConcurrentLinkedQueue<>();
+
+    /** Whether {@link #announceOthers} is queued. */
+    private final AtomicBoolean announcing = new AtomicBoolean();
 
     /** TaskManagers announced on this connection, by id. */
     private final Map<String, Message.KnownTaskManager> announced = new HashMap<>();
@@ -102,7 +121,7 @@ public final class DriverLink {
     }
 
     /** Connects, pings, and sends pending releases; returns whether the TaskManager answered. */
-    public synchronized boolean ping() {
+    public boolean ping() {
         return attempt(
                 "ping",
                 driver -> {
@@ -112,7 +131,7 @@ public final class DriverLink {
     }
 
     /** Pings, and verifies all map outputs that the TaskManager should have. */
-    synchronized boolean verify() {
+    boolean verify() {
         return attempt(
                 "check of map outputs",
                 driver -> {
@@ -137,28 +156,63 @@ public final class DriverLink {
                 && System.nanoTime() - lostNanos >= TimeUnit.MILLISECONDS.toNanos(millis);
     }
 
-    /** Receives events of the TaskManager. */
-    synchronized void receive() {
-        if (client == null) {
-            return;
-        }
-        try {
-            client.receive();
-        } catch (IOException | RuntimeException e) {
-            failed("listening", e);
-        }
+    /**
+     * Receives events of the TaskManager, now or after the exchange that is under way.
+     *
+     * @param received called afterwards
+     */
+    void receive(Runnable received) {
+        soon(
+                () -> {
+                    try {
+                        if (client != null) {
+                            client.receive();
+                        }
+                    } catch (IOException | RuntimeException e) {
+                        failed("listening", e);
+                    }
+                    received.run();
+                });
     }
 
-    /** Announces the other TaskManagers of the application that this one does not know. */
-    synchronized void announceOthers() {
-        if (client == null) {
+    /**
+     * Announces the other TaskManagers of the application that this one does not know, now or after
+     * the exchange that is under way.
+     */
+    void announceOthers() {
+        if (announcing.getAndSet(true)) {
             return;
         }
-        try {
-            announceOthers(client);
-            client.flush();
-        } catch (IOException | RuntimeException e) {
-            failed("announcing TaskManagers", e);
+        soon(
+                () -> {
+                    announcing.set(false);
+                    try {
+                        if (client != null) {
+                            announceOthers(client);
+                            client.flush();
+                        }
+                    } catch (IOException | RuntimeException e) {
+                        failed("announcing TaskManagers", e);
+                    }
+                });
+    }
+
+    private void soon(Runnable work) {
+        due.add(work);
+        runDue();
+    }
+
+    private void runDue() {
+        // Checked again after the lock is released: another thread may have failed to get it.
+        while (!due.isEmpty() && lock.tryLock()) {
+            try {
+                Runnable work = due.poll();
+                if (work != null) {
+                    work.run();
+                }
+            } finally {
+                lock.unlock();
+            }
         }
     }
 
@@ -186,7 +240,7 @@ public final class DriverLink {
     }
 
     /** Sends the pending releases; returns whether all of them succeeded. */
-    synchronized boolean release() {
+    boolean release() {
         return attempt("release of shuffles", this::releaseDue);
     }
 
@@ -219,7 +273,7 @@ public final class DriverLink {
     }
 
     /** Releases all data of the application at the TaskManager. */
-    synchronized boolean releaseApplication() {
+    boolean releaseApplication() {
         return attempt(
                 "release of the application",
                 driver -> {
@@ -229,6 +283,16 @@ public final class DriverLink {
     }
 
     private boolean attempt(String what, Exchange exchange) {
+        lock.lock();
+        try {
+            return attemptTwice(what, exchange);
+        } finally {
+            lock.unlock();
+            runDue();
+        }
+    }
+
+    private boolean attemptTwice(String what, Exchange exchange) {
         // Twice, because the connection may have died since the last exchange.
         for (int attempt = 0; attempt < 2 && !closed; attempt++) {
             boolean fresh = client == null;
@@ -322,10 +386,16 @@ public final class DriverLink {
         closed = true;
     }
 
-    synchronized void close() {
-        closed = true;
-        connected = false;
-        disconnect();
+    void close() {
+        lock.lock();
+        try {
+            closed = true;
+            connected = false;
+            disconnect();
+        } finally {
+            lock.unlock();
+            runDue();
+        }
     }
 
     private void disconnect() {

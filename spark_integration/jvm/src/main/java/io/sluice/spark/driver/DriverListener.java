@@ -70,13 +70,16 @@ final class DriverListener implements AutoCloseable {
     }
 
     private void receive(SelectionKey key) {
-        ((DriverLink) key.attachment()).receive();
-        try {
-            key.interestOps(SelectionKey.OP_READ);
-            selector.wakeup();
-        } catch (CancelledKeyException e) {
-            LOG.debug("a link has ended", e);
-        }
+        ((DriverLink) key.attachment())
+                .receive(
+                        () -> {
+                            try {
+                                key.interestOps(SelectionKey.OP_READ);
+                                selector.wakeup();
+                            } catch (CancelledKeyException e) {
+                                LOG.debug("a link has ended", e);
+                            }
+                        });
     }
 
     @Override
