@@ -220,8 +220,11 @@ CLIENTS: list[Client] = []
 
 
 def hello_of(role: int, application_id: str, **changes: object) -> Hello:
-    """Return a Hello without a claim."""
-    hello = Hello(MAGIC, VERSION, VERSION, role, application_id, b"", 0, FLOW_CREDIT, 0, "attack")
+    """Return a Hello without a claim; clients of the data path have segments."""
+    size = SEGMENT_SIZE_BYTES if role in (ROLE_PRODUCER, ROLE_CONSUMER) else 0
+    hello = Hello(
+        MAGIC, VERSION, VERSION, role, application_id, b"", size, FLOW_CREDIT, 0, "attack"
+    )
     return replace(hello, **changes)
 
 
