@@ -38,11 +38,10 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 CHAOS_REPLICAS := 1
 CHAOS_MODE := sync
-MODULES :=
-LIMIT := 100
+MODULES := protocol/credit.py shuffle/memory
+LIMIT := 0
 SEED := 0
 MINUTES := 25
-AGAIN :=
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
 .PHONY: help setup jar compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
@@ -171,8 +170,8 @@ chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SE
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED) \
 	  --replicas $(CHAOS_REPLICAS) --mode $(CHAOS_MODE)
 
-mutate: setup ## small changes of the code that no test notices: MODULES=shuffle/memory LIMIT=100 (0: all) SEED=0 MINUTES=25 AGAIN=--again
-	$(BIN)/python -m tools.mutate $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES) $(AGAIN)
+mutate: setup ## which tests notice small changes of the code: MODULES=shuffle/memory LIMIT=0 (all of a module) SEED=0 MINUTES=25
+	$(BIN)/python -m tools.kill_matrix $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)
 
 check: setup docs-site ## formatting, lint, types, the documentation's links
 	$(BIN)/ruff format --check .

@@ -1,0 +1,336 @@
+"""Shows which tests notice which small changes of the code: `make mutate`.
+
+The tests are collected once. For each mutation a fork runs those of the module with the changed
+code of one function, and reports the ones that fail. A mutation that survives lacks a test, or it
+changes nothing. A test that kills nothing that others do not kill as well is redundant, unless it
+tells a scenario that is worth reading.
+
+The tests of ``shuffle/memory/buffer.py`` are ``test_buffer.py`` and ``test_buffer_*.py`` in
+``tests/shuffle/memory``, or those that ``--tests`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+RESULT: Final = ROOT / "build" / "kill_matrix.json"
+LEAST_LIMIT_SECONDS: Final = 20
+LIMIT_FACTOR: Final = 5
+"""A mutation may take so many times as long as the code as it is; then it is killed by the time."""
+BY_TIME: Final = "(time limit)"
+BY_CRASH: Final = "(the process ended)"
+MAX_SHOWN: Final = 70
+
+OTHER: Final[dict[type[ast.AST], type[Any]]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
+    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Break: ast.Continue, ast.Continue: ast.Break,
+}  # fmt: skip
+FOR_PEOPLE: Final = {"__repr__", "__str__"}
+LOGGERS: Final = {"_log", "logger", "logging", "warnings"}
+
+
+class Mutation(NamedTuple):
+    """One change of one function.
+
+    Attributes:
+        module: Path of the module in the repository.
+        function: Qualified name of the outermost function.
+        line: Its line in the module.
+        change: What was changed, and into what.
+        tree: The changed module.
+    """
+
+    module: str
+    function: str
+    line: int
+    change: str
+    tree: ast.Module
+
+    @property
+    def key(self) -> str:
+        """Its name in the report."""
+        return f"{self.module}:{self.line} {self.change}"
+
+
+def mutations_of(module: str) -> Iterator[Mutation]:
+    """Yield the mutations of a module, in the order of its functions."""
+    source = (ROOT / module).read_text(encoding="utf-8")
+    for name, path in _functions(ast.parse(source), (), ()):
+        count = sum(1 for _ in _changes(_at(ast.parse(source), path)))
+        for number in range(count):
+            tree = ast.parse(source)
+            for index, (line, change, apply) in enumerate(_changes(_at(tree, path))):
+                if index == number:
+                    apply()
+                    ast.fix_missing_locations(tree)
+                    yield Mutation(module, name, line, change, tree)
+                    break
+
+
+def _functions(
+    node: ast.AST, names: tuple[str, ...], path: tuple[int, ...]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for index, child in enumerate(getattr(node, "body", ())):
+        if isinstance(child, ast.ClassDef):
+            yield from _functions(child, (*names, child.name), (*path, index))
+        elif (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            and child.name not in FOR_PEOPLE
+        ):
+            yield ".".join((*names, child.name)), (*path, index)
+
+
+def _at(tree: Any, path: tuple[int, ...]) -> ast.AST:
+    for index in path:
+        tree = tree.body[index]
+    return tree  # type: ignore[no-any-return]
+
+
+Change = tuple[int, str, Callable[[], None]]
+
+
+def _changes(function: ast.AST) -> Iterator[Change]:
+    """Yield line, description and the function that makes the change, for each in a function."""
+    for parent in ast.walk(function):
+        for field, value in ast.iter_fields(parent):
+            if field in {"annotation", "returns", "decorator_list", "args"} and not isinstance(
+                parent, ast.Call
+            ):
+                continue
+            nodes = value if isinstance(value, list) else [value]
+            for index, node in enumerate(nodes):
+                if isinstance(node, ast.AST):
+                    for new in _instead(node):
+                        yield _change(parent, field, index if value is nodes else None, node, new)
+
+
+def _change(parent: ast.AST, field: str, index: int | None, node: Any, new: Any) -> Change:
+    def apply() -> None:
+        ast.copy_location(new, node)
+        if index is None:
+            setattr(parent, field, new)
+        else:
+            getattr(parent, field)[index] = new
+
+    old, changed = (" ".join(ast.unparse(each).split())[:MAX_SHOWN] for each in (node, new))
+    return node.lineno, f"{old} → {changed}", apply
+
+
+def _instead(node: Any) -> Iterator[ast.AST]:
+    """Yield what may stand in place of a statement or an expression."""
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return
+        case ast.Expr(value=ast.Call(func=called)) if ast.unparse(called).split(".")[0] in LOGGERS:
+            return
+        case ast.Expr() | ast.Delete() | ast.Raise():
+            yield ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield ast.Pass()
+        case ast.AugAssign(op=op) | ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OTHER:
+            changed: Any = copy.copy(node)
+            changed.op = OTHER[type(op)]()
+            yield changed
+        case ast.Compare(ops=[op]):
+            changed = copy.copy(node)
+            changed.ops = [OTHER[type(op)]()]
+            yield changed
+        case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
+            yield ast.Return(ast.Constant(None))
+        case ast.Break() | ast.Continue():
+            yield OTHER[type(node)]()
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield operand
+        case ast.If(test=test) | ast.While(test=test) if isinstance(
+            test, ast.Name | ast.Attribute | ast.Call
+        ):
+            changed = copy.copy(node)
+            changed.test = ast.UnaryOp(ast.Not(), test)
+            yield changed
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield ast.Constant(value + 1)
+
+
+def code_of(holder: Any, qualified_name: str) -> Any:
+    """Return the function of that name in a module or namespace; None if it cannot be changed."""
+    for part in qualified_name.split("."):
+        holder = vars(holder).get(part) if not isinstance(holder, dict) else holder.get(part)
+        holder = getattr(holder, "fget", None) or getattr(holder, "__func__", holder)
+        holder = getattr(holder, "func", holder) if hasattr(holder, "attrname") else holder
+        while hasattr(holder, "__wrapped__"):
+            holder = holder.__wrapped__
+        if holder is None:
+            return None
+    return holder if hasattr(holder, "__code__") else None
+
+
+def mutate(mutation: Mutation) -> bool:
+    """Change the function in this process, in place; return whether it could be."""
+    name = "sluice." + mutation.module.removesuffix(".py").replace("/", ".")
+    module = import_module(name)
+    changed = dict(vars(module))
+    exec(compile(mutation.tree, mutation.module, "exec", dont_inherit=True), changed)  # noqa: S102
+    old, new = code_of(module, mutation.function), code_of(changed, mutation.function)
+    if old is None or new is None or old.__code__.co_freevars != new.__code__.co_freevars:
+        return False
+    old.__code__ = new.__code__
+    return True
+
+
+class Matrix:
+    """The pytest plugin that runs the forks when the tests are collected."""
+
+    def __init__(self, modules: list[str], options: argparse.Namespace) -> None:
+        self._modules = modules
+        self._options = options
+        self._failed: list[str] = []
+        self.killers: dict[str, list[str]] = {}
+        self.tests: set[str] = set()
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Record a test that failed."""
+        if report.failed and report.nodeid not in self._failed:
+            self._failed.append(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run every mutation instead of the tests."""
+        from hypothesis import Phase, settings  # here, because pytest rewrites its assertions
+
+        # Without shrinking: it is enough to know that an example fails.
+        settings.register_profile("kill matrix", phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("kill matrix")
+        end = time.monotonic() + 60 * self._options.minutes
+        chance = random.Random(self._options.seed)  # noqa: S311
+        for module in self._modules:
+            items = [each for each in session.items if self._options.tests or _is_of(each, module)]
+            self.tests |= {each.nodeid for each in items}
+            begun = time.monotonic()
+            if not items or (broken := self._fork(items, None, 10 * LEAST_LIMIT_SECONDS)):
+                print(
+                    f"{module}: not tried, {f'fails as it is: {broken}' if items else 'no tests'}"
+                )
+                continue
+            limit = max(LEAST_LIMIT_SECONDS, int(LIMIT_FACTOR * (time.monotonic() - begun)))
+            mutations = list(mutations_of(module))
+            if self._options.limit and len(mutations) > self._options.limit:
+                mutations = chance.sample(mutations, self._options.limit)
+            for mutation in mutations:
+                if time.monotonic() > end:
+                    return True
+                killers = self._fork(items, mutation, limit)
+                if killers is not None:
+                    self.killers[mutation.key] = killers
+        return True
+
+    def _fork(
+        self, items: list[pytest.Item], mutation: Mutation | None, limit_seconds: int
+    ) -> list[str] | None:
+        """Run tests in a child; return the ones that failed, None if nothing could be changed."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reading)
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            signal.alarm(limit_seconds)
+            items[0].config.pluginmanager.unregister(name="terminalreporter")
+            answer: list[str] | None = None
+            with contextlib.suppress(BaseException):
+                if mutation is None or mutate(mutation):
+                    for item, following in zip(items, [*items[1:], None], strict=True):
+                        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                    answer = self._failed
+            os.write(writing, json.dumps(answer).encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            written = pipe.read()
+        _, status = os.waitpid(child, 0)
+        if written:
+            found: list[str] | None = json.loads(written)
+            return found
+        return [BY_TIME if os.waitstatus_to_exitcode(status) == -signal.SIGALRM else BY_CRASH]
+
+
+def _is_of(item: pytest.Item, module: str) -> bool:
+    return item.path in _tests_of(module)
+
+
+def _tests_of(module: str) -> list[Path]:
+    """Return the test files of a module: the tests have the same tree as the code."""
+    folder, stem = ROOT / "tests" / Path(module).parent, Path(module).stem
+    return [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
+
+
+def report(killers: dict[str, list[str]], tests: set[str]) -> None:
+    """Print survivors and redundant tests, and write the matrix."""
+    survivors = [key for key, found in killers.items() if not found]
+    alone = Counter(found[0] for found in killers.values() if len(found) == 1)
+    any_of = Counter(test for found in killers.values() for test in found)
+    redundant = sorted(test for test in tests if not alone[test])
+    print(f"{len(killers)} mutations, {len(survivors)} survived")
+    for key in survivors:
+        print(f"  survived: {key}")
+    print(f"{len(redundant)} of {len(tests)} tests kill nothing alone")
+    for test in redundant:
+        print(f"  kills {any_of[test]}, none alone: {test}")
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(killers, indent=1), encoding="utf-8")
+    print(f"written: {RESULT.relative_to(ROOT)}")
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="+", help="modules or folders, such as shuffle/memory")
+    parser.add_argument("--tests", nargs="*", default=[], help="instead of the files of their name")
+    parser.add_argument("--limit", type=int, default=0, help="mutations a module; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=25)
+    options = parser.parse_args()
+    modules = []
+    for name in options.modules:
+        found = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
+        modules += [path.relative_to(ROOT).as_posix() for path in found if path.stem[0] != "_"]
+    tests = options.tests or [str(path) for module in modules for path in _tests_of(module)]
+    matrix = Matrix(modules, options)
+    arguments = [
+        "-q",
+        "-n",
+        "0",
+        "--one-loop",
+        *sorted(set(tests)),
+    ]
+    code = pytest.main(arguments, plugins=[matrix])
+    report(matrix.killers, matrix.tests)
+    # No test ran in this process.
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
