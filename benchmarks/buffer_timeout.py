@@ -35,7 +35,6 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
@@ -43,9 +42,7 @@ from benchmarks.line_process import (
     next_command,
     say,
 )
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.taskmanagers import TaskManagers
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.client.partition_location import PartitionLocation
@@ -54,6 +51,9 @@ from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
+from tests.support.cpu_time import of_process
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 
 TIMEOUTS_MS: Final = (0, 1, 2, 5, 10, 100)
 SATURATED_ORDER_MS: Final = (1, 100, 0, 2, 5, 10, 100, 1)

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from benchmarks.buffer_timeout import PATHS, TIMEOUTS_MS
 from benchmarks.growth import DOUBLINGS
-from benchmarks.jobs.tpch import QUERIES
 from benchmarks.line_chart import Line, Panel, draw
 from benchmarks.memory import LIMIT_MIB, MEMORY_TIER_BYTES, MIB, POOL_BYTES
 from benchmarks.report import REFERENCE_DIRECTORY, RESULTS_DIRECTORY
 from benchmarks.tpch import MODES
+from tests.support.jobs.tpch import QUERIES
 
 IMAGES: Final = Path(__file__).resolve().parent.parent / "docs" / "images"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from benchmarks.line_process import LineProcess, line_process
-from benchmarks.wire_clients import driver
 from sluice.protocol.schema import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
@@ -24,6 +23,7 @@ from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.spark_integration.conf import jar_path
 from sluice.spark_integration.spark_home import installed_pyspark
+from tests.support.wire_clients import driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,10 +21,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from benchmarks.metrics import scrape_samples
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.taskmanagers import TaskManagers
-from benchmarks.wire_clients import Client, driver
 from sluice.cli.http_client import DRAIN_HEADER
 from sluice.protocol.schema import (
     KnownTaskManager,
@@ -37,6 +34,9 @@ from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
+from tests.support.metrics import scrape_samples
+from tests.support.taskmanagers import TaskManagers
+from tests.support.wire_clients import Client, driver
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 LOOK_AGAIN_SECONDS = 0.005

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import outcome
-from benchmarks.application import JobRecord, SparkApplication
-from benchmarks.cluster import StandaloneCluster, executor_errors, installed_spark
-from benchmarks.comparison import differences
-from benchmarks.eventlog import ShuffleUse, read_event_log, total
-from benchmarks.jobs import tpch
-from benchmarks.metrics import Moved
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import open_console
-from benchmarks.taskmanagers import TaskManagers
 from benchmarks.text import standard_library_texts
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
+from tests.support.application import JobRecord, SparkApplication
+from tests.support.cluster import StandaloneCluster, executor_errors, installed_spark
+from tests.support.comparison import differences
+from tests.support.eventlog import ShuffleUse, read_event_log, total
+from tests.support.jobs import tpch
+from tests.support.metrics import Moved
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -30,7 +30,6 @@ from typing import Any, Final, TypeAlias
 import uvloop
 
 from benchmarks.bare_pair import BareSender, read_bare
-from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
@@ -38,7 +37,6 @@ from benchmarks.line_process import (
     next_command,
     say,
 )
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice import BytesSerializer, PartitionLocation, TaskManager
 from sluice.protocol.schema import DATA
@@ -46,6 +44,8 @@ from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
+from tests.support.cpu_time import of_process
+from tests.support.processes import stop_on_termination
 
 BUFFER_BYTES: Final = 32 * 1024
 RECORD_BYTES: Final = 8 * 1024

@@ -48,9 +48,9 @@ import uvloop
 
 from benchmarks.fairness_applications import GREEDY_CONNECTIONS, Load, as_command, serve
 from benchmarks.line_process import LineProcess, line_process
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.taskmanagers import TaskManagers
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -19,16 +19,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from benchmarks.line_process import next_command, say
-from benchmarks.wire_clients import (
-    DEADLINE_SECONDS,
-    Client,
-    consumer,
-    driver,
-    open_gate,
-    producer,
-    read_gate,
-    write_map_output,
-)
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
 from sluice.protocol.schema import (
@@ -52,6 +42,16 @@ from sluice.shuffle.client.client_gate import ClientGate
 from sluice.shuffle.client.result_partition import ResultPartition
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.transport.address import Address
+from tests.support.wire_clients import (
+    DEADLINE_SECONDS,
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
+)
 
 PAUSE_SECONDS: Final = 0.01
 """Between a refusal and the next try."""

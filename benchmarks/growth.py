@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from benchmarks.application import SparkApplication
-from benchmarks.cluster import StandaloneCluster, installed_spark
-from benchmarks.eventlog import read_event_log
-from benchmarks.metrics import scrape_samples
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.sides import EXECUTOR_SETTINGS
-from benchmarks.taskmanagers import TaskManagers
 from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
+from tests.support.application import SparkApplication
+from tests.support.cluster import StandaloneCluster, installed_spark
+from tests.support.eventlog import read_event_log
+from tests.support.metrics import scrape_samples
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,15 +21,15 @@ from typing import Any, Final
 
 import uvloop
 
-from benchmarks.cpu_time import of_process
 from benchmarks.line_process import line_process, next_command, say
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.tls import make_certificates
 from sluice import PartitionLocation, TaskManager
 from sluice.protocol.schema import DATA
 from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
+from tests.support.cpu_time import of_process
+from tests.support.processes import stop_on_termination
 
 BUFFER_BYTES: Final = 1024
 INTERVAL_SECONDS: Final = 0.001

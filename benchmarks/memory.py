@@ -18,10 +18,7 @@ from pathlib import Path
 import uvloop
 from crc32c import crc32c
 
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
-from benchmarks.taskmanagers import TaskManagers
-from benchmarks.wire_clients import Client, consumer, producer
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.remote_error import RemoteError
@@ -43,6 +40,9 @@ from sluice.protocol.schema import (
 )
 from sluice.shuffle.taskmanager.config.sections import StorageConfig
 from sluice.transport.address import Address
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
+from tests.support.wire_clients import Client, consumer, producer
 
 MIB = 1024 * 1024
 POOL_BYTES = 2048 * 32 * 1024

@@ -10,8 +10,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.eventlog import ShuffleUse
-    from benchmarks.metrics import Moved
+    from tests.support.eventlog import ShuffleUse
+    from tests.support.metrics import Moved
 
 _MIB = 1 << 20
 

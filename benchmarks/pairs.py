@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Sides
 from sluice.protocol.errors import SluiceError
+from tests.support.processes import stop_on_termination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import uvloop
 
 from benchmarks.bare_path import NOTICE_BYTES, BarePath, bare_path
-from benchmarks.cpu_time import of_process
 from benchmarks.line_process import (
     ANSWER_DEADLINE_SECONDS,
     LineProcess,
@@ -38,16 +37,17 @@ from benchmarks.line_process import (
     next_command,
     say,
 )
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.taskmanagers import TaskManagers
-from benchmarks.wire_clients import driver
 from sluice.protocol.schema import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
+from tests.support.cpu_time import of_process
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
+from tests.support.wire_clients import driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -17,16 +17,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.jobs.realtime import SETTINGS
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, open_console
 from benchmarks.sides import Sides
 from sluice.protocol.errors import SluiceError
+from tests.support.jobs.realtime import SETTINGS
+from tests.support.processes import stop_on_termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.application import SparkApplication
+    from tests.support.application import SparkApplication
 
 TICK_MILLIS = 20
 WARM_UP_SECONDS = 10

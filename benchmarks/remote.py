@@ -30,12 +30,12 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.cluster import REPOSITORY
-from benchmarks.processes import ManagedProcess
 from benchmarks.report import Report, median_and_spread, open_console
-from benchmarks.wire_clients import consumer, driver, producer, read_gate, write_map_output
 from sluice.protocol.schema import ReleaseShuffle, ShuffleReleased
 from sluice.transport.address import Address
+from tests.support.cluster import REPOSITORY
+from tests.support.processes import ManagedProcess
+from tests.support.wire_clients import consumer, driver, producer, read_gate, write_map_output
 
 MIB: Final = 1024 * 1024
 TIER_BYTES: Final = 64 * MIB

@@ -28,15 +28,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.application import SparkApplication
-from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
-from benchmarks.eventlog import read_event_log
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import EXECUTOR_SETTINGS, JOB_TIMEOUT_SECONDS
-from benchmarks.taskmanagers import TaskManagers
 from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
+from tests.support.application import SparkApplication
+from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
+from tests.support.eventlog import read_event_log
+from tests.support.processes import stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from benchmarks.application import JobRecord
+    from tests.support.application import JobRecord
 
 SIDES: dict[str, dict[str, str]] = {
     "off": {},

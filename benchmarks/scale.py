@@ -31,11 +31,11 @@ from benchmarks.simulation import (
     Workload,
     simulate,
 )
-from benchmarks.wire_clients import consumer, open_gate, producer, write_map_output
 from sluice.protocol.schema import DATA, ROLE_PEER, BufferResponse, Message
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport import connector, listener
 from sluice.transport.connection import Connection
+from tests.support.wire_clients import consumer, open_gate, producer, write_map_output
 
 HOSTS = (10, 30, 100, 300, 1000)
 TASKS_PER_HOST = 10

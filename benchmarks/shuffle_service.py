@@ -11,8 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import START_TIMEOUT_SECONDS, installed_spark, spark_environment
-from benchmarks.processes import ManagedProcess, ProcessFailed
+from tests.support.cluster import START_TIMEOUT_SECONDS, installed_spark, spark_environment
+from tests.support.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
     from pathlib import Path

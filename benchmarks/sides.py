@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import cpu_time
-from benchmarks.application import SparkApplication
 from benchmarks.baseline import SHUFFLE_SERVICE_PORT, Baseline
-from benchmarks.cluster import StandaloneCluster, installed_spark
-from benchmarks.comparison import differences
 from benchmarks.shuffle_service import ExternalShuffleService
-from benchmarks.taskmanagers import TaskManagers
 from sluice.spark_integration import spark_conf
+from tests.support import cpu_time
+from tests.support.application import SparkApplication
+from tests.support.cluster import StandaloneCluster, installed_spark
+from tests.support.comparison import differences
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import baseline
-from benchmarks.jobs.tpch import QUERIES, SETTINGS, query_title
-from benchmarks.processes import stop_on_termination
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Pair, Sides
 from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from sluice.protocol.errors import SluiceError
+from tests.support.jobs.tpch import QUERIES, SETTINGS, query_title
+from tests.support.processes import stop_on_termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.jobs.tpch import TABLES
+from tests.support.jobs.tpch import TABLES
 
 DATA_DIRECTORY = Path(__file__).resolve().parent / "data"
 GENERATE_TIMEOUT_SECONDS = 600.0

@@ -133,10 +133,25 @@ def test_a_layer_imports_only_itself_and_those_below(layer):
     assert not wrong_imports(layer, (*above, "tests", "benchmarks", "examples", "tools"))
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tools"])
-def test_programs_beside_the_layers_import_nothing_of_the_tests(folder):
-    """Tests may import them, as they do the clients of `benchmarks/wire_clients.py`."""
-    assert not wrong_imports(folder, ("tests",))
+def test_programs_beside_the_layers_import_of_the_tests_only_what_they_share():
+    """The harness is in `tests/support`; benchmarks measure with it."""
+    assert not wrong_imports("examples", ("tests", "benchmarks"))
+    assert not [
+        f"{found.place} imports {found.module}"
+        for folder in ("benchmarks", "tools")
+        for path in sources(folder)
+        for found in imports_of(path)
+        if found.top == "tests" and not found.module.startswith("tests.support")
+    ]
+
+
+def test_only_tests_of_benchmarks_import_benchmarks():
+    assert not [
+        f"{found.place} imports {found.module}"
+        for path in sources("tests")
+        for found in imports_of(path)
+        if found.top == "benchmarks" and path.parent != ROOT / "tests/benchmarks"
+    ]
 
 
 def test_test_modules_do_not_import_each_other():

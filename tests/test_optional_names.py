@@ -17,7 +17,6 @@ from typing import Final
 
 import pytest
 
-from benchmarks.wire_clients import read_gate
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.process.host_limits import gather
@@ -29,6 +28,7 @@ from sluice.transport.config import TransportConfig
 from sluice.transport.socket_options import apply, peer_user
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster
 from tests.support.store import config
+from tests.support.wire_clients import read_gate
 
 ROOT: Final = Path(__file__).parents[1]
 LAYERS: Final = ("protocol", "transport", "shuffle", "spark_integration")

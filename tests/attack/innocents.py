@@ -10,8 +10,6 @@ import statistics
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks import cpu_time
-from benchmarks.wire_clients import Client, open_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES
 from sluice.protocol.remote_error import RemoteError
@@ -42,7 +40,9 @@ from tests.attack.rig import (
     release_application,
     release_shuffle,
 )
+from tests.support import cpu_time
 from tests.support.daemon import arguments, run
+from tests.support.wire_clients import Client, open_gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

@@ -14,13 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import (
-    SEGMENT_SIZE_BYTES,
-    Client,
-    open_gate,
-    read_gate,
-    write_map_output,
-)
 from sluice.protocol.identity import (
     SALT_BYTES,
     TOKEN_ID_BYTES,
@@ -47,6 +40,13 @@ from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
 from sluice.transport.connector import connect
 from tests.support.daemon import ENVIRONMENT, SLUICE, TIMEOUT_SECONDS, Daemon
+from tests.support.wire_clients import (
+    SEGMENT_SIZE_BYTES,
+    Client,
+    open_gate,
+    read_gate,
+    write_map_output,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

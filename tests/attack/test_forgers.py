@@ -7,8 +7,6 @@ import secrets
 
 import pytest
 
-from benchmarks import wire_clients
-from benchmarks.wire_clients import Client, read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -37,7 +35,9 @@ from tests.attack.rig import (
     release_application,
     release_shuffle,
 )
+from tests.support import wire_clients
 from tests.support.pipelined_clients import PipelinedWriter
+from tests.support.wire_clients import Client, read_gate, write_map_output, write_region
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import producer as anonymous_producer
-from benchmarks.wire_clients import write_map_output
 from sluice.protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS, make_access_token
 from sluice.protocol.errors import CredentialExpired, ErrorCode, SluiceError
 from sluice.protocol.identity import SubmitToken, secret_to_text
@@ -42,6 +40,8 @@ from tests.attack.rig import (
     write_secret,
 )
 from tests.support.daemon import TIMEOUT_SECONDS, arguments, run
+from tests.support.wire_clients import producer as anonymous_producer
+from tests.support.wire_clients import write_map_output
 
 if TYPE_CHECKING:
     from sluice.transport.address import Address

@@ -22,8 +22,8 @@ from tests.attack.rig import ALICE, BOB, SHUFFLE, application, commit, new_name,
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from benchmarks.wire_clients import Client
     from tests.attack.rig import Application, AttackedDaemon, Cluster
+    from tests.support.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from benchmarks.wire_clients import Client
     from sluice.protocol.schema import Message
+    from tests.support.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

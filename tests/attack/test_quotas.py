@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from benchmarks.wire_clients import Client
+    from tests.support.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

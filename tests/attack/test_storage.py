@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import ROLE_DRIVER, OutputsLost
@@ -25,6 +24,7 @@ from tests.attack.rig import (
     status,
 )
 from tests.support.removal import remove_used
+from tests.support.wire_clients import write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from benchmarks.wire_clients import write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import (
     ROLE_CONSUMER,
@@ -43,6 +42,7 @@ from tests.attack.rig import (
     release_application,
     release_shuffle,
 )
+from tests.support.wire_clients import write_region
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import (
     ROLE_CONSUMER,
@@ -21,6 +20,7 @@ from sluice.transport.config import TransportConfig
 from tests.attack.hostile import Hostile, Relay
 from tests.attack.rig import BOB, SHUFFLE, Application, AttackedDaemon, application, enter, hello_of
 from tests.support.certificates import Authority
+from tests.support.wire_clients import read_gate, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

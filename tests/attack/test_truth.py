@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -35,12 +34,13 @@ from tests.attack.rig import (
     release_application,
 )
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, arguments, run
+from tests.support.wire_clients import write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.wire_clients import Client
     from tests.attack.rig import AttackedDaemon
+    from tests.support.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

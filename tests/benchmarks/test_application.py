@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.application import SparkApplication
-from benchmarks.eventlog import read_event_log
-from benchmarks.jobs.rows import canonical_lines
-from benchmarks.jobs.wordcount import words_of
-from benchmarks.processes import ProcessFailed
+from tests.support.application import SparkApplication
+from tests.support.eventlog import read_event_log
+from tests.support.jobs.rows import canonical_lines
+from tests.support.jobs.wordcount import words_of
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

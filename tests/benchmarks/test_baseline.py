@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.baseline import VARIABLE, Baseline, read_spark_defaults
-from benchmarks.cluster import REPOSITORY
+from tests.support.cluster import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path

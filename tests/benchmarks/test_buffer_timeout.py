@@ -10,8 +10,8 @@ import uvloop
 
 from benchmarks import buffer_timeout
 from benchmarks.buffer_timeout import Turn, both_sides, report, take_turn
-from benchmarks.cluster import REPOSITORY
-from benchmarks.taskmanagers import TaskManagers
+from tests.support.cluster import REPOSITORY
+from tests.support.taskmanagers import TaskManagers
 
 
 def test_records_come_through_on_both_paths(tmp_path):

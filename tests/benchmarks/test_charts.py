@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from benchmarks.charts import CHARTS
-from benchmarks.cluster import REPOSITORY
 from benchmarks.report import REFERENCE_DIRECTORY
+from tests.support.cluster import REPOSITORY
 
 PROGRAM = """
 import json, sys

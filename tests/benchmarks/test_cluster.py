@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import executor_errors, spark_environment
+from tests.support.cluster import executor_errors, spark_environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from benchmarks import cpu_time
+from tests.support import cpu_time
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WORK = "sum(range(3_000_000)); print('done', flush=True); import sys; sys.stdin.read()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.eventlog import NO_GROUP, ShuffleUse, read_event_log, summarize, total
+from tests.support.eventlog import NO_GROUP, ShuffleUse, read_event_log, summarize, total
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import demo, spark, taskmanagers, text, tpch_data
-from benchmarks.jobs import tpch, wordcount
+from benchmarks import demo, spark, text, tpch_data
 from sluice.shuffle.taskmanager.config.taskmanager_config import load
+from tests.support import taskmanagers
+from tests.support.jobs import tpch, wordcount
 
 if TYPE_CHECKING:
     from pathlib import Path

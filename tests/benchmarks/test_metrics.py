@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 from prometheus_client import generate_latest
 
-from benchmarks.metrics import MetricMissing, Moved, parse, scrape
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.taskmanager.metrics.metrics import registry
+from tests.support.metrics import MetricMissing, Moved, parse, scrape
 from tools.docs.sample_status import STATUS
 
 

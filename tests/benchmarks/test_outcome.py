@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from benchmarks.eventlog import ShuffleUse
-from benchmarks.metrics import Moved
 from benchmarks.outcome import JobOutcome, problems, table
+from tests.support.eventlog import ShuffleUse
+from tests.support.metrics import Moved
 
 SPARK = ShuffleUse(bytes_written=100, local_bytes_read=60, remote_bytes_read=50)
 MOVED = Moved(written_bytes=100, read_bytes_local=70, read_bytes_remote=40, read_buffers_local=3)

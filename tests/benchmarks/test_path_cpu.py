@@ -14,7 +14,7 @@ from benchmarks.path_cpu import (
     profile,
     report,
 )
-from benchmarks.taskmanagers import TaskManagers
+from tests.support.taskmanagers import TaskManagers
 
 TOTAL_BYTES = 64 * BUFFER_BYTES
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.processes import ManagedProcess, ProcessFailed
+from tests.support.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
     from pathlib import Path

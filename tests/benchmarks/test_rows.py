@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.comparison import differences
-from benchmarks.jobs.rows import canonical_lines, digest
+from tests.support.comparison import differences
+from tests.support.jobs.rows import canonical_lines, digest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import taskmanagers
-from benchmarks.taskmanagers import TaskManagers
 from sluice.shuffle.taskmanager.status.status import data_path
+from tests.support import taskmanagers
+from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from pathlib import Path

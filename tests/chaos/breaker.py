@@ -11,11 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.executors import executors_below
 from tests.chaos.blame import Trouble
 from tests.chaos.damage import flip_in_arena, flip_in_journal
 from tests.chaos.links import Link
 from tests.chaos.schedule import Action, Kind
+from tests.support.executors import executors_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

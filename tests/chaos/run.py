@@ -23,11 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import WORKER_HOSTS, StandaloneCluster
-from benchmarks.comparison import differences
-from benchmarks.executors import executors_below
-from benchmarks.metrics import MetricMissing, scrape_samples
-from benchmarks.processes import ProcessFailed, stop_on_termination
 from sluice.spark_integration import spark_conf
 from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
 from tests.chaos.breaker import Breaker
@@ -37,7 +32,12 @@ from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
 from tests.spark.daemons import Daemons, leftovers
 from tests.spark.jobs.repeated import JOBS
+from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
+from tests.support.comparison import differences
+from tests.support.executors import executors_below
 from tests.support.loop_disk import LoopDisk, loop_disks
+from tests.support.metrics import MetricMissing, scrape_samples
+from tests.support.processes import ProcessFailed, stop_on_termination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

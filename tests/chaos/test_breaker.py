@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import WORKER_HOSTS
 from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Timeline
 from tests.spark.daemons import Daemons, leftovers
+from tests.support.cluster import WORKER_HOSTS
 from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:

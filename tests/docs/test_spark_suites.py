@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.metrics import Moved
+from tests.support.metrics import Moved
 from tools.spark_suites import results, run
 from tools.spark_suites.results import Outcome, Reason, Side, Suite
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.application import SparkApplication
-from benchmarks.comparison import differences
-from benchmarks.processes import ProcessFailed
 from sluice.spark_integration import spark_conf
 from tests.spark.class_archive import java_options, recording_options
 from tests.spark.eventlog import EventLog, Events
+from tests.support.application import SparkApplication
+from tests.support.comparison import differences
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from benchmarks.metrics import Moved
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
+    from tests.support.metrics import Moved
 
 JOB_TIMEOUT_SECONDS = 200.0
 DUMP_TIMEOUT_SECONDS = 10.0

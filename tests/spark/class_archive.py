@@ -12,12 +12,12 @@ import hashlib
 import subprocess
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import installed_spark
+from tests.support.cluster import installed_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.cluster import SparkInstallation
+    from tests.support.cluster import SparkInstallation
 
 NAME = "classes.jsa"
 """The archive's name in the directory of the applications that use it."""

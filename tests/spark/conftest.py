@@ -16,11 +16,11 @@ from sluice.spark_integration import SparkIntegrationError, jar_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application, Both
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
@@ -100,7 +100,7 @@ def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(directory: Path) -> Iterator[StandaloneCluster]:
-    from benchmarks.cluster import StandaloneCluster
+    from tests.support.cluster import StandaloneCluster
 
     # Cores are what applications ask for, not what the machine has: several share it.
     with StandaloneCluster(directory, cores=6, memory="6g") as running:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from benchmarks import metrics
-from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
-from benchmarks.processes import ManagedProcess, ProcessFailed
 from sluice.cli.http_client import fetch_json
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from sluice.transport.access import read_secret
+from tests.support import metrics
+from tests.support.cluster import REPOSITORY, WORKER_HOSTS
+from tests.support.processes import ManagedProcess, ProcessFailed
 from tests.support.removal import remove_used
 
 if TYPE_CHECKING:

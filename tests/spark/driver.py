@@ -12,10 +12,10 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import ProcessFailed
 from sluice.spark_integration import spark_conf
 from sluice.spark_integration.conf import CLASS_PATHS, JARS
 from tests.spark.applications import LOCAL_MASTER, Application
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from benchmarks.application import JobRecord
+    from tests.support.application import JobRecord
 
 POLL_SECONDS = 0.1
 """Pause between two looks at the log of a driver."""

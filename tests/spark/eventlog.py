@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.eventlog import ShuffleUse, summarize, total
+from tests.support.eventlog import ShuffleUse, summarize, total
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.jobs.rows import canonical_lines
+from tests.support.jobs.rows import canonical_lines
 
 if TYPE_CHECKING:
     from tests.spark.applications import Both

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.processes import ProcessFailed
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
 from tests.spark.daemons import Daemons
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 AT_ONCE_SECONDS = 30.0
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 EXPIRY_SECONDS = 5.0
 PATIENT_SECONDS = 3600.0

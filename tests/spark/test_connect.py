@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import installed_spark
 from tests.spark.class_archive import java_options
+from tests.support.cluster import installed_spark
 
 if TYPE_CHECKING:
     from tests.spark.daemons import Daemons

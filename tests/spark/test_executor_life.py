@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import installed_spark
-from benchmarks.executors import children_executors, executors_below, wait_for_end
 from tests.spark.applications import sluice_settings
 from tests.spark.barrier import Barrier
+from tests.support.cluster import installed_spark
+from tests.support.executors import children_executors, executors_below, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 SLOTS = 2

@@ -14,13 +14,13 @@ from tests.spark.daemons import is_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from sluice.shuffle.taskmanager.serve.serving_status import GateStatus
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from sluice.shuffle.taskmanager.store.store_status import ShuffleStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

@@ -13,9 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 
-from benchmarks.cluster import SPARK_PYTHON_VARIABLE, installed_spark
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 from tests.spark.class_archive import java_options
+from tests.support.cluster import SPARK_PYTHON_VARIABLE, installed_spark
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB = REPOSITORY / "tests" / "spark" / "jobs" / "front_door.py"

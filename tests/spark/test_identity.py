@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.processes import ProcessFailed
 from sluice.protocol.identity import SubmitToken, parse_credential, parse_secret, parse_token
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from tests.spark.applications import LOCAL_MASTER, sluice_settings
 from tests.spark.daemons import AUTHENTICATED, sluice
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from tests.spark.applications import Application, Both

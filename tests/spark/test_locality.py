@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import WORKER_HOSTS
 from tests.spark.applications import sluice_settings
 from tests.spark.jobs.locality import RECORDS
+from tests.support.cluster import WORKER_HOSTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application, Both
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 SLOTS = 2
 """Executors, of one core and on a host of its own each."""

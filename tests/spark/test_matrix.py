@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.executors import executors_below
 from tests.spark.applications import LOCAL_MASTER, Application, Both, sluice_settings
 from tests.spark.jobs.matrix import ROW_BYTES
+from tests.support.executors import executors_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

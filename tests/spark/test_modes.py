@@ -13,10 +13,10 @@ from tests.spark.applications import LOCAL_MASTER, sluice_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver, GuestApplication
+    from tests.support.cluster import StandaloneCluster
 
 DYNAMIC = {
     "spark.scheduler.minRegisteredResourcesRatio": "0.0",

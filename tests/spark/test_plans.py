@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
-from benchmarks.processes import ProcessFailed
 from tests.spark.plans.frames import frame_plans
 from tests.spark.plans.rdds import rdd_plans
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

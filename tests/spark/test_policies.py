@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.processes import ProcessFailed
 from tests.spark.applications import fallbacks
 from tests.spark.ui import Ui
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from tests.spark.applications import Application, Both

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import WORKER_HOSTS
-from benchmarks.processes import ProcessFailed
 from tests.spark.applications import sluice_settings
 from tests.spark.daemons import Daemons
+from tests.support.cluster import WORKER_HOSTS
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
     from tests.spark.barrier import Barrier
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 LITTLE, MORE = 2, 20
 """Map outputs that the application may have on the one host and on the other."""

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.cluster import installed_spark
-from benchmarks.executors import executors_below
-from benchmarks.jobs import realtime
-from benchmarks.processes import ProcessFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
 from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import Application, sluice_settings
+from tests.support.cluster import installed_spark
+from tests.support.executors import executors_below
+from tests.support.jobs import realtime
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from sluice.shuffle.partition_status import PipelinedPartitionStatus
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = REDUCERS = 2
 KEYS = 5

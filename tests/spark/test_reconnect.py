@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import WORKER_HOSTS
 from tests.chaos.links import Link, Links
 from tests.spark.applications import Application, sluice_settings
 from tests.spark.barrier import Barrier
 from tests.spark.daemons import Daemons
+from tests.support.cluster import WORKER_HOSTS
 from tests.support.tcp_proxy import Cut, Fault, Flips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 SLOTS = 2

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.cluster import WORKER_HOSTS
 from tests.spark.applications import Application, Both, sluice_settings
 from tests.spark.daemons import Daemons
+from tests.support.cluster import WORKER_HOSTS
 from tests.support.s3 import CREDENTIALS, SERVER, S3Server, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 TIER = "128 KiB"
 TIERS_BYTES = 2 * 2 * 128 * 1024

@@ -13,12 +13,12 @@ from tests.spark.ui import Ui
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.cluster import StandaloneCluster
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

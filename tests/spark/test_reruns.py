@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.barrier import Barrier
     from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
+    from tests.support.cluster import StandaloneCluster
 
 SLOTS = 2
 RESULT_SECONDS = 150.0

@@ -11,21 +11,21 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from benchmarks.cluster import WORKER_HOSTS
-from benchmarks.comparison import differences
-from benchmarks.processes import ProcessFailed
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER
 from tests.spark.daemons import Daemons
 from tests.support.certificates import Authority
+from tests.support.cluster import WORKER_HOSTS
+from tests.support.comparison import differences
+from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.applications import Application
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 PASSWORD = "open-sesame-4711"
 UI_TIMEOUT_SECONDS = 20.0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.cluster import StandaloneCluster
     from tests.spark.driver import Driver
+    from tests.support.cluster import StandaloneCluster
 
 MAPS = 4
 SLOTS = 2

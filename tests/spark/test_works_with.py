@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from benchmarks.cluster import SPARK_PYTHON_VARIABLE, installed_spark
 from sluice.spark_integration.local_taskmanager import LocalTaskManager
 from tests.spark.class_archive import java_options
+from tests.support.cluster import SPARK_PYTHON_VARIABLE, installed_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.cluster import installed_spark
 from sluice.spark_integration import conf
+from tests.support.cluster import installed_spark
 
 conf._installed_spark = lambda: installed_spark().version

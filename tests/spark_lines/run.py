@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.cluster import REPOSITORY, SPARK_PYTHON_VARIABLE
+from tests.support.cluster import REPOSITORY, SPARK_PYTHON_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol import schema as m
 from tests.support.fuzz_streams import REMOTE_ID, SHUFFLE, frame, hello
 from tests.support.fuzz_target import Target, sent
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES
 from tests.support.peers import turns
 from tests.support.raw_client import RawClient, acknowledged
+from tests.support.wire_clients import read_gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.schema import KnownTaskManager, ReleaseApplication, ReplicatePartition
 from sluice.shuffle.names import ShuffleKey
+from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.wire_clients import Client
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 KEY = ShuffleKey("app", 1)
 

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.wire_clients import Client, consumer, driver, producer, write_map_output
 from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+from tests.support.wire_clients import Client, consumer, driver, producer, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.wire_clients import close_gate
 from sluice.protocol.events import decode_event, is_end_of_partition
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -25,12 +24,13 @@ from sluice.protocol.schema import (
     PartitionOpened,
     PipelinedData,
 )
+from tests.support.wire_clients import close_gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.wire_clients import Client
     from sluice.protocol.schema import HelloAck
+    from tests.support.wire_clients import Client
 
 
 class PipelinedWriter:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.processes import ManagedProcess, ProcessFailed, stop_on_termination
-from benchmarks.taskmanagers import TaskManagers
 from sluice.spark_integration import conf
+from tests.support.processes import ManagedProcess, ProcessFailed, stop_on_termination
+from tests.support.taskmanagers import TaskManagers
 from tools.spark_suites import class_path
 from tools.spark_suites.results import (
     Outcome,

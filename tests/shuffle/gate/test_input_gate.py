@@ -8,7 +8,6 @@ import random
 
 import pytest
 
-from benchmarks.wire_clients import write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import PartitionNotFound
@@ -19,6 +18,7 @@ from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.address import Address
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
+from tests.support.wire_clients import write_map_output
 
 KEY = ShuffleKey("app", 1)
 PIECES = 20

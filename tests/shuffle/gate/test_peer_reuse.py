@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol.schema import ROLE_PEER
 from tests.support.mini_cluster import DISK_ONLY, eventually, mini_cluster
+from tests.support.wire_clients import read_gate
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory import NetworkBufferPool

@@ -9,7 +9,6 @@ import urllib.request
 
 import pytest
 
-from benchmarks.wire_clients import open_gate, producer, read_gate, write_region
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -26,6 +25,7 @@ from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
 from tests.support.peers import until
+from tests.support.wire_clients import open_gate, producer, read_gate, write_region
 
 pytestmark = pytest.mark.slow  # all of it together
 

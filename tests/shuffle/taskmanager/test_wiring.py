@@ -9,15 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import (
-    Client,
-    consumer,
-    driver,
-    open_gate,
-    producer,
-    read_gate,
-    write_map_output,
-)
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import ROLE_CONSUMER
 from sluice.shuffle.taskmanager import wiring as environments
@@ -37,6 +28,15 @@ from tests.support.mini_cluster import (
     mini_cluster,
     network_leftovers,
     taskmanager_config,
+)
+from tests.support.wire_clients import (
+    Client,
+    consumer,
+    driver,
+    open_gate,
+    producer,
+    read_gate,
+    write_map_output,
 )
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.spark.jobs.settings import sql_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 ROWS = 20_000
 MAPS = 4

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 RECORDS_PER_READER = 5
 Rows = list[tuple[Any, ...]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 MAPS = 12
 REDUCERS = 5

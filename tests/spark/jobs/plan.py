@@ -9,7 +9,7 @@ from tests.spark.jobs.settings import sql_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 Rows = list[tuple[Any, ...]]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 RECORDS = 20_000
 MAPS = 4

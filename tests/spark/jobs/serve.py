@@ -1,6 +1,6 @@
 """The script given to spark-submit by the Spark tests: serves the jobs of this folder.
 
-As ``benchmarks/jobs/serve.py``, whose protocol it speaks, with two differences. An answer comes
+As ``tests/support/jobs/serve.py``, whose protocol it speaks, with two differences. An answer comes
 only when Spark has written all events of the job to its event log. The driver can end its
 application and begin another one with other settings in the same JVM: `tests/spark/driver.py`.
 """
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from benchmarks.jobs import serve
 from tests.spark.jobs import (
     adaptive,
     cancelled,
@@ -37,11 +36,12 @@ from tests.spark.jobs import (
     table_formats,
     writer,
 )
+from tests.support.jobs import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 EVENTS_TIMEOUT_MILLIS = 60_000
 

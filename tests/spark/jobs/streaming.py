@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 BATCHES = 50
 RECORDS = 400

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 ROWS = 4000
 STREAM_SECONDS = 120

@@ -24,8 +24,8 @@ from tests.support.api_clients import api_clients, emitted
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
-    from benchmarks.wire_clients import Client
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 APPLICATION = "app"
 

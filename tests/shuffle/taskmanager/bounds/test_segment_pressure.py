@@ -32,8 +32,8 @@ from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 if TYPE_CHECKING:
-    from benchmarks.wire_clients import Client
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 SEGMENTS = 16
 GREEDY, INNOCENT = "greedy", "innocent"

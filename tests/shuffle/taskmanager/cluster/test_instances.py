@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import consumer as connect_consumer
-from benchmarks.wire_clients import producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import HelloAck
 from sluice.shuffle.taskmanager.cluster.instances import Instances
 from sluice.transport.errors import TaskManagerMismatch
+from tests.support.wire_clients import consumer as connect_consumer
+from tests.support.wire_clients import producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from sluice.transport.connection import Connection

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from crc32c import crc32c
 
-from benchmarks.wire_clients import read_gate, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -32,12 +31,13 @@ from sluice.protocol.schema import (
 from sluice.shuffle.taskmanager.store.region_writer import DIRECT_COPY_BYTES
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, mini_cluster
 from tests.support.store import Gate
+from tests.support.wire_clients import read_gate, write_region
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.wire_clients import Client
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 both_tiers = pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY])
 both_sizes = pytest.mark.parametrize("size", [3_000, 3 * DIRECT_COPY_BYTES], ids=["small", "large"])

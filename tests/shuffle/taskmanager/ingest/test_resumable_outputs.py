@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from benchmarks.wire_clients import read_gate, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -40,11 +39,12 @@ from tests.support.mini_cluster import (
     storage_leftovers,
     until_clean,
 )
+from tests.support.wire_clients import read_gate, write_region
 
 if TYPE_CHECKING:
-    from benchmarks.wire_clients import Client
     from sluice.protocol.schema import Message
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 both_tiers = pytest.mark.parametrize("memory_tier_bytes", [MEMORY_TIER, DISK_ONLY])
 

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from benchmarks.wire_clients import read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import (
     AbortPartition,
@@ -21,6 +20,7 @@ from sluice.protocol.schema import (
 )
 from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from tests.support.mini_cluster import mini_cluster
+from tests.support.wire_clients import read_gate, write_map_output, write_region
 
 PATIENCE_SECONDS = 20
 

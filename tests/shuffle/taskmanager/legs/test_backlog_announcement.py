@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.schema import (
     BLOCKING_EVENT,
@@ -23,6 +22,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.wire_clients import read_gate
 
 if TYPE_CHECKING:
     from sluice.protocol.schema import Message

@@ -7,7 +7,6 @@ import random
 import pytest
 from crc32c import crc32c
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES, MAX_HANDSHAKE_CONTROL_BYTES
 from sluice.protocol.schema import (
@@ -45,6 +44,7 @@ from tests.support.mini_cluster import (
     until_clean,
 )
 from tests.support.raw_client import RawClient, acknowledged
+from tests.support.wire_clients import read_gate
 
 both_tiers = pytest.mark.parametrize(
     "memory_tier_bytes", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"]

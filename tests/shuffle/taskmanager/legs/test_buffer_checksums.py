@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.remote_error import RemoteError
@@ -23,6 +22,7 @@ from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 from tests.support.tcp_proxy import Fault, FaultProxy, Flips
+from tests.support.wire_clients import read_gate
 
 if TYPE_CHECKING:
     from sluice.protocol.schema import Message

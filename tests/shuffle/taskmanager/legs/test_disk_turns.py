@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.schema import BeginRegion, OpenPartition, PartitionOpened
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
@@ -20,6 +19,7 @@ from tests.support.mini_cluster import (
     eventually,
     mini_cluster,
 )
+from tests.support.wire_clients import read_gate, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine

@@ -8,11 +8,11 @@ from itertools import permutations
 
 import pytest
 
-from benchmarks.wire_clients import open_gate, read_gate, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import BeginRegion, FinishPartition, OpenPartition, PartitionFinished
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, mini_cluster
+from tests.support.wire_clients import open_gate, read_gate, write_map_output, write_region
 
 SEGMENT = 4096
 

@@ -8,7 +8,6 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -35,6 +34,7 @@ from tests.support.mini_cluster import (
     until_clean,
 )
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
+from tests.support.wire_clients import open_gate, producer, read_gate, write_map_output
 
 DATA = random.Random(7).randbytes(40 * SEGMENT_SIZE_BYTES)
 

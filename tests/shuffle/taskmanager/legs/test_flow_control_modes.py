@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import Client, Gate, open_gate, read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -40,6 +39,7 @@ from tests.support.mini_cluster import (
     mini_cluster,
 )
 from tests.support.tcp_proxy import Cut, Fault, FaultProxy
+from tests.support.wire_clients import Client, Gate, open_gate, read_gate
 
 if TYPE_CHECKING:
     from sluice.protocol.schema import HelloAck, Message

@@ -8,7 +8,6 @@ import contextlib
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import Client, consumer, read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import secret_to_text
 from sluice.protocol.remote_error import RemoteError
@@ -17,6 +16,7 @@ from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.config import AuthConfig
 from tests.protocol.identity_vectors import SECRET
 from tests.support.mini_cluster import mini_cluster, taskmanager_config
+from tests.support.wire_clients import Client, consumer, read_gate
 
 PRIVATE = b"private-banner\n\x1b[31mforged line"
 REFUSAL = ErrorResponse(

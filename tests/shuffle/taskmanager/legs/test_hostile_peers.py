@@ -9,7 +9,6 @@ import socket
 import pytest
 
 import sluice.transport.backlog as backlog_module
-from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import (
     ROLE_CONSUMER,
@@ -23,6 +22,7 @@ from sluice.protocol.schema import (
 from tests.support.bad_input import DATA, beside_a_good_client, gate_to
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
+from tests.support.wire_clients import read_gate, write_map_output
 
 pytestmark = pytest.mark.slow  # all of it together
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from benchmarks.wire_clients import open_gate, read_gate
 from sluice.protocol.schema import GateOpened
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from tests.support.mini_cluster import DISK_ONLY, SEGMENT_SIZE_BYTES, eventually, mini_cluster
+from tests.support.wire_clients import open_gate, read_gate
 
 LARGE = 14 * 1024 * 1024
 """More than the kernel's socket buffers take on their way."""

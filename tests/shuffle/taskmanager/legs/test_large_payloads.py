@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from benchmarks.wire_clients import read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import decode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
@@ -31,6 +30,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
+from tests.support.wire_clients import read_gate
 
 DATA = random.Random(9).randbytes(3 * MAX_LARGE_PAYLOAD_BYTES + 12_345)
 

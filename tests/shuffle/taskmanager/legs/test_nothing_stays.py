@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, driver, open_gate, producer, read_gate
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.schema import (
     AddCredit,
@@ -30,6 +29,7 @@ from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from sluice.transport.connection import Connection
 from sluice.transport.write_side import WriteSide
 from tests.support.mini_cluster import MiniCluster, eventually, mini_cluster
+from tests.support.wire_clients import consumer, driver, open_gate, producer, read_gate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from benchmarks.wire_clients import read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -29,6 +28,7 @@ from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.remote import REMOTE_ONLY, both_places, s3_place, tier_of
 from tests.support.s3 import SECRET_KEY, s3_proxy
+from tests.support.wire_clients import read_gate, write_map_output
 
 MIB = 1024 * 1024
 KEY = ShuffleKey("app", 1)

@@ -8,7 +8,6 @@ import ssl
 
 import pytest
 
-from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
@@ -16,6 +15,7 @@ from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster, taskmanager_config
 from tests.support.tls_files import TlsFiles, der, replace
+from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, open_gate, producer, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.remote_error import RemoteError
@@ -22,12 +21,13 @@ from tests.shuffle.taskmanager.metrics.rig import families_of, samples, values
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, taskmanager_config
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.wire_clients import consumer, open_gate, producer, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from benchmarks.wire_clients import Client
+    from tests.support.wire_clients import Client
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import ROLE_PRODUCER, ErrorResponse, HelloAck
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
 from tests.support.raw_client import RawClient
+from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 pytestmark = pytest.mark.slow  # all of it together
 

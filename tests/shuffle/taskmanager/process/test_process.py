@@ -12,12 +12,12 @@ import urllib.request
 
 import pytest
 
-from benchmarks.wire_clients import producer, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from tests.support.certificates import Authority
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
 from tests.support.tls_files import TlsFiles
+from tests.support.wire_clients import producer, write_map_output
 
 pytestmark = pytest.mark.slow  # all of it together
 

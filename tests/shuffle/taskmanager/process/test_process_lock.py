@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer as connect_consumer
-from benchmarks.wire_clients import producer, read_gate, write_map_output
 from sluice.protocol.schema import OpenPartition
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon, arguments, run
+from tests.support.wire_clients import consumer as connect_consumer
+from tests.support.wire_clients import producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.wire_clients import consumer as connect_consumer
-from benchmarks.wire_clients import open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import BeginRegion, OpenPartition
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, run
+from tests.support.wire_clients import consumer as connect_consumer
+from tests.support.wire_clients import open_gate, producer, read_gate, write_map_output
 
 pytestmark = pytest.mark.slow  # all of it together
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from tests.support.daemon import ENVIRONMENT, SLUICE, Daemon, arguments, run
+from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.wire_clients import Client, producer, write_map_output, write_region
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -37,6 +36,7 @@ from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.wire_clients import Client, producer, write_map_output, write_region
 
 if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
@@ -164,8 +164,8 @@ async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_
 async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
         links = await drivers(cluster)
-        from benchmarks.wire_clients import write_region
         from sluice.protocol.schema import FinishPartition, OpenPartition, PartitionFinished
+        from tests.support.wire_clients import write_region
 
         writer = await producer(cluster[0].address)
         writer.send(OpenPartition(0, 1, 7, 3))

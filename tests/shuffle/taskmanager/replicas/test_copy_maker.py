@@ -170,8 +170,8 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
 
 
 async def test_a_connection_that_only_watches_writes_nothing(tmp_path):
-    from benchmarks.wire_clients import Client
     from sluice.protocol.schema import ROLE_COPIER, OpenPartition
+    from tests.support.wire_clients import Client
 
     async with mini_cluster(tmp_path, 1) as cluster:
         watching = await Client.connect(cluster[0].address, ROLE_COPIER, "")

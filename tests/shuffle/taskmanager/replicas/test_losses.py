@@ -13,8 +13,8 @@ from tests.support.mini_cluster import MiniCluster, eventually, mini_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from benchmarks.wire_clients import Client
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+    from tests.support.wire_clients import Client
 
 SOON = 0.3
 LONG = 600

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -23,10 +22,11 @@ from sluice.shuffle.names import TaskManagerPlace
 from tests.support.certificates import Authority
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
-    from benchmarks.wire_clients import Client
     from tests.support.mini_cluster import MiniCluster
+    from tests.support.wire_clients import Client
 
 DATA = [random.Random(n).randbytes(n * 9_000 + 7) for n in range(8)]
 ON_DISK = {"memory_tier_bytes": 0}

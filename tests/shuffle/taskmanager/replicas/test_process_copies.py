@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
-from benchmarks.wire_clients import driver as connect_driver
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import OutputsHeld, ReplicatePartition
 from tests.support.daemon import SLUICE, run
+from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
+from tests.support.wire_clients import driver as connect_driver
 
 if TYPE_CHECKING:
     from sluice.transport.address import Address

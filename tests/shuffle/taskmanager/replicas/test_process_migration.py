@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.wire_clients import consumer, producer, read_gate, write_map_output
 from sluice.protocol.errors import ErrorCode, SluiceError
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, run
+from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from sluice.transport.address import Address

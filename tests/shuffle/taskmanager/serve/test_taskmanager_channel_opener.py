@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.wire_clients import close_gate, open_gate, read_gate
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import CancelPartitionRequest
 from tests.support.mini_cluster import (
@@ -18,6 +17,7 @@ from tests.support.mini_cluster import (
     mini_cluster,
 )
 from tests.support.tcp_proxy import Fault, FaultProxy
+from tests.support.wire_clients import close_gate, open_gate, read_gate
 
 OUTPUTS = 12
 MOST = 3

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.executors import executors_below
+from tests.support.executors import executors_below
 
 if TYPE_CHECKING:
     from pathlib import Path

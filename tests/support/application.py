@@ -1,6 +1,6 @@
 """A spark-submit application that runs jobs one after the other, on request.
 
-The runner and the script `benchmarks/jobs/serve.py` talk over a Unix socket, one JSON object per
+The runner and the script `tests/support/jobs/serve.py` talk over a Unix socket, one JSON object per
 line: a request names a job, the answer has its outcome. So the runner can read metrics between
 two jobs, and two applications can take turns while both stay warm.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cluster import REPOSITORY, installed_spark, spark_environment
-from benchmarks.processes import ManagedProcess, ProcessFailed
+from tests.support.cluster import REPOSITORY, installed_spark, spark_environment
+from tests.support.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
     import re
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from benchmarks.cluster import SparkInstallation
+    from tests.support.cluster import SparkInstallation
 
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0

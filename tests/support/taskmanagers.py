@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import cpu_time, metrics
-from benchmarks.cluster import REPOSITORY, WORKER_HOSTS
-from benchmarks.processes import ManagedProcess
 from sluice.protocol import framing
 from sluice.shuffle.taskmanager.status.status import data_path
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
+from tests.support import cpu_time, metrics
+from tests.support.cluster import REPOSITORY, WORKER_HOSTS
+from tests.support.processes import ManagedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 30.0
 _READY = re.compile(r"is ready: .*HTTP port (\d+)")
-_MEMORY_FILE_SYSTEM = Path("/dev/shm")  # noqa: S108 - only its children made by mkdtemp are used
+_MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
 
 class TaskManagers:

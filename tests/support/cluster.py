@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.processes import ManagedProcess
+from tests.support.processes import ManagedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ LOOK_UP_TIMEOUT_SECONDS = 60.0
 SPARK_PYTHON_VARIABLE = "SPARK_PYTHON"
 """Names a Python whose PySpark is used instead of the one installed here: other Spark versions."""
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 _MASTER_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _MASTER_ELECTED = re.compile(r"I have been elected leader|New state: ALIVE")

@@ -1,7 +1,7 @@
 """The script for spark-submit: runs the requested jobs one after the other.
 
 Requests and answers are JSON objects, one per line, over the Unix socket named by ``--control``;
-the end of the connection ends the application. See ``benchmarks/application.py``.
+the end of the connection ends the application. See ``tests/support/application.py``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.jobs import realtime, rows, shuffles, tpch, wordcount
+from tests.support.jobs import realtime, rows, shuffles, tpch, wordcount
 
 if TYPE_CHECKING:
-    from benchmarks.jobs.kinds import Job
+    from tests.support.jobs.kinds import Job
 
 JOBS: dict[str, Job] = {
     "tpch": tpch.run_query,
