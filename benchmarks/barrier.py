@@ -45,7 +45,7 @@ PAUSE_SECONDS = 0.001
 WARM_UP = 0.25
 """The part of a measurement in which the buffers between the tasks fill up."""
 
-LEAST_BARRIERS = 3
+MIN_BARRIERS = 3
 """Barriers of a measurement; on a busy machine it lasts until they have come."""
 
 PATIENCE_SECONDS = 60.0
@@ -107,7 +107,7 @@ async def read_slowly(
 ) -> dict[str, float]:
     """Read a partition and return the figures of its barriers.
 
-    The measurement takes ``seconds``, and longer if ``LEAST_BARRIERS`` have not come by then.
+    The measurement takes ``seconds``, and longer if ``MIN_BARRIERS`` have not come by then.
     """
     taken_at: list[int] = []
     began = microseconds()
@@ -119,7 +119,7 @@ async def read_slowly(
             asyncio.timeout(seconds + PATIENCE_SECONDS),
             open_gate(running, source) as gate,
         ):
-            while microseconds() < ends or len(latencies) < LEAST_BARRIERS:
+            while microseconds() < ends or len(latencies) < MIN_BARRIERS:
                 taken = await gate.next_buffer_or_event()
                 if taken is None:
                     break
@@ -136,8 +136,8 @@ async def read_slowly(
                 if event.timestamp_ms > began + WARM_UP * seconds * 1e6:
                     latencies.append((microseconds() - event.timestamp_ms) / 1e6)
                     waiting.append(len(taken_at) - bisect(taken_at, event.timestamp_ms))
-    if len(latencies) < LEAST_BARRIERS:
-        raise RuntimeError(f"{len(latencies)} barriers came, of {LEAST_BARRIERS} at least")
+    if len(latencies) < MIN_BARRIERS:
+        raise RuntimeError(f"{len(latencies)} barriers came, of {MIN_BARRIERS} at least")
     took = (microseconds() - began) / 1e6
     return {
         "barriers": len(latencies),

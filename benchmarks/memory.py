@@ -59,7 +59,7 @@ CREDIT = 16
 LIMIT_MIB = 96
 """Most memory that a TaskManager may need beside its pool and its memory tier."""
 SAMPLE_SECONDS = 0.25
-MOST_SAMPLES = 24
+MAX_SAMPLES = 24
 """Kept of each TaskManager, evenly spaced: for the chart."""
 
 
@@ -179,7 +179,7 @@ class Samples:
 
     def kept(self) -> list[tuple[float, list[int]]]:
         """Return a few samples, evenly spaced, with the last one among them."""
-        step = max(1, -(-len(self.taken) // MOST_SAMPLES))
+        step = max(1, -(-len(self.taken) // MAX_SAMPLES))
         return self.taken[::-1][::step][::-1]
 
 

@@ -19,11 +19,11 @@ from typing import Final
 from .errors import CreditExceeded, CreditOverflow
 from .limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
-MOST_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
+MAX_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 """Number of free buffers that is always announced: as many of the default size fill the largest
 message."""
 
-LEAST_OF_A_MESSAGE_BUFFERS: Final = MOST_WITHHELD_BUFFERS // 2
+MIN_OF_A_MESSAGE_BUFFERS: Final = MAX_WITHHELD_BUFFERS // 2
 """A message may take as many buffers however few the channel has: smaller ones cost more than the
 time that they save."""
 
@@ -34,7 +34,7 @@ MESSAGES_UNDER_WAY: Final = 3
 def buffers_of_a_message(channel_buffers: int) -> int:
     """Return the most buffers of one message of a channel that has so many in all."""
     share = -(-channel_buffers // MESSAGES_UNDER_WAY)
-    return min(max(share, LEAST_OF_A_MESSAGE_BUFFERS), MOST_WITHHELD_BUFFERS)
+    return min(max(share, MIN_OF_A_MESSAGE_BUFFERS), MAX_WITHHELD_BUFFERS)
 
 
 class SenderCredit:
@@ -51,7 +51,7 @@ class SenderCredit:
 
     def __init__(self, initial: int) -> None:
         self.available = 0
-        self.most_of_a_message = LEAST_OF_A_MESSAGE_BUFFERS
+        self.most_of_a_message = MIN_OF_A_MESSAGE_BUFFERS
         """Buffers that one message may take, by the most credit that there has been."""
         self._most = 0
         self.add(initial)

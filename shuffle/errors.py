@@ -51,7 +51,7 @@ import logging
 
 from ..protocol.errors import ErrorCode, Fault, SluiceError
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 # ---- network memory
@@ -416,5 +416,5 @@ def failure_of(error: Exception, what: str) -> SluiceError:
     """
     if isinstance(error, SluiceError):
         return detached(error)
-    _log.error("internal error while %s", what, exc_info=error)
+    logger.error("internal error while %s", what, exc_info=error)
     return internal_error(error)

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.protocol.states import State
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.gate.partition_request_client import MOST_WAITING_TASK_EVENTS
+from sluice.shuffle.gate.partition_request_client import MAX_WAITING_TASK_EVENTS
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
 from sluice.shuffle.partition.partition_states import PartitionState, SubpartitionState
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
@@ -101,6 +101,6 @@ def test_numbers_of_the_document_are_those_of_the_code():
     memory = NetworkMemoryConfig()
     assert (memory.exclusive_buffers_per_channel, memory.floating_buffers_per_gate) == (2, 8)
     assert f"{MAX_KEPT_TASK_EVENTS} a channel" in PAGE
-    assert f"{MOST_WAITING_TASK_EVENTS} a connection" in PAGE
+    assert f"{MAX_WAITING_TASK_EVENTS} a connection" in PAGE
     assert f"| {MAX_QUEUED_EVENTS}, then the partition fails" in PAGE
     assert f"at most {CREDIT_WINDOW_BUFFERS}." in " ".join(PAGE.split())

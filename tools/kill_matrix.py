@@ -31,7 +31,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 RESULT: Final = ROOT / "build" / "kill_matrix.json"
-LEAST_LIMIT_SECONDS: Final = 20
+MIN_LIMIT_SECONDS: Final = 20
 LIMIT_FACTOR: Final = 5
 """A mutation may take so many times as long as the code as it is; then it is killed by the time."""
 BY_TIME: Final = "(time limit)"
@@ -46,7 +46,7 @@ OTHER: Final[dict[type[ast.AST], type[Any]]] = {
     ast.Break: ast.Continue, ast.Continue: ast.Break,
 }  # fmt: skip
 FOR_PEOPLE: Final = {"__repr__", "__str__"}
-LOGGERS: Final = {"_log", "logger", "logging", "warnings"}
+LOGGERS: Final = {"logger", "logging", "warnings"}
 
 
 class Mutation(NamedTuple):
@@ -229,12 +229,12 @@ class Matrix:
             items = [each for each in session.items if self._options.tests or _is_of(each, module)]
             self.tests |= {each.nodeid for each in items}
             begun = time.monotonic()
-            if not items or (broken := self._fork(items, None, 10 * LEAST_LIMIT_SECONDS)):
+            if not items or (broken := self._fork(items, None, 10 * MIN_LIMIT_SECONDS)):
                 print(
                     f"{module}: not tried, {f'fails as it is: {broken}' if items else 'no tests'}"
                 )
                 continue
-            limit = max(LEAST_LIMIT_SECONDS, int(LIMIT_FACTOR * (time.monotonic() - begun)))
+            limit = max(MIN_LIMIT_SECONDS, int(LIMIT_FACTOR * (time.monotonic() - begun)))
             mutations = list(mutations_of(module))
             if self._options.limit and len(mutations) > self._options.limit:
                 mutations = chance.sample(mutations, self._options.limit)

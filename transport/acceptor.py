@@ -19,15 +19,15 @@ from .address import ANY_FAMILY
 from .descriptors import Reserve
 from .loop import start_task
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-MOST_A_TURN: Final = 64
+MAX_A_TURN: Final = 64
 """Connections accepted before other work gets a turn of the event loop."""
 
 PAUSE_SECONDS: Final = 0.1
 """Time until the next attempt when resources are short; no event tells when they are back."""
 
-MOST_DISCARDED_BYTES: Final = 64 * 1024
+MAX_DISCARDED_BYTES: Final = 64 * 1024
 """Received bytes that are discarded before a refused connection closes: those that are left unread
 would reset it, and the other side might lose the reason."""
 
@@ -85,7 +85,7 @@ class Acceptor:
         backlog: int,
         name: str,
         in_need: InNeed = InNeed(),  # noqa: B008 - immutable
-        most_a_turn: int = MOST_A_TURN,
+        most_a_turn: int = MAX_A_TURN,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -181,7 +181,7 @@ class Acceptor:
             accepted.close()
             if isinstance(error, OSError):  # the peer has gone already
                 extra = {"kind": "connections ended at their start", "source": self._name}
-                _log.info(
+                logger.info(
                     "a connection to %s ended at its start: %s", self._name, error, extra=extra
                 )
                 return
@@ -192,7 +192,7 @@ class Acceptor:
             return
         self._short_since = self._loop.time()
         remedy = "raise the limit of open files" if error.errno in _SHORT else "look at the host"
-        _log.error("%s cannot accept connections: %s; %s", self._name, error, remedy)
+        logger.error("%s cannot accept connections: %s; %s", self._name, error, remedy)
 
     def _wait_for_resources(self) -> None:
         """Leave what is in the kernel's backlog there for a while."""
@@ -204,7 +204,7 @@ class Acceptor:
         if self._reserve.refill() and self._short_since is not None and _can_open():
             seconds = self._loop.time() - self._short_since
             self._short_since = None
-            _log.warning("%s accepts connections again after %.1f s", self._name, seconds)
+            logger.warning("%s accepts connections again after %.1f s", self._name, seconds)
         self._loop.add_reader(self._sock, self._ready)
         self._ready()
         self._watch_for_the_end()
@@ -227,7 +227,7 @@ def _refuse(accepted: socket.socket, reason: bytes) -> None:
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            accepted.recv(MOST_DISCARDED_BYTES)
+            accepted.recv(MAX_DISCARDED_BYTES)
         accepted.send(reason)
         accepted.shutdown(socket.SHUT_WR)
 
@@ -326,7 +326,7 @@ def listen(
     backlog: int,
     name: str,
     in_need: InNeed = InNeed(),  # noqa: B008 - immutable
-    most_a_turn: int = MOST_A_TURN,
+    most_a_turn: int = MAX_A_TURN,
 ) -> list[Acceptor]:
     """Accept on each of several bound sockets, see :class:`Acceptor`.
 

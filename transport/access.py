@@ -23,9 +23,9 @@ from .config import AuthConfig
 from .loop_share import LoopShares
 from .socket_options import peer_user
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-_MOST_SECRET_FILE_BYTES: Final = 4096
+_MAX_SECRET_FILE_BYTES: Final = 4096
 
 
 class SecretUnusable(SluiceError):
@@ -145,7 +145,7 @@ def read_secret(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            text = file.read(_MOST_SECRET_FILE_BYTES).decode(errors="replace")
+            text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace")
     except OSError as error:
         raise SecretUnusable(
             "The file of a cluster secret cannot be read",

@@ -28,10 +28,10 @@ from .settings import (
 LOOPBACK: Final = "127.0.0.1"
 EVERY_ADDRESS: Final = "0.0.0.0"
 
-_MOST_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
+_MAX_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 """uvloop keeps a watermark in 32 bits."""
 
-_LEAST_SECONDS: Final = 0.01
+_MIN_SECONDS: Final = 0.01
 """Within less no other side answers, not even on the same host."""
 
 _MAX_USER_TIMEOUT_SECONDS: Final = 2_147_483
@@ -68,17 +68,17 @@ class TransportConfig(Settings):
     """Permissions of the Unix socket, in base 8."""
 
     write_low_watermark_bytes: Annotated[
-        Annotated[Bytes, Field(ge=0, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+        Annotated[Bytes, Field(ge=0, le=_MAX_WATERMARK_BYTES)] | None, NONE_ALLOWED
     ] = None
     """A connection is writable again when its write buffer is at or below this. None: one segment
     plus one byte."""
 
     write_high_watermark_bytes: Annotated[
-        Annotated[Bytes, Field(ge=1, le=_MOST_WATERMARK_BYTES)] | None, NONE_ALLOWED
+        Annotated[Bytes, Field(ge=1, le=_MAX_WATERMARK_BYTES)] | None, NONE_ALLOWED
     ] = None
     """A connection stops being writable when its write buffer is above this. None: two segments."""
 
-    connect_timeout_seconds: Seconds = Field(5, ge=_LEAST_SECONDS)
+    connect_timeout_seconds: Seconds = Field(5, ge=_MIN_SECONDS)
     """Time to reach another TaskManager, all attempts together."""
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
@@ -86,23 +86,23 @@ class TransportConfig(Settings):
     `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager. A reader
     of Spark is told at once where nobody listens, and asks again itself."""
 
-    handshake_timeout_seconds: Seconds = Field(10, ge=_LEAST_SECONDS)
+    handshake_timeout_seconds: Seconds = Field(10, ge=_MIN_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
 
     idle_connection_timeout_seconds: Annotated[
-        Annotated[Seconds, Field(ge=_LEAST_SECONDS)] | None, NONE_ALLOWED
+        Annotated[Seconds, Field(ge=_MIN_SECONDS)] | None, NONE_ALLOWED
     ] = 600
     """Time after which a connection is closed that holds nothing and sends nothing, or only pings.
     Clients connect again when they need to. None: idle connections stay."""
 
-    frame_timeout_seconds: Seconds = Field(60, ge=_LEAST_SECONDS)
+    frame_timeout_seconds: Seconds = Field(60, ge=_MIN_SECONDS)
     """Time in which a frame that has begun to arrive must end."""
 
     keepalive_seconds: Seconds = Field(30, gt=0)
     """Silence after which a connection is probed."""
 
     tcp_user_timeout_seconds: Annotated[
-        Annotated[Seconds, Field(ge=_LEAST_SECONDS, le=_MAX_USER_TIMEOUT_SECONDS)] | None,
+        Annotated[Seconds, Field(ge=_MIN_SECONDS, le=_MAX_USER_TIMEOUT_SECONDS)] | None,
         NONE_ALLOWED,
     ] = 60
     """Time after which a TCP connection ends if the other host does not acknowledge data or

@@ -51,7 +51,7 @@ from .receive_low_water import ReceiveLowWater
 from .traffic import Traffic
 from .write_side import Release, WriteSide
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 __all__ = ["Connection", "ConnectionHandler", "HandlerFactory"]
 
@@ -246,7 +246,7 @@ class Connection:
             return
         self._error = error
         why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
-        log_end(_log, "closing", self.remote, f"{error.code.name}{why}", error)
+        log_end(logger, "closing", self.remote, f"{error.code.name}{why}", error)
         self.send(error_response(None, error))
         self.close()
 
@@ -254,7 +254,7 @@ class Connection:
         """Drop the connection at once; the handler gets ``error``."""
         self._error = self._error or error
         if isinstance(error, RemoteError) and self.state.side is Side.ACCEPTED:
-            log_end(_log, "the other side ends", self.remote, error.code.name, error)
+            log_end(logger, "the other side ends", self.remote, error.code.name, error)
         self._enter_closed()
         if self._transport is not None:
             self._transport.abort()
@@ -426,7 +426,7 @@ class Connection:
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, SluiceError) or error.code is ErrorCode.INTERNAL:
             # A bug of this side must cost this connection only, and must be seen in the log.
-            _log.error("internal error on connection %s", self.remote, exc_info=error)
+            logger.error("internal error on connection %s", self.remote, exc_info=error)
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")
         self.fail(error.with_traceback(None))  # whose frames refer to this connection
 
@@ -437,7 +437,7 @@ class Connection:
     def _evicted(self, error: SluiceError) -> None:
         """Close: too much is unread, or another connection needs the memory."""
         if self._out.backlog_bytes:
-            log_end(_log, "dropping", self.remote, error.code.name, error)
+            log_end(logger, "dropping", self.remote, error.code.name, error)
             self.abort(error)
         else:
             self.fail(error)

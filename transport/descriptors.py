@@ -11,7 +11,7 @@ import os
 import resource
 from typing import Final
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _OPEN_FILES: Final = "/proc/self/fd"
 _LEAST: Final = 2
@@ -24,7 +24,7 @@ def raise_limit() -> None:
         return
     with contextlib.suppress(OSError, ValueError):  # a container may refuse it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _log.debug("the limit of open files is %d, it was %d", hard, soft)
+        logger.debug("the limit of open files is %d, it was %d", hard, soft)
 
 
 def free_descriptors() -> int:

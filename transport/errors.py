@@ -4,7 +4,7 @@ from typing import Final
 
 from ..protocol.errors import ErrorCode, Fault, SluiceError
 
-MOST_LOGGED_CHARACTERS: Final = 1000
+MAX_LOGGED_CHARACTERS: Final = 1000
 
 
 class TransportError(SluiceError):
@@ -60,9 +60,9 @@ class AddressUnavailable(SluiceError):
 def one_line(error: BaseException | str) -> str:
     """Return an error for the log: it may hold bytes of the other side, which must not forge lines.
 
-    It is cut to MOST_LOGGED_CHARACTERS.
+    It is cut to MAX_LOGGED_CHARACTERS.
     """
-    return printable(str(error)[:MOST_LOGGED_CHARACTERS])
+    return printable(str(error)[:MAX_LOGGED_CHARACTERS])
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,7 @@ from .tls_transport import TlsTransport
 from .traffic import Traffic
 from .unix_socket import UnixSocket
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 REFUSALS_SHARE: Final = 16
@@ -292,7 +292,7 @@ class Listener:
             refusals,
         )
         if most < config.max_connections:
-            _log.info(
+            logger.info(
                 "the limit of open files lets %d connections be served, max_connections is %d",
                 most,
                 config.max_connections,

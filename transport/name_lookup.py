@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 SocketAddress: TypeAlias = tuple[str, int]
 
-MOST_LOOKUPS = 256
+MAX_LOOKUPS = 256
 """Most names looked up at a time, each in a thread; clients choose the names."""
 
 _under_way: dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[list[SocketAddress]]]
@@ -44,7 +44,7 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
     key = (loop, host, port)
     future = _under_way.get(key)
     if future is None:
-        if len(_under_way) >= MOST_LOOKUPS:
+        if len(_under_way) >= MAX_LOOKUPS:
             raise socket.gaierror(
                 socket.EAI_AGAIN,
                 f"{len(_under_way)} other names are waiting for the name service",

@@ -13,7 +13,7 @@ from .loop_share import LoopShare, LoopShares, LoopTurns
 MESSAGE_COST_BYTES: Final = 8 * 1024
 """Bytes that a message counts beside its own: 32 messages take as long as 256 KiB of payload."""
 
-LEAST_EXPECTED_BYTES: Final = 64 * 1024
+MIN_EXPECTED_BYTES: Final = 64 * 1024
 """A connection that goes on is expected to read at least so much, and what its last read cost."""
 
 
@@ -60,7 +60,7 @@ class ReadTurn:
         transport.pause_reading()
         if self._transport is None:
             self._transport = transport
-            self.share.reads.wait(self._read_on, max(cost, LEAST_EXPECTED_BYTES))
+            self.share.reads.wait(self._read_on, max(cost, MIN_EXPECTED_BYTES))
 
     def _read_on(self) -> None:
         transport, self._transport = self._transport, None

@@ -14,7 +14,7 @@ _KEEPALIVE_PROBES = 4
 _UCRED = struct.Struct("3i")
 _GID = struct.Struct("I")
 _SO_PEERGROUPS = 59
-_MOST_GROUPS = 4096
+_MAX_GROUPS = 4096
 """Groups of a process that are looked at; the kernel allows 65536, and refuses when it has more."""
 
 _LONGEST_KEEPALIVE_SECONDS = 32767
@@ -55,7 +55,7 @@ def peer_user(sock: socket.socket) -> SocketUser | None:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     _, uid, gid = _UCRED.unpack(credentials)
     try:
-        packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * _GID.size)
+        packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS * _GID.size)
     except OSError:  # a kernel before 4.13
         packed = b""
     others = (group for (group,) in _GID.iter_unpack(packed))

@@ -18,7 +18,7 @@ from ..protocol.errors import ErrorCode, SluiceError
 from .config import TransportConfig
 from .errors import TransportError
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MINIMUM_VERSIONS: Final = {
     "1.2": ssl.TLSVersion.TLSv1_2,
@@ -27,7 +27,7 @@ _MINIMUM_VERSIONS: Final = {
 _HANDSHAKE_TURNS: Final = 8
 """A handshake needs two or three flights from each side."""
 
-_MOST_KEPT: Final = 64
+_MAX_KEPT: Final = 64
 """Settings whose contexts a process keeps for connections to come."""
 
 _HOST_NAME_MISMATCHES: Final = (62, 64)
@@ -134,11 +134,11 @@ class ReloadingTls:
             loaded = _load(self._settings)
         except (TlsConfigurationError, OSError) as error:  # a file may go while it is read
             self.failures += 1
-            _log.error("TLS goes on with the certificates that were loaded before: %s", error)
+            logger.error("TLS goes on with the certificates that were loaded before: %s", error)
             return False
         self._tls = loaded
         self.reloads += 1
-        _log.info("New connections use %s", self)
+        logger.info("New connections use %s", self)
         return True
 
 
@@ -195,7 +195,7 @@ def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> Reloadin
             settings = settings._replace(accepts=settings._replace(accepts=True) in _made)
         found = _made.pop(settings, None) or ReloadingTls(settings)
         _made[settings] = found  # the one used last is the last one
-        if len(_made) > _MOST_KEPT:
+        if len(_made) > _MAX_KEPT:
             del _made[next(iter(_made))]
         return found
 

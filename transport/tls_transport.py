@@ -33,7 +33,7 @@ from .greeting import CHANNEL_BINDING
 from .tls import Tls, TlsRefused, refusal
 from .write_lines import lines_writer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 16 * 1024
@@ -327,7 +327,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _refuse(self, error: TlsRefused) -> None:
         """End the connection for a reason that OpenSSL has put into an alert."""
-        log_end(_log, "refusing", self._connection.remote, "TLS", error)
+        log_end(logger, "refusing", self._connection.remote, "TLS", error)
         self._flush()
         self._state = _State.REFUSED
         self._early.clear()
@@ -356,7 +356,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             f"{remote} does not speak TLS",
             remedy="Set transport.tls_enabled on both sides, or on neither",
         )
-        log_end(_log, "refusing", remote, "TLS", error)
+        log_end(logger, "refusing", remote, "TLS", error)
         self._connection.abort(error)
 
     def _late(self) -> None:
@@ -366,7 +366,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             limit=f"{self._handshake_timeout_seconds} s",
             remedy="Check that the other side speaks TLS to this port",
         )
-        log_end(_log, "closing", self._connection.remote, error.code.name, error)
+        log_end(logger, "closing", self._connection.remote, error.code.name, error)
         self._connection.abort(error)
 
     def _cancel_timer(self) -> None:

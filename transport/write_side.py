@@ -14,7 +14,7 @@ buffer is empty (the *drain watch*).
 the loop together, in one system call, and wake the other side once.
 
 **Joining.** A loop keeps a few hundred bytes for each write that the kernel has not taken, however
-short it is. After MOST_SMALL_WRITES short ones into a transport that is not empty, those that
+short it is. After MAX_SMALL_WRITES short ones into a transport that is not empty, those that
 follow are joined in one piece of memory, so that what waits costs what its bytes are. The piece
 goes to the loop when it is full, when a large message must go behind it, or when the loop has room:
 the drain watch is set for that.
@@ -31,14 +31,14 @@ Release: TypeAlias = Callable[[], None]
 """Ends a lease: the transport does not use the memory any more. Called exactly once, also on
 failure."""
 
-MOST_GATHERED_BYTES: Final = 128 * 1024
+MAX_GATHERED_BYTES: Final = 128 * 1024
 """Most bytes that are gathered before the loop gets them: a Unix socket takes as many at once."""
 
 
 SMALL_BYTES: Final = 1024
 """A shorter message may be joined with others; a longer one is worth a write of its own."""
 
-MOST_SMALL_WRITES: Final = 256
+MAX_SMALL_WRITES: Final = 256
 """Small writes into a transport before it is looked whether they have been sent."""
 
 JOINED_BYTES: Final = 16 * 1024
@@ -51,7 +51,7 @@ class WriteSide:
     Args:
         low_bytes: Writable again at or below this many unsent bytes.
         high_bytes: Not writable above this many unsent bytes. Gathered bytes are at most
-            MOST_GATHERED_BYTES, never outlive their turn, and count when the loop has them.
+            MAX_GATHERED_BYTES, never outlive their turn, and count when the loop has them.
     """
 
     __slots__ = (
@@ -154,11 +154,11 @@ class WriteSide:
             if length > len(head):
                 self._gathered.append(payload)
             self._gathered_bytes += length
-            if self._gathered_bytes >= MOST_GATHERED_BYTES:
+            if self._gathered_bytes >= MAX_GATHERED_BYTES:
                 self._write_gathered(transport)
         elif (
             length < SMALL_BYTES
-            and self._small_writes >= MOST_SMALL_WRITES
+            and self._small_writes >= MAX_SMALL_WRITES
             and self._joins(transport)
         ):
             self._join(transport, (head, payload))
@@ -204,7 +204,7 @@ class WriteSide:
         are_small = length < SMALL_BYTES * len(gathered)
         if are_small:
             self._small_writes += len(gathered)
-        if are_small and self._small_writes >= MOST_SMALL_WRITES and self._joins(transport):
+        if are_small and self._small_writes >= MAX_SMALL_WRITES and self._joins(transport):
             self._join(transport, gathered)
         else:
             if self._joined:

@@ -34,7 +34,7 @@ from sluice.spark_integration.local_taskmanager import LocalTaskManager
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 200
-MOST_SEGMENTS = 16
+MAX_SEGMENTS = 16
 """Of each writer's own pool: 512 KiB."""
 
 
@@ -91,7 +91,7 @@ class Pipeline:
     async def _run_source(self) -> None:
         async with (
             await self._connect(self._first) as client,
-            client.open_result_partition(1, 0, 1, max_segments=MOST_SEGMENTS) as partition,
+            client.open_result_partition(1, 0, 1, max_segments=MAX_SEGMENTS) as partition,
         ):
             self.source.partition = partition
             self._locations[0].set_result(partition.location)
@@ -111,7 +111,7 @@ class Pipeline:
         async with (
             await self._connect(self._second) as client,
             client.open_gate([await self._locations[0]], 0) as gate,
-            client.open_result_partition(2, 0, 1, max_segments=MOST_SEGMENTS) as partition,
+            client.open_result_partition(2, 0, 1, max_segments=MAX_SEGMENTS) as partition,
         ):
             self.map.partition = partition
             self._locations[1].set_result(partition.location)

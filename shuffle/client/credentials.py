@@ -9,7 +9,7 @@ from ...protocol.identity import Credential, InvalidCredential, parse_credential
 CREDENTIAL_VARIABLE: Final = "SLUICE_CREDENTIAL"
 CREDENTIAL_FILE_VARIABLE: Final = "SLUICE_CREDENTIAL_FILE"
 
-_MOST_FILE_BYTES: Final = 4096
+_MAX_FILE_BYTES: Final = 4096
 
 
 def client_credential(
@@ -43,7 +43,7 @@ def read_credential_file(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_FILE_BYTES).decode(errors="replace")
+            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
     except OSError as error:
         raise InvalidCredential(
             "The file of a credential cannot be read",

@@ -15,7 +15,7 @@ from ..gate.channel_opener import ChannelSource
 from ..gate.input_gate import InputGate
 from ..names import TaskManagerPlace
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ELSEWHERE: Final = frozenset(
     {
@@ -36,7 +36,7 @@ ELSEWHERE: Final = frozenset(
 )
 """Errors of a place, and not of what is asked for there."""
 
-MOST_MOVES: Final = 8
+MAX_MOVES: Final = 8
 """Times that a channel follows ``PARTITION_MOVED``: places that name each other must not go on."""
 
 
@@ -80,14 +80,14 @@ class Failover:
         if place is None:
             return False
         before = self._gate.sources[index]
-        _log.info("channel %d goes on at %s: %s", index, place, error)
+        logger.info("channel %d goes on at %s: %s", index, place, error)
         address = Address(place.host, place.port)
         source = ChannelSource(place.taskmanager_id, address, before.map_attempt_ids)
         self._gate.replace_channel(index, source)
         return True
 
     def _next(self, index: int, error: SluiceError) -> TaskManagerPlace | None:
-        if error.code is ErrorCode.PARTITION_MOVED and self._moves.get(index, 0) < MOST_MOVES:
+        if error.code is ErrorCode.PARTITION_MOVED and self._moves.get(index, 0) < MAX_MOVES:
             self._moves[index] = self._moves.get(index, 0) + 1
             place = TaskManagerPlace.parse(str(error.value))
             if place is not None:

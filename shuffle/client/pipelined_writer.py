@@ -33,7 +33,7 @@ from ..partition.result_partition_writer import ALL_SUBPARTITIONS, BufferWriting
 from ..partition.shared_buffer import BufferConsumer
 from .send_queue import SendQueue
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class PipelinedWriter(BufferWritingPartition):
@@ -197,11 +197,11 @@ class PipelinedWriter(BufferWritingPartition):
             return
         try:
             self._task_event(event_type, payload)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # The handler is the task's code: a bug in it must end this partition, and no other on
             # the connection.
             if not isinstance(error, SluiceError):
-                _log.exception("task event handler of partition %d failed", self.number)
+                logger.exception("task event handler of partition %d failed", self.number)
                 error = internal_error(error)
             self.fail(error)
 

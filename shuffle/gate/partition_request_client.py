@@ -58,7 +58,7 @@ from ..names import SubpartitionRange
 from .remote_input_channel import RemoteInputChannel
 from .task_events import TooManyTaskEvents
 
-MOST_WAITING_TASK_EVENTS: Final = 1024
+MAX_WAITING_TASK_EVENTS: Final = 1024
 """Task events kept while the connection takes nothing: 1 MiB of the longest ones."""
 
 
@@ -145,11 +145,11 @@ class PartitionRequestClient:
             TooManyTaskEvents: As many wait already as may wait.
         """
         waiting = self._task_events
-        if len(waiting) >= MOST_WAITING_TASK_EVENTS:
+        if len(waiting) >= MAX_WAITING_TASK_EVENTS:
             raise TooManyTaskEvents(
                 f"{self.connection.remote} takes no more task events now",
                 value=len(waiting) + 1,
-                limit=MOST_WAITING_TASK_EVENTS,
+                limit=MAX_WAITING_TASK_EVENTS,
                 remedy="Send fewer task events",
             )
         waiting.append((channel, event_type, payload))

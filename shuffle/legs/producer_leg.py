@@ -26,9 +26,9 @@ from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost, DeadlineExceeded
 from ..errors import internal_error
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-MOST_MESSAGES_A_TURN: Final = 32
+MAX_MESSAGES_A_TURN: Final = 32
 """Messages sent for all partitions together before the event loop has a turn."""
 
 
@@ -290,7 +290,7 @@ class ProducerLeg:
     def _run(self) -> None:
         self._turn_due = False
         queue = self._queue
-        left = MOST_MESSAGES_A_TURN
+        left = MAX_MESSAGES_A_TURN
         self.connection.cork()
         try:
             while queue and self.connection.writable:
@@ -304,9 +304,9 @@ class ProducerLeg:
                     queue.append(partition)
                 else:
                     self._queued.discard(partition)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # A bug must end the connection it breaks, and be logged.
-            _log.exception("internal error while sending to %s", self.connection.remote)
+            logger.exception("internal error while sending to %s", self.connection.remote)
             self.connection.abort(internal_error(error))
         finally:
             self.connection.uncork()

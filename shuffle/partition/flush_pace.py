@@ -27,7 +27,7 @@ from .output_flusher import DEFAULT_INTERVAL_SECONDS
 PAUSE_TIMES: Final = 2
 """Length of a pause, as a multiple of the time that the flushed buffers before it took to go."""
 
-MOST_PAUSE_SECONDS: Final = DEFAULT_INTERVAL_SECONDS
+MAX_PAUSE_SECONDS: Final = DEFAULT_INTERVAL_SECONDS
 """Longest pause, in case flushed buffers took long because no reader took them."""
 
 FLUSHED_FOR_A_COMPLETE_ONE: Final = 4
@@ -113,7 +113,7 @@ class FlushPace:
     def flushed(self, buffers: int) -> None:
         """Record the number of buffers that a flush has put on their way."""
         self._balance = max(self._balance - buffers / FLUSHED_FOR_A_COMPLETE_ONE, -self._most)
-        spacing_seconds = min(buffers * SECONDS_A_FLUSHED_BUFFER, MOST_PAUSE_SECONDS)
+        spacing_seconds = min(buffers * SECONDS_A_FLUSHED_BUFFER, MAX_PAUSE_SECONDS)
         self._spaced_until = self._asked + spacing_seconds
 
     def _connection_is_free(self, under_way: int, now: float) -> bool:
@@ -122,7 +122,7 @@ class FlushPace:
                 self._waits_since = now
             return self._waits_since is None
         if self._waits_since is not None:
-            pause_seconds = min(PAUSE_TIMES * (now - self._waits_since), MOST_PAUSE_SECONDS)
+            pause_seconds = min(PAUSE_TIMES * (now - self._waits_since), MAX_PAUSE_SECONDS)
             self._pause_ends = now + pause_seconds
             self._waits_since = None
             return False

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DEFAULT_INTERVAL_SECONDS: Final = 0.1
 
@@ -88,9 +88,9 @@ class OutputFlusher:
                 if idle >= IDLE_INTERVALS:
                     partition.finish_read_buffers()
                 is_open = partition.has_open_buffers
-            except Exception:  # noqa: BLE001
+            except Exception:
                 # A bug in one partition, or in the reader it notifies, must not stop the others.
-                _log.exception("flushing a partition failed")
+                logger.exception("flushing a partition failed")
                 is_open = False
             if partition in partitions:
                 if is_open:

@@ -26,7 +26,7 @@ from .region_builder import Gathered, GatheredBuffer, GatheredEvent, RegionSink,
 from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferBuilder, BufferConsumer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_GATHERED_EVENTS: Final = 16 * 1024
 """Events that may wait for a region. No pool holds them, so this constant bounds them."""
@@ -218,9 +218,9 @@ class StoredResultPartition(BufferWritingPartition):
                 self.regions += 1
         except SluiceError as error:
             failure = error
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # A bug must fail this partition and be logged, never pass for stored data.
-            _log.exception("internal error while a region of %s was written", self.name)
+            logger.exception("internal error while a region of %s was written", self.name)
             failure = internal_error(error)
         finally:
             self._writing = None

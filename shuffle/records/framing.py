@@ -131,14 +131,14 @@ def split_equal_frames(
     position = start
     # Powers of two, so that few formats serve any number of records.
     while count:
-        taken = 1 << min(count.bit_length() - 1, _MOST_AT_ONCE_BITS)
+        taken = 1 << min(count.bit_length() - 1, _MAX_AT_ONCE_BITS)
         records += _frames_of(length, taken).unpack_from(stream, position)
         position += taken * stride
         count -= taken
     return records, stop
 
 
-_MOST_AT_ONCE_BITS: Final = 9
+_MAX_AT_ONCE_BITS: Final = 9
 
 
 @functools.lru_cache(maxsize=256)

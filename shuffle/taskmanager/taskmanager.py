@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .embedded.client import EmbeddedClient
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StartFailed(SluiceError):
@@ -172,7 +172,7 @@ class TaskManager:
         except SluiceError:
             raise
         except Exception as error:
-            _log.debug("the start failed", exc_info=True)
+            logger.debug("the start failed", exc_info=True)
             raise StartFailed(f"{type(error).__name__}: {error}") from error
 
     async def _start(self) -> None:
@@ -196,7 +196,7 @@ class TaskManager:
             self.event_loop_lag.start()
             self.state = "ready"
             self._stack = stack.pop_all()
-        _log.info(
+        logger.info(
             "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
             "%d map outputs adopted, data path %s",
             self.environment.taskmanager_id,
@@ -206,7 +206,7 @@ class TaskManager:
             self.environment.counters.map_outputs_adopted,
             data_path(),
         )
-        _log.log(*self._who_may_connect())
+        logger.log(*self._who_may_connect())
 
     def _shown_data_port(self) -> str:
         address, port = self.environment.address, self.environment.listener.port
@@ -254,7 +254,7 @@ class TaskManager:
             self.environment.drain()
             if self._http is not None:
                 self._http.forget()
-            _log.info("TaskManager %s drains", self.environment.taskmanager_id)
+            logger.info("TaskManager %s drains", self.environment.taskmanager_id)
         if migrate:
             if self._migrating is None or self._migrating.done():
                 self._migrating = start_task(self.environment.migrate())
@@ -284,11 +284,11 @@ class TaskManager:
             self.state = "ready"
             if self._http is not None:
                 self._http.forget()
-            _log.info("TaskManager %s takes new work again", self.environment.taskmanager_id)
+            logger.info("TaskManager %s takes new work again", self.environment.taskmanager_id)
 
     def _unlocked(self, found: str) -> None:
         """Refuse new work: another TaskManager may start on a directory without a lock."""
-        _log.error(
+        logger.error(
             "storage directory %s, so another TaskManager may take the directory: this one ends. "
             "Exclude the directory from cleaners of temporary files",
             found,
@@ -330,7 +330,7 @@ class TaskManager:
         if self._http is not None:
             self._http.forget()
         await self._stack.aclose()
-        _log.info("TaskManager %s has stopped", self._environment.taskmanager_id)
+        logger.info("TaskManager %s has stopped", self._environment.taskmanager_id)
 
     def _stopped(self) -> None:
         self.state = "stopped"

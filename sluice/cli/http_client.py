@@ -34,9 +34,9 @@ TOKEN_VARIABLE: Final = "SLUICE_ACCESS_TOKEN"  # noqa: S105
 TOKEN_SECONDS: Final = 60
 """Time for which a token that a command makes is good."""
 
-_MOST_TOKEN_BYTES: Final = 4096
-_MOST_ERROR_BYTES: Final = 4096
-_MOST_ERROR_CHARACTERS: Final = 500
+_MAX_TOKEN_BYTES: Final = 4096
+_MAX_ERROR_BYTES: Final = 4096
+_MAX_ERROR_CHARACTERS: Final = 500
 
 
 class Given(NamedTuple):
@@ -151,17 +151,17 @@ def _refusal(url: str, error: urllib.error.HTTPError, *, proves: bool) -> str:
             f"{TOKEN_VARIABLE} or {SECRET_FILES_VARIABLE}"
         )
     try:
-        document: Any = json.loads(error.read(_MOST_ERROR_BYTES))
+        document: Any = json.loads(error.read(_MAX_ERROR_BYTES))
         reason = str(document["error"])
     except (OSError, ValueError, KeyError, TypeError):
         reason = f"{error.code} {error.reason}"
     shown = "".join(character if character.isprintable() else "?" for character in reason)
-    return f"{url} refuses this: {shown[:_MOST_ERROR_CHARACTERS]}"
+    return f"{url} refuses this: {shown[:_MAX_ERROR_CHARACTERS]}"
 
 
 def _read_token(path: Path) -> str:
     try:
         with path.open(encoding="ascii", errors="replace") as file:
-            return file.read(_MOST_TOKEN_BYTES).strip()
+            return file.read(_MAX_TOKEN_BYTES).strip()
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None

@@ -36,7 +36,7 @@ from ..shuffle.taskmanager.process import host_limits, output
 from ..shuffle.taskmanager.status.status import data_path
 from .key_options import SectionedCommand, key_options
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PROGRAM: Final = "sluice"
 DISTRIBUTION: Final = "sluice-shuffle"
@@ -134,7 +134,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     output.start_logging(config.log_level)
     foreign = foreign_variables(os.environ)
     if foreign:
-        _log.info(
+        logger.info(
             "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.hostile import HOSTILE
-from tests.attack.innocents import LEAST_RATE, RATES
+from tests.attack.innocents import MIN_RATE, RATES
 from tests.attack.rig import (
     ALICE,
     CLIENTS,
@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(
                 f"{name:26} {rates.median:.2f} ({rates.least:.2f} to {rates.largest:.2f})"
                 f"   for the TaskManager's CPU {rates.per_cpu:.2f}"
-                + ("" if rates.median >= LEAST_RATE else f"   below {LEAST_RATE}")
+                + ("" if rates.median >= MIN_RATE else f"   below {MIN_RATE}")
             )
 
 

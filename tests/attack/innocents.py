@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ROUNDS = int(os.environ.get("SLUICE_ATTACK_ROUNDS", "0"))
 """Pairs of slices of which rates are taken; 0: no rates, as in `make test`."""
 
-LEAST_RATE = 0.9
+MIN_RATE = 0.9
 """Of an innocent application beside an attack, over its rate without."""
 
 SLICE_EXCHANGES = 6
@@ -155,7 +155,7 @@ async def keeps_its_rate(
         max(ratios),
         statistics.median(quietly.cpu_seconds / other.cpu_seconds for quietly, other in pairs),
     )
-    assert RATES[name].median >= LEAST_RATE, RATES[name]
+    assert RATES[name].median >= MIN_RATE, RATES[name]
 
 
 # ---- attacks that hold on to what they have --------------------------------------------------

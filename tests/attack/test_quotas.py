@@ -57,7 +57,7 @@ MOST = {
     Resource.CHANNELS: 30,
     Resource.MAP_OUTPUTS: 12,
 }
-MOST_OF_BOBS = 3
+MAX_OF_BOBS = 3
 """Map outputs of Bob's applications under any other name."""
 
 GREEDY = "greedy"
@@ -79,7 +79,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Itera
         network_segments=SEGMENTS,
         quota_memory_tier_bytes="50 %",
         quota_disk_tier_bytes="50 %",
-        quota_overrides=f"{GREEDY}-*: {rules}; bob/*: map_outputs = {MOST_OF_BOBS}",
+        quota_overrides=f"{GREEDY}-*: {rules}; bob/*: map_outputs = {MAX_OF_BOBS}",
     )
     yield running
     running.end()
@@ -243,10 +243,10 @@ async def test_a_name_does_not_bring_the_quotas_of_another_subject(daemon, innoc
     """Whoever has a token names the application as it likes, but cannot change the token."""
     for name in (innocent.name, f"alice/{new_name()}"):
         bobs = application(BOB, name)
-        for attempt in range(MOST_OF_BOBS):
+        for attempt in range(MAX_OF_BOBS):
             await commit(daemon.address, bobs, attempt, b"tiny")
         with pytest.raises(RemoteError) as caught:
-            await commit(daemon.address, bobs, MOST_OF_BOBS, b"tiny")
+            await commit(daemon.address, bobs, MAX_OF_BOBS, b"tiny")
         check_refusal(caught.value, Resource.MAP_OUTPUTS)
         await release_application(daemon.address, bobs)
     await the_innocent_gets_its_own(daemon, innocent)

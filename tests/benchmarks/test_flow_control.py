@@ -28,7 +28,7 @@ async def test_less_is_in_flight_with_credit_and_barriers_wait_behind_less(tmp_p
     report = barrier.report_of([run])
     ratio = run["credit_seconds"] / run["watermark_seconds"]
     assert report.figures["barrier_credit_over_uncredited"] == ratio > 0
-    assert min(run["credit_barriers"], run["watermark_barriers"]) >= barrier.LEAST_BARRIERS
+    assert min(run["credit_barriers"], run["watermark_barriers"]) >= barrier.MIN_BARRIERS
     assert report.figures["mib_in_flight_credit"] == run["credit_bytes_in_flight"] / 2**20
 
 

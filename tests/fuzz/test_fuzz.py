@@ -46,7 +46,7 @@ FUZZ_SECONDS = float(os.environ.get("SLUICE_FUZZ_SECONDS", "0"))
 
 EXAMPLES_A_ROUND = 300 if FUZZ_SECONDS else 40
 PATIENCE_SECONDS = 30
-MOST_GROWTH_BYTES = 64 * MIB
+MAX_GROWTH_BYTES = 64 * MIB
 """Resident memory that a run may take beside that at its beginning, however long it is. Within a
 minute it takes 22 MiB, of which 14 are there after the first round: modules of hypothesis, and what
 the C library keeps for its next use."""
@@ -122,7 +122,7 @@ class Fuzzer:
 @pytest.fixture(scope="module")
 def budget() -> MemoryBudget:
     """The budget of the whole run: what is left behind by any example counts against all."""
-    return MemoryBudget(MOST_GROWTH_BYTES)
+    return MemoryBudget(MAX_GROWTH_BYTES)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sluice.protocol.credit import (
-    MOST_WITHHELD_BUFFERS,
+    MAX_WITHHELD_BUFFERS,
     ReceiverCredit,
     SenderCredit,
     Uncounted,
@@ -65,7 +65,7 @@ def test_freed_buffers_are_announced_when_they_are_what_is_left_or_fill_a_messag
     for free in range(1, 12):
         enough = min(granted, buffers_of_a_message(granted + free))
         assert credit.free(1) == (free >= enough)
-        assert enough <= MOST_WITHHELD_BUFFERS
+        assert enough <= MAX_WITHHELD_BUFFERS
     assert credit.announce() == 11
 
 

@@ -65,7 +65,7 @@ CLEAN_SECONDS = 2.0
 
 LOOK_AGAIN_SECONDS = 0.001
 
-MOST_STORED_BYTES = 2 * 1024 * 1024
+MAX_STORED_BYTES = 2 * 1024 * 1024
 """Bytes that the fuzzer may commit before everything is released."""
 
 CONFIG = TransportConfig(write_low_watermark_bytes=4096, write_high_watermark_bytes=8192)
@@ -155,7 +155,7 @@ class Target:
     async def stock(self) -> None:
         """Commit the map outputs of the fuzzer; release all when they have become many."""
         store = self.environment.store
-        if store.statistics().stored_bytes > MOST_STORED_BYTES:
+        if store.statistics().stored_bytes > MAX_STORED_BYTES:
             self.environment.applications.release(KEY.application_id)
         missing = [n for n in STORED_ATTEMPTS if store.lookup(KEY, n) is None]
         if not missing:

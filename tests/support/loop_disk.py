@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-LEAST_STEP_BYTES = 1024
+MIN_STEP_BYTES = 1024
 """Less than a block of any file system."""
 
 TOOLS = ("mkfs.ext4", "mount", "umount", "fsfreeze")
@@ -61,7 +61,7 @@ class LoopDisk:
         taken, step = 0, self._free_bytes()
         with self._filler.open("wb", buffering=0) as file:
             # The file system needs some of its blocks for itself, and others write meanwhile.
-            while step >= LEAST_STEP_BYTES:
+            while step >= MIN_STEP_BYTES:
                 try:
                     os.posix_fallocate(file.fileno(), taken, step)
                 except OSError:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from sluice.transport.connection import Connection
 
-MOST_TURNS = 400
+MAX_TURNS = 400
 """Turns of the event loop that a connection may take before it reads on."""
 
 
@@ -43,7 +43,7 @@ class MemoryTransport(asyncio.Transport):
         """Let the connection receive bytes, as far as it reads; False when it does not any more."""
         position = 0
         while position < len(data):
-            for _ in range(MOST_TURNS):
+            for _ in range(MAX_TURNS):
                 if self._reading or self._closing:
                     break
                 await asyncio.sleep(0)

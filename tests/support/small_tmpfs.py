@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEAST_STEP_BYTES = 4096
+MIN_STEP_BYTES = 4096
 """A page."""
 
 
@@ -48,7 +48,7 @@ class SmallTmpfs:
         """Take the free space, except ``left_bytes``."""
         with (self.mounted_at / "other").open("ab", buffering=0) as file:
             taken = os.fstat(file.fileno()).st_size
-            while (step := self.free_bytes - left_bytes) >= LEAST_STEP_BYTES:
+            while (step := self.free_bytes - left_bytes) >= MIN_STEP_BYTES:
                 os.posix_fallocate(file.fileno(), taken, step)
                 taken += step
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.transport.write_side import JOINED_BYTES, MOST_SMALL_WRITES, SMALL_BYTES, WriteSide
+from sluice.transport.write_side import JOINED_BYTES, MAX_SMALL_WRITES, SMALL_BYTES, WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +81,7 @@ def write_small(slow: SlowTransport, count: int) -> bytes:
 async def test_a_crowd_of_small_messages_becomes_few_writes(slow: SlowTransport) -> None:
     sent = write_small(slow, 100_000)
     assert slow.side.unsent_bytes == len(sent)
-    assert len(slow.writes) <= MOST_SMALL_WRITES + len(sent) // JOINED_BYTES + 1
+    assert len(slow.writes) <= MAX_SMALL_WRITES + len(sent) // JOINED_BYTES + 1
     for _ in range(1000):
         slow.drain(5000)
     assert slow.received == sent
@@ -90,14 +90,14 @@ async def test_a_crowd_of_small_messages_becomes_few_writes(slow: SlowTransport)
 
 
 async def test_small_messages_that_are_taken_at_once_are_not_joined(slow: SlowTransport) -> None:
-    for _ in range(3 * MOST_SMALL_WRITES):
+    for _ in range(3 * MAX_SMALL_WRITES):
         write_small(slow, 1)
         slow.drain()
-    assert slow.writes == [len(MESSAGE)] * 3 * MOST_SMALL_WRITES
+    assert slow.writes == [len(MESSAGE)] * 3 * MAX_SMALL_WRITES
 
 
 async def test_what_is_joined_follows_when_the_transport_is_empty(slow: SlowTransport) -> None:
-    sent = write_small(slow, MOST_SMALL_WRITES + 2)
+    sent = write_small(slow, MAX_SMALL_WRITES + 2)
     assert slow.side.writable
     slow.drain()
     slow.drain()
@@ -105,7 +105,7 @@ async def test_what_is_joined_follows_when_the_transport_is_empty(slow: SlowTran
 
 
 async def test_a_large_message_goes_behind_what_is_joined(slow: SlowTransport) -> None:
-    sent = write_small(slow, MOST_SMALL_WRITES + 2)
+    sent = write_small(slow, MAX_SMALL_WRITES + 2)
     slow.side.write(b"head", bytes(SMALL_BYTES), None)
     slow.drain()
     assert slow.received == sent + b"head" + bytes(SMALL_BYTES)
@@ -117,21 +117,21 @@ async def test_small_messages_of_a_corked_side_are_joined_too(slow: SlowTranspor
         slow.side.cork()
         sent += write_small(slow, 2)
         slow.side.uncork()
-    assert len(slow.writes) <= MOST_SMALL_WRITES + len(sent) // JOINED_BYTES + 2
+    assert len(slow.writes) <= MAX_SMALL_WRITES + len(sent) // JOINED_BYTES + 2
     for _ in range(5):
         slow.drain()
     assert slow.received == sent
 
 
 async def test_the_end_sends_what_is_joined(slow: SlowTransport) -> None:
-    sent = write_small(slow, MOST_SMALL_WRITES + 2)
+    sent = write_small(slow, MAX_SMALL_WRITES + 2)
     slow.side.close()
     slow.drain()
     assert slow.received == sent
 
 
 async def test_a_transport_that_is_lost_takes_what_is_joined_with_it(slow: SlowTransport) -> None:
-    write_small(slow, MOST_SMALL_WRITES + 2)
+    write_small(slow, MAX_SMALL_WRITES + 2)
     slow.side.lost()
     assert slow.side.unsent_bytes == 0
     assert slow.side.backlog_bytes == 0

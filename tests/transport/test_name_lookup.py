@@ -60,7 +60,7 @@ async def test_all_addresses_of_a_name_in_order(names: NameService):
 async def test_the_number_of_threads_is_bounded(
     names: NameService, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("sluice.transport.name_lookup.MOST_LOOKUPS", 2)
+    monkeypatch.setattr("sluice.transport.name_lookup.MAX_LOOKUPS", 2)
     waiting = [asyncio.create_task(look_up(name, 7)) for name in ("host", "other")]
     await asyncio.sleep(0)
     with pytest.raises(socket.gaierror, match="2 other names are waiting"):

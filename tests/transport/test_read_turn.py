@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.schema import Message, Ping, Pong, RegionData, encode
 from sluice.transport.loop_share import READS_A_TURN_BYTES, LoopShares
-from sluice.transport.read_turn import LEAST_EXPECTED_BYTES, MESSAGE_COST_BYTES, ReadTurn
+from sluice.transport.read_turn import MESSAGE_COST_BYTES, MIN_EXPECTED_BYTES, ReadTurn
 from tests.support.decoding import RecordingSink
 from tests.support.peers import RawPeer, a_producer, a_service, turns
 
@@ -123,7 +123,7 @@ async def test_connections_without_an_application_have_a_share_each():
 
 async def test_as_many_connections_go_on_as_are_expected_to_use_up_the_share():
     shares = LoopShares()
-    count = 2 * READS_A_TURN_BYTES // LEAST_EXPECTED_BYTES
+    count = 2 * READS_A_TURN_BYTES // MIN_EXPECTED_BYTES
     connections = [
         (ReadTurn(FrameDecoder(RecordingSink(0), 64), shares), Transport()) for _ in range(count)
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluice.transport.write_side import MOST_GATHERED_BYTES, WriteSide
+from sluice.transport.write_side import MAX_GATHERED_BYTES, WriteSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +95,7 @@ async def test_no_lease_ends_while_its_memory_is_gathered(rig: Rig) -> None:
 
 async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     rig.side.cork()
-    payload = bytes(MOST_GATHERED_BYTES // 2)
+    payload = bytes(MAX_GATHERED_BYTES // 2)
     rig.write(payload)
     assert rig.transport.writes == []
     rig.write(payload)

@@ -18,7 +18,7 @@ from ...errors import NoProgress
 from .accounts import Accounts, Resource
 from .progress import OURS, Mark, ProgressWatch
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
@@ -103,7 +103,7 @@ class IdleConnections:
         )
         # Not an error for the log or the metrics: whoever keeps connections meets this every day.
         extra = counted("idle connections closed", connection.remote)
-        _log.info("closing connection %s: it is idle", connection.remote, extra=extra)
+        logger.info("closing connection %s: it is idle", connection.remote, extra=extra)
         connection.send(error_response(None, error))
         connection.close()
 

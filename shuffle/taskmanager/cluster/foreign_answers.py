@@ -9,7 +9,7 @@ from ....transport.address import Address
 from ....transport.connection_log import counted
 from ....transport.errors import NoTaskManager, one_line
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
@@ -21,7 +21,9 @@ def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     if isinstance(error, AuthenticationFailed | UnsupportedVersion):
         return error  # in this TaskManager's own words
     extra = counted("addresses without a TaskManager of this cluster", str(address))
-    _log.warning("no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra)
+    logger.warning(
+        "no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra
+    )
     if not isinstance(error, RemoteError):
         return NoTaskManager(
             f"The program at {address} does not speak the Sluice protocol",

@@ -13,7 +13,7 @@ from ....transport.address import Address
 from ...errors import LimitExceeded
 from ...names import MapAttemptKey, TaskManagerPlace
 
-MOST_TOLD: Final = 4096
+MAX_TOLD: Final = 4096
 """TaskManagers that the drivers of an application may name."""
 
 
@@ -71,9 +71,9 @@ class KnownTaskManagers:
             return False
         told = self._told.setdefault(application_id, {})
         before = told.get(place.taskmanager_id)
-        if before is None and len(told) >= MOST_TOLD:
+        if before is None and len(told) >= MAX_TOLD:
             raise LimitExceeded(
-                "A driver names too many TaskManagers", value=len(told) + 1, limit=MOST_TOLD
+                "A driver names too many TaskManagers", value=len(told) + 1, limit=MAX_TOLD
             )
         told[place.taskmanager_id] = place
         return before != place

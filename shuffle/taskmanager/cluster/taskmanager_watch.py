@@ -24,7 +24,7 @@ from .watch_leg import WatchLeg
 if TYPE_CHECKING:
     from ...names import TaskManagerPlace
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -120,13 +120,13 @@ class TaskManagerWatch:
             try:
                 leg = await self._connect(address)
             except SluiceError as error:
-                _log.debug("TaskManager at %s is not there: %s", address, error)
+                logger.debug("TaskManager at %s is not there: %s", address, error)
                 continue
             try:
                 self._check(leg)
             except SluiceError as error:
                 is_new = self.presence in (Presence.PRESENT, Presence.UNKNOWN)
-                _log.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", address, error)
+                logger.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", address, error)
                 leg.close()
                 continue
             self.address = address

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Application:
@@ -148,7 +148,7 @@ class Applications:
         del self._applications[application_id]
         self.expired_total += 1
         freed = self._release(application_id)
-        _log.info(
+        logger.info(
             "application %s had no connection for %g s: released, %d bytes freed",
             application_id,
             self._expiry_seconds,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ....protocol.identity import ClusterSecrets
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DRAIN_HEADER: Final = "X-Sluice-Drain"
 
@@ -68,7 +68,7 @@ class HttpAccess:
             extra = counted(
                 f"HTTP requests refused because of {error.reason}", f"{request.remote}:"
             )
-            _log.warning(
+            logger.warning(
                 "refusing %s %s: %s",
                 request.remote,
                 one_line(request.path),

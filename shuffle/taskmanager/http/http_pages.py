@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .http_access import HttpAccess
     from .http_served import Served
 
-MOST_DRAIN_WAIT_SECONDS: Final = 3600.0
+MAX_DRAIN_WAIT_SECONDS: Final = 3600.0
 """Longest time for which a request to drain waits until transfers have ended."""
 
 UNDRAIN_SECONDS: Final = 1.0
@@ -160,7 +160,7 @@ def create_app(
             wait_seconds = math.nan
         if math.isnan(wait_seconds):
             return web.json_response({"error": "wait_seconds is not a number"}, status=400)
-        wait_seconds = min(max(wait_seconds, 0.0), MOST_DRAIN_WAIT_SECONDS)
+        wait_seconds = min(max(wait_seconds, 0.0), MAX_DRAIN_WAIT_SECONDS)
         migrate = request.query.get("migrate", "false")
         if migrate not in ("true", "false"):
             return web.json_response({"error": "migrate is neither true nor false"}, status=400)

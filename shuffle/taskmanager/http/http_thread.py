@@ -32,7 +32,7 @@ BURST_SECONDS: Final = 0.1
 LONGEST_REST_SECONDS: Final = 0.1
 """Longest rest; what is owed beyond it is rested for later."""
 
-MOST_EVENTS: Final = 2
+MAX_EVENTS: Final = 2
 """Sockets that are looked at in one turn."""
 
 
@@ -89,12 +89,12 @@ class PacedSelector(selectors.DefaultSelector):
         elif rest:
             time.sleep(rest)
         ready = super().select(timeout)
-        if len(ready) <= MOST_EVENTS:
+        if len(ready) <= MAX_EVENTS:
             return ready
         # Those that are left out are reported again in the next turn. A new connection goes first.
         self._turn += 1
         ready.sort(key=lambda event: self._served.get(event[0].fd, 0))
-        chosen = ready[:MOST_EVENTS]
+        chosen = ready[:MAX_EVENTS]
         for key, _ in chosen:
             self._served[key.fd] = self._turn
         return chosen

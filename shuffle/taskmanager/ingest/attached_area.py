@@ -13,7 +13,7 @@ from ..store.region_area import RegionArea, RegionAreas
 from ..store.region_writer import RegionWriter
 from .incoming_region import IncomingRegion
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class AttachedArea:
@@ -74,9 +74,9 @@ class AttachedArea:
         area: RegionArea | None = None
         try:
             area = await self._areas.create(application_id, size_bytes)
-        except Exception:  # noqa: BLE001
+        except Exception:
             # The producer can do without an area, but not without an answer.
-            _log.exception("internal error while making a region area")
+            logger.exception("internal error while making a region area")
         self._creating = None
         self._attached(area)
 

@@ -35,7 +35,7 @@ from .output_states import DataMessage, MessageType, OutputMessage
 from .resumable_outputs import ResumableOutputs
 from .wait_times import Waiter, Waiting
 
-MOST_FAILED_OUTPUTS: Final = 1024
+MAX_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
 
 OpeningMessage: TypeAlias = OpenPartition | ResumePartition | OpenPipelinedPartition
@@ -302,7 +302,7 @@ class OpenOutputs:
         output = self.by_number.get(number)
         if output is not None:
             output.give_up("The producer failed", f"{error.code.name}: {error}")
-        if len(self._failed) >= MOST_FAILED_OUTPUTS:
+        if len(self._failed) >= MAX_FAILED_OUTPUTS:
             del self._failed[next(iter(self._failed))]
         self._failed[number] = None
         self.services.counters.errors_by_code.bump(error.code.name)

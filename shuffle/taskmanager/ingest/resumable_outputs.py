@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ...names import MapAttemptKey
 from ..store.shuffle_store import ShuffleStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ResumableOutputs:
@@ -89,7 +89,7 @@ class ResumableOutputs:
         if self._store.open_output(attempt) is None:
             return  # it was released, or came here as a copy
         self._store.drop_open(attempt)
-        _log.info(
+        logger.info(
             "map attempt %d of %s is given up: its producer was away for %g s",
             attempt.map_attempt_id,
             attempt.shuffle,

@@ -39,7 +39,7 @@ REST_SECONDS: Final = 0.0005
 """Rest between two pieces: a thread that only lets go for an instant has the interpreter back
 before the other one wakes up."""
 
-MOST_FORMATS: Final = 4
+MAX_FORMATS: Final = 4
 """Pages that are kept with a snapshot: metrics, with and without names, in one of two formats."""
 
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
@@ -262,7 +262,7 @@ class Pages:
             if page is None:
                 self._shown = published.status
                 page = Page(await self._encoded(encode, metrics), content_type)
-                if len(published.pages) < MOST_FORMATS:
+                if len(published.pages) < MAX_FORMATS:
                     published.pages[name + content_type] = page
         return page
 

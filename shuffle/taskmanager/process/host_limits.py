@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..config.taskmanager_config import TaskManagerConfig
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 OTHER_DESCRIPTORS: Final = 64
 """Descriptors beside those of accepted connections: listening sockets, arenas, journals, HTTP and
@@ -250,7 +250,7 @@ def fit(config: TaskManagerConfig) -> TaskManagerConfig:
     made = fitted(config, None if hard == unlimited else hard)
     most = made.transport.max_connections
     if most < config.transport.max_connections:
-        _log.warning(
+        logger.warning(
             "max_connections is %d instead of %d: this process may have %d open files; raise the "
             "limit (ulimit -n, LimitNOFILE)",
             most,

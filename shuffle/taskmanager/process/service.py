@@ -11,7 +11,7 @@ from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
 from .signals import FAILURE, ProcessSignals
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STORAGE_SECONDS = 10.0
 """Time that threads get to end their writes when everything else has ended."""
@@ -98,7 +98,7 @@ class _Reloads:
     def request(self) -> None:
         """Reload; if a reload is under way, reload once more after it."""
         if self._taskmanager.state == "starting":
-            _log.info("SIGHUP received: the files are being read for the first time")
+            logger.info("SIGHUP received: the files are being read for the first time")
             return
         self._wanted = True
         if self._task is None or self._task.done():
@@ -113,18 +113,18 @@ class _Reloads:
         environment = self._taskmanager.environment
         tls = environment.listener.tls
         if tls is None:
-            _log.info("SIGHUP received: loading the quotas again")
+            logger.info("SIGHUP received: loading the quotas again")
         else:
-            _log.info("SIGHUP received: loading the quotas and the TLS files again")
+            logger.info("SIGHUP received: loading the quotas and the TLS files again")
             await asyncio.to_thread(tls.reload)  # logs the result
         try:
             config = await asyncio.to_thread(self._load_again)
         except ConfigError as error:
             for problem in error.problems:
-                _log.error("the quotas stay as they are: %s", problem)
+                logger.error("the quotas stay as they are: %s", problem)
             return
         environment.set_quotas(config.quotas)
-        _log.info("the quotas are those of the configuration now")
+        logger.info("the quotas are those of the configuration now")
 
 
 async def _drain_at(
@@ -140,6 +140,6 @@ async def _drain_at(
         async with asyncio.timeout(drain_seconds):
             await taskmanager.drain(to_stop=True, migrate=config.drain_migrate)
     except TimeoutError:
-        _log.warning("drain timed out after %g s; aborting transfers", drain_seconds)
+        logger.warning("drain timed out after %g s; aborting transfers", drain_seconds)
         if config.drain_migrate:
-            _log.warning("%s", taskmanager.environment.copies.migration.progress)
+            logger.warning("%s", taskmanager.environment.copies.migration.progress)

@@ -22,12 +22,12 @@ from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput
 from .copier import Pace, copy_output
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PASSED_OVER_SECONDS: Final = 5.0
 """Time for which a TaskManager that refused a copy is not asked for another one."""
 
-MOST_PASSED_OVER: Final = 4096
+MAX_PASSED_OVER: Final = 4096
 """Refusals remembered, the latest ones."""
 
 ConnectCopier = Callable[[Address, str], Awaitable[ProducerLeg]]
@@ -170,18 +170,18 @@ class CopyMaker:
     def _failed(self, output: MapOutput, place: TaskManagerPlace, error: SluiceError) -> Outcome:
         self._counters.copies_failed += 1
         self.last_refusal = f"{place}: {error.code.name}: {error.message}"
-        _log.info("no copy of %s at %s: %s", output.map_attempt_id, place, error)
+        logger.info("no copy of %s at %s: %s", output.map_attempt_id, place, error)
         if is_absence(error):
             return Outcome.ABSENT
         is_own = not isinstance(error, RemoteError)
         if is_own and (isinstance(error, StorageError) or error.code is ErrorCode.INTERNAL):
             return Outcome.FAILED
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
-            _log.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
+            logger.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
             return Outcome.FAILED
         if error.code is ErrorCode.PARTITION_RELEASED:  # here too, before long
             return Outcome.REFUSED
-        if len(self._passed_over) >= MOST_PASSED_OVER:
+        if len(self._passed_over) >= MAX_PASSED_OVER:
             del self._passed_over[next(iter(self._passed_over))]
         until = asyncio.get_running_loop().time() + PASSED_OVER_SECONDS
         self._passed_over[place.taskmanager_id, output.key.application_id] = until

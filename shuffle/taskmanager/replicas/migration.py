@@ -29,7 +29,7 @@ from ..store.stored_outputs import MapOutput
 from .copy_maker import Outcome
 from .replication import Replication, ReplicationServices
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHUNK: Final = 256
 """Map outputs of a shuffle of which drivers are told at a time."""
@@ -37,7 +37,7 @@ CHUNK: Final = 256
 PASSES: Final = 3
 """Times that all others are asked for a map output before it counts as one that stays."""
 
-MOST_REFUSALS: Final = 3
+MAX_REFUSALS: Final = 3
 """Refusals in a row after which another TaskManager is not asked any more in a pass."""
 
 PAUSE_SECONDS: Final = 0.5
@@ -140,7 +140,7 @@ class Migration:
             self._active = False
             services.let_go()
         progress = self.progress
-        _log.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
+        logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
         return progress
 
     def undo(self) -> dict[ShuffleKey, list[int]]:
@@ -202,7 +202,7 @@ class Migration:
             seconds = self._services.config.move_noted_timeout_seconds
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
-                _log.warning("a driver has taken no note of a move for %g s", seconds)
+                logger.warning("a driver has taken no note of a move for %g s", seconds)
         if self._services.store.map_outputs(key):  # else it was released meanwhile
             self._moved.move(key, places)
             self._services.counters.map_outputs_moved += len(places)
@@ -222,7 +222,7 @@ class Migration:
         services = self._services
         candidates = list(self._candidates(attempt, output))
         for place, has_it in candidates:
-            if self._refusals[place.taskmanager_id] >= MOST_REFUSALS:
+            if self._refusals[place.taskmanager_id] >= MAX_REFUSALS:
                 continue
             pace = _at_once if has_it else None
             outcome = await services.maker.make(output, place, pace, moved=True)

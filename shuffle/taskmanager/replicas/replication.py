@@ -30,7 +30,7 @@ from .copy_maker import CopyMaker, Outcome
 from .holdings import Holding, Holdings
 from .rate_limit import RateLimit
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
@@ -206,7 +206,7 @@ class Replication:
         elif now is Presence.LOST:
             again = self.holdings.lost(taskmanager_id)
             if again:
-                _log.warning(
+                logger.warning(
                     "TaskManager %s is lost: %d map outputs are copied again",
                     taskmanager_id,
                     len(again),
@@ -350,7 +350,7 @@ class Replication:
         self._stalled.add(attempt)
         if not self._warned:
             self._warned = True
-            _log.warning(
+            logger.warning(
                 "no TaskManager on another host takes a copy of map output %d of %s now; "
                 "those of others may wait too. The reason found last: %s",
                 attempt.map_attempt_id,
@@ -380,7 +380,7 @@ class Replication:
             return
         if attempt in self.holdings.short:
             self._services.counters.commits_without_copies += 1
-            _log.warning(
+            logger.warning(
                 "map output %d of %s is committed without all of its copies",
                 attempt.map_attempt_id,
                 attempt.shuffle,

@@ -9,7 +9,7 @@ from ...names import ShuffleKey
 from ...partition.view import DataListener, PipelinedView
 from ..store.errors import DuplicateMapOutput
 
-MOST_FAILURES_KEPT: Final = 1024
+MAX_FAILURES_KEPT: Final = 1024
 """Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
 
 
@@ -77,7 +77,7 @@ class PipelinedRegistry:
         if not attempts:
             del self._registered[key]
         if failure is not None:
-            if len(self._failures) >= MOST_FAILURES_KEPT:
+            if len(self._failures) >= MAX_FAILURES_KEPT:
                 self._failures.popitem(last=False)
             self._failures[key, map_attempt_id] = failure
         return True

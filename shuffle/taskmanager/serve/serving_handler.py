@@ -34,7 +34,7 @@ from .partition_request_queue import PartitionRequestQueue
 from .read_pool import ReadPool
 from .stored_partition_view import StoredPartitionView
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ServingEvents(NamedTuple):
@@ -239,7 +239,7 @@ class ServingHandler:
         if error is not None:
             self.counters.errors_by_code.bump(error.code.name)
             remote = self.connection.remote
-            _log.warning(
+            logger.warning(
                 "channel %d of %s failed: %s: %s",
                 reader.channel,
                 remote,

@@ -5,7 +5,7 @@ from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
 
-MOST_KEPT: Final = 4096
+MAX_KEPT: Final = 4096
 """Number of released shuffles remembered; the oldest is dropped first."""
 
 
@@ -26,7 +26,7 @@ class Releases:
         if end is not None and before is not None:
             end = max(before, end)
         self._ends[key] = end
-        if len(self._ends) > MOST_KEPT:
+        if len(self._ends) > MAX_KEPT:
             self._ends.popitem(last=False)
 
     def has(self, attempt: MapAttemptKey) -> bool:

@@ -20,7 +20,7 @@ from sluice.protocol.schema import (
     RegionOpened,
     TaskEvent,
 )
-from sluice.shuffle.legs.producer_leg import MOST_MESSAGES_A_TURN
+from sluice.shuffle.legs.producer_leg import MAX_MESSAGES_A_TURN
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import ProducerRig, open_message, turns
 
@@ -156,20 +156,20 @@ async def test_numbers_wrap_around_and_skip_those_in_use():
 
 async def test_partitions_take_turns_with_each_other_and_with_the_event_loop():
     rig = ProducerRig()
-    one, two = Partition(2 * MOST_MESSAGES_A_TURN), Partition(2)
+    one, two = Partition(2 * MAX_MESSAGES_A_TURN), Partition(2)
     for partition in (one, two):
         rig.leg.queue(partition)
         rig.leg.queue(partition)
     await turns(1)
-    assert len(one.log) == MOST_MESSAGES_A_TURN - 2
+    assert len(one.log) == MAX_MESSAGES_A_TURN - 2
     assert len(two.log) == 2
     rig.connection.writable = False
     await turns()
-    assert len(one.log) == MOST_MESSAGES_A_TURN - 2
+    assert len(one.log) == MAX_MESSAGES_A_TURN - 2
     rig.connection.writable = True
     rig.leg.writable()
     await turns()
-    assert len(one.log) == 2 * MOST_MESSAGES_A_TURN
+    assert len(one.log) == 2 * MAX_MESSAGES_A_TURN
 
 
 async def test_a_bug_ends_the_connection_and_is_logged(caplog):

@@ -42,7 +42,7 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.partition_request_client import (
-    MOST_WAITING_TASK_EVENTS,
+    MAX_WAITING_TASK_EVENTS,
     PartitionRequestClient,
 )
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
@@ -359,17 +359,17 @@ async def test_messages_to_the_producer_wait_for_a_writable_connection(rig):
     first, second = rig.channel(), rig.channel()
     rig.connection.sent.clear()
     rig.connection.writable = False
-    for number in range(MOST_WAITING_TASK_EVENTS):
+    for number in range(MAX_WAITING_TASK_EVENTS):
         (first if number % 2 else second).send_task_event(number, b"x")
     with pytest.raises(TooManyTaskEvents) as caught:
         first.send_task_event(1, b"")
-    assert caught.value.limit == MOST_WAITING_TASK_EVENTS
+    assert caught.value.limit == MAX_WAITING_TASK_EVENTS
     second.release()
     assert rig.connection.take(TaskEvent) == []
     rig.connection.writable = True
     rig.client.writable()
     events = rig.connection.take(TaskEvent)
-    assert events == [TaskEvent(0, number) for number in range(1, MOST_WAITING_TASK_EVENTS, 2)]
+    assert events == [TaskEvent(0, number) for number in range(1, MAX_WAITING_TASK_EVENTS, 2)]
     first.send_task_event(5, b"")
     assert rig.connection.take(TaskEvent) == [TaskEvent(0, 5)]
 

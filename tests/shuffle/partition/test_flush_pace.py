@@ -7,7 +7,7 @@ import pytest
 from sluice.shuffle.partition.flush_pace import (
     BUSY_SHARE,
     FLUSHED_FOR_A_COMPLETE_ONE,
-    MOST_PAUSE_SECONDS,
+    MAX_PAUSE_SECONDS,
     PAUSE_TIMES,
     SECONDS_A_FLUSHED_BUFFER,
     FlushPace,
@@ -100,7 +100,7 @@ def test_a_writer_that_has_become_slow_or_fast_is_noticed_soon(pace):
 
 def test_the_pause_after_a_stopped_reader_is_short(pace, clock):
     pause_after(pace, clock, 60.0, BUFFERS)
-    clock.seconds += 1.01 * MOST_PAUSE_SECONDS
+    clock.seconds += 1.01 * MAX_PAUSE_SECONDS
     assert pace.is_due(0, BUFFERS)
 
 
@@ -139,5 +139,5 @@ def test_a_thread_with_time_to_spare_flushes_every_interval(pace, clock, work):
 def test_the_longest_space_is_that_of_the_default_interval(pace, clock, work):
     assert pace.is_due(0, 0)
     pace.flushed(1_000_000)
-    spend(clock, work, 1.01 * MOST_PAUSE_SECONDS, 1.0)
+    spend(clock, work, 1.01 * MAX_PAUSE_SECONDS, 1.0)
     assert pace.is_due(0, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hypothesis import strategies as st
 
-from tests.spark.plans.plan import MODULUS, MOST_ROWS, Data, Plan, Source
+from tests.spark.plans.plan import MAX_ROWS, MODULUS, Data, Plan, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,17 +143,17 @@ def _aggregate(draw: Draw, source: Source, frame: Data) -> Data:
     keys = ", ".join(f'"{key}"' for key in by)
     return source.data(
         f"{frame.name}.{grouping}({keys}).agg({', '.join(columns)}).select({COLUMNS})",
-        min(MOST_ROWS, 4 * frame.most_rows + 1),
+        min(MAX_ROWS, 4 * frame.most_rows + 1),
     )
 
 
 def _join(draw: Draw, source: Source, frame: Data) -> Data:
     kind = draw(st.sampled_from(["inner", "left", "right", "full", "left_semi", "left_anti"]))
     right = _chain(draw, source, draw(st.integers(0, 1)))
-    if frame.most_rows * right.most_rows > MOST_ROWS:
+    if frame.most_rows * right.most_rows > MAX_ROWS:
         right = _one_per_key(source, right)
-    most = min(MOST_ROWS, frame.most_rows + right.most_rows)
-    if frame.most_rows * right.most_rows <= MOST_ROWS:
+    most = min(MAX_ROWS, frame.most_rows + right.most_rows)
+    if frame.most_rows * right.most_rows <= MAX_ROWS:
         most = max(most, frame.most_rows * right.most_rows)
     hint = draw(st.sampled_from(["", "", '.hint("merge")', '.hint("shuffle_hash")']))
     on = draw(st.sampled_from(["l.k = r.k", "l.k <=> r.k", "l.k = r.k AND l.v <= r.v"]))
@@ -184,7 +184,7 @@ def _set_operation(draw: Draw, source: Source, frame: Data) -> Data:
         | st.just("exceptAll")
     )
     most = frame.most_rows + right.most_rows
-    if most > MOST_ROWS:
+    if most > MAX_ROWS:
         operation = "subtract"
         most = frame.most_rows
     return source.data(f"{frame.name}.{operation}({right.name})", most)
@@ -239,7 +239,7 @@ def _limit(draw: Draw, source: Source, frame: Data) -> Data:
 
 
 def _explode(draw: Draw, source: Source, frame: Data) -> Data:
-    if frame.most_rows * 4 > MOST_ROWS:
+    if frame.most_rows * 4 > MAX_ROWS:
         frame = _limit(draw, source, frame)
     explode = draw(st.sampled_from(["explode", "explode_outer"]))
     array = 'F.when(F.col("v") % 4 != 0, F.sequence(F.lit(0).cast("long"), F.abs(F.col("v") % 4)))'

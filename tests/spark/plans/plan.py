@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """No step of a plan makes more; joins of skewed inputs would otherwise."""
 
 MODULUS = 1_000_003

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hypothesis import strategies as st
 
-from tests.spark.plans.plan import MODULUS, MOST_ROWS, Data, Plan, Source
+from tests.spark.plans.plan import MAX_ROWS, MODULUS, Data, Plan, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,9 +87,9 @@ def _plain(pattern: str) -> Step:
 def _join(draw: Draw, source: Source, pairs: Data) -> Data:
     right = _chain(draw, source, draw(st.integers(0, 1)))
     most = pairs.most_rows * right.most_rows
-    if most > MOST_ROWS:
+    if most > MAX_ROWS:
         right = source.data(f"{right.name}.reduceByKey(add)", right.most_rows)
-        most = min(MOST_ROWS, pairs.most_rows + right.most_rows)
+        most = min(MAX_ROWS, pairs.most_rows + right.most_rows)
     join = draw(st.sampled_from(["join", "leftOuterJoin", "rightOuterJoin", "fullOuterJoin"]))
     return source.data(
         f"{pairs.name}.{join}({right.name}, {draw(st.integers(1, 7))}).mapValues(difference)",
@@ -104,13 +104,13 @@ def _with_another(pattern: str) -> Step:
         right = _chain(draw, source, draw(st.integers(0, 1)))
         text = pattern.replace("{0}", pairs.name).replace("{2}", right.name)
         text = text.replace("{1}", str(draw(st.integers(1, 7))))
-        return source.data(text, min(MOST_ROWS, pairs.most_rows + right.most_rows))
+        return source.data(text, min(MAX_ROWS, pairs.most_rows + right.most_rows))
 
     return step
 
 
 def _explode(draw: Draw, source: Source, pairs: Data) -> Data:
-    if pairs.most_rows * 3 > MOST_ROWS:
+    if pairs.most_rows * 3 > MAX_ROWS:
         return source.data(f"{pairs.name}.distinct()", pairs.most_rows)
     return source.data(
         f"{pairs.name}.flatMap(lambda pair: [(pair[0], pair[1] + n) for n in range(pair[1] % 4)])",

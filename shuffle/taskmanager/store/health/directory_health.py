@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 GOOD_TO_RETURN: Final = 3
 """So many good probes in a row take a directory back."""
 
-MOST_TO_RETURN: Final = 192
+MAX_TO_RETURN: Final = 192
 """A directory that fails again soon after it was taken back needs twice as many as the last time,
 up to this."""
 
@@ -129,5 +129,5 @@ class DirectoryHealth:
 
     def _leave(self) -> None:
         relapse = self._good < GOOD_TO_FORGET
-        self._needed = min(2 * self._needed, MOST_TO_RETURN) if relapse else GOOD_TO_RETURN
+        self._needed = min(2 * self._needed, MAX_TO_RETURN) if relapse else GOOD_TO_RETURN
         self._good = 0

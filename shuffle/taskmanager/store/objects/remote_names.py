@@ -24,7 +24,7 @@ TASKMANAGERS: Final = "taskmanagers"
 REGIONS: Final = "regions"
 MOVED: Final = "moved"
 
-_MOST_NAME: Final = 200
+_MAX_NAME: Final = 200
 """Longest part of a name: file systems have 255 bytes, and S3 has 1024 for all parts together."""
 
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
@@ -36,10 +36,10 @@ def name_of_application(application_id: str) -> str:
     safe = _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], raw).decode("ascii")
     if not safe or safe.startswith("."):
         safe = "=" + safe  # "." and ".." are no names
-    if len(safe) <= _MOST_NAME:
+    if len(safe) <= _MAX_NAME:
         return safe
     digest = hashlib.sha256(raw).hexdigest()
-    return f"{safe[: _MOST_NAME - len(digest) - 1]}={digest}"
+    return f"{safe[: _MAX_NAME - len(digest) - 1]}={digest}"
 
 
 def application_marker(application_name: str) -> str:

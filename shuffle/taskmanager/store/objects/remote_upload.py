@@ -12,7 +12,7 @@ from .remote_objects import RemoteFailure, RemoteObjects
 
 logger = logging.getLogger(__name__)
 
-MOST_PARTS: Final = 10_000
+MAX_PARTS: Final = 10_000
 """Parts that S3 takes for one object."""
 
 PARTS_IN_MEMORY: Final = 2
@@ -102,7 +102,7 @@ class Upload:
         self.name = name
         self.length = length
         self._objects = objects
-        self._part_bytes = max(part_bytes, -(-length // MOST_PARTS))
+        self._part_bytes = max(part_bytes, -(-length // MAX_PARTS))
         self._budget = budget
         self._failed = failed
         self._position = 0

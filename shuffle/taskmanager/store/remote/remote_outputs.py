@@ -34,7 +34,7 @@ from ..output_index import OutputIndex
 from ..releases import Releases
 from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
-from ..tiers.remote_tier import MOST_DELETES, RemoteExtent, RemoteTier
+from ..tiers.remote_tier import MAX_DELETES, RemoteExtent, RemoteTier
 from ..tiers.tier import Extent, ExtentRead
 from .remote_manifest import pack_manifest, unpack_manifest
 
@@ -49,7 +49,7 @@ LOOKUPS_AT_A_TIME: Final = 32
 """Manifests that are asked for at a time; applications take turns."""
 
 _PIECE_BYTES: Final = 1024 * 1024
-_MOST_COPY_BYTES: Final = 5 * 1024**3
+_MAX_COPY_BYTES: Final = 5 * 1024**3
 """Longest object that S3 copies in one request."""
 
 _MISSING_SECONDS: Final = 0.1
@@ -171,7 +171,7 @@ class RemoteOutputs:
 
     async def _copy(self, region: Region, extent: Extent, name: str) -> None:
         """Copy one region, and compare its checksum on the way."""
-        if isinstance(extent, RemoteExtent) and extent.length <= _MOST_COPY_BYTES:
+        if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
             await _to_its_end(self.tier.objects.copy(extent.name, name))
             return
         upload = self.tier.upload(name, extent.length)
@@ -358,7 +358,7 @@ class RemoteOutputs:
                 async with contextlib.aclosing(listed):
                     async for each in listed:
                         names.append(each.name)
-                        if len(names) >= MOST_DELETES:  # the sweep deletes the others
+                        if len(names) >= MAX_DELETES:  # the sweep deletes the others
                             break
             except RemoteFailure as failure:
                 logger.warning("%s: the sweep deletes what moved: %s", self.tier, failure)

@@ -22,7 +22,7 @@ SELDOM: Final = 60
 SWEEPS: Final = 24
 """Sweeps in the time after which an object without a map output is an orphan."""
 
-LEAST_SWEEP_SECONDS: Final = 0.2
+MIN_SWEEP_SECONDS: Final = 0.2
 
 
 class RemoteWatch:
@@ -41,7 +41,7 @@ class RemoteWatch:
         self._tier = tier
         self._sweep = sweep
         self._interval_seconds = interval_seconds
-        self._sweep_seconds = max(orphan_seconds / SWEEPS, LEAST_SWEEP_SECONDS)
+        self._sweep_seconds = max(orphan_seconds / SWEEPS, MIN_SWEEP_SECONDS)
         self._tasks = [start_task(self._watch()), start_task(self._clean())]
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from ..files.fair_queue import OWN_FLOW, Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
-from ..objects.remote_upload import MOST_PARTS, Upload, UploadBudget
+from ..objects.remote_upload import MAX_PARTS, Upload, UploadBudget
 from .slot_allocator import occupied_bytes
 from .tier import Extent, ExtentRead, Tier, TierStatistics
 
@@ -31,7 +31,7 @@ GAP_BYTES: Final = 64 * 1024
 """Two reads of one object that are no further apart become one request: a request costs as much as
 that many bytes."""
 
-MOST_DELETES: Final = 100_000
+MAX_DELETES: Final = 100_000
 """Objects that wait to be deleted; more than that are left to the sweep."""
 
 CLOSE_SECONDS: Final = 5.0
@@ -268,7 +268,7 @@ class RemoteTier(Tier):
     def delete_soon(self, names: Sequence[str]) -> None:
         """Delete objects in the background. What cannot be deleted is left to the sweep."""
         for name in names:
-            if len(self._deletes) >= MOST_DELETES:
+            if len(self._deletes) >= MAX_DELETES:
                 logger.warning("%s: objects wait to be deleted by the sweep", self)
                 break
             self._deletes[name] = None
@@ -337,7 +337,7 @@ class RemoteTier(Tier):
 
     def largest_free_bytes(self) -> int:
         """Return the longest region that the tier could take now."""
-        most = MOST_PARTS * self._part_bytes
+        most = MAX_PARTS * self._part_bytes
         if self.capacity_bytes is None:
             return most
         return max(0, min(most, self.capacity_bytes - self._used_bytes))

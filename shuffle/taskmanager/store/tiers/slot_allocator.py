@@ -15,17 +15,17 @@ from .extent_allocator import ExtentAllocator
 PAGE_BYTES: Final = 4096
 """Larger extents are whole pages."""
 
-LEAST_SLOT_BYTES: Final = 64
-MOST_SLOT_BYTES: Final = PAGE_BYTES // 2
+MIN_SLOT_BYTES: Final = 64
+MAX_SLOT_BYTES: Final = PAGE_BYTES // 2
 
 
 def occupied_bytes(length: int) -> int:
     """Return the bytes that an extent takes: a slot, or whole pages."""
-    if length > MOST_SLOT_BYTES:
+    if length > MAX_SLOT_BYTES:
         return -(-length // PAGE_BYTES) * PAGE_BYTES
-    if length > LEAST_SLOT_BYTES:
+    if length > MIN_SLOT_BYTES:
         return 1 << (length - 1).bit_length()
-    return LEAST_SLOT_BYTES if length > 0 else 0
+    return MIN_SLOT_BYTES if length > 0 else 0
 
 
 class _Page:
@@ -65,13 +65,13 @@ class SlotAllocator(ExtentAllocator):
 
     def growth_for(self, length: int) -> int:
         """Return the bytes by which an extent of this length would move the frontier."""
-        if 0 < length <= MOST_SLOT_BYTES and self._open.get(occupied_bytes(length)):
+        if 0 < length <= MAX_SLOT_BYTES and self._open.get(occupied_bytes(length)):
             return 0
         return super().growth_for(length)
 
     def allocate(self, length: int) -> int | None:
         """Allocate an extent: a slot or whole pages; see :meth:`ExtentAllocator.allocate`."""
-        if not 0 < length <= MOST_SLOT_BYTES:
+        if not 0 < length <= MAX_SLOT_BYTES:
             return super().allocate(length)
         slot_bytes = occupied_bytes(length)
         found = self._page_with_slot(slot_bytes)
@@ -92,7 +92,7 @@ class SlotAllocator(ExtentAllocator):
         Raises:
             ValueError: The range is not wholly in use, e.g. it was freed before.
         """
-        if not 0 < length <= MOST_SLOT_BYTES:
+        if not 0 < length <= MAX_SLOT_BYTES:
             super().free(offset, length)
             return
         start = offset - offset % PAGE_BYTES
@@ -120,7 +120,7 @@ class SlotAllocator(ExtentAllocator):
         Raises:
             ValueError: The range is misaligned, or overlaps one in use.
         """
-        if not 0 < length <= MOST_SLOT_BYTES:
+        if not 0 < length <= MAX_SLOT_BYTES:
             super().reserve(offset, length)
             return
         slot_bytes = occupied_bytes(length)

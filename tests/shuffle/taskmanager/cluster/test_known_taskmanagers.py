@@ -106,7 +106,7 @@ def test_one_of_the_settings_gives_way_to_another_one_at_its_address():
 
 
 def test_a_driver_names_no_more_than_a_limit(monkeypatch):
-    monkeypatch.setattr(known_taskmanagers, "MOST_TOLD", 2)
+    monkeypatch.setattr(known_taskmanagers, "MAX_TOLD", 2)
     known = KnownTaskManagers("own")
     for name in "ab":
         known.tell("app", place(name))

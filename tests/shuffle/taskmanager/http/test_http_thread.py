@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sluice.shuffle.taskmanager.http.http_thread import (
     BURST_SECONDS,
     LONGEST_REST_SECONDS,
-    MOST_EVENTS,
+    MAX_EVENTS,
     HttpThread,
     Pace,
     PacedSelector,
@@ -64,7 +64,7 @@ def test_work_that_is_forgiven_is_not_counted():
 
 def test_every_socket_gets_its_turn():
     """Although a turn looks at few of those that are always ready."""
-    pairs = [socket.socketpair() for _ in range(3 * MOST_EVENTS + 1)]
+    pairs = [socket.socketpair() for _ in range(3 * MAX_EVENTS + 1)]
     selector = PacedSelector()
     try:
         for near, far in pairs:
@@ -73,7 +73,7 @@ def test_every_socket_gets_its_turn():
         seen: set[int] = set()
         for _ in range(len(pairs)):
             ready = selector.select(0)
-            assert 0 < len(ready) <= MOST_EVENTS
+            assert 0 < len(ready) <= MAX_EVENTS
             seen.update(key.fd for key, _ in ready)
         assert seen == {near.fileno() for near, _ in pairs}
         new, other = socket.socketpair()

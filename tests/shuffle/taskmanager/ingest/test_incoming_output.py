@@ -16,7 +16,7 @@ from sluice.protocol.schema import (
     SecureRegion,
 )
 from sluice.shuffle.errors import PartitionReleased
-from sluice.shuffle.taskmanager.ingest.incoming_output import MOST_FAILED_OUTPUTS
+from sluice.shuffle.taskmanager.ingest.incoming_output import MAX_FAILED_OUTPUTS
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
 
 ERROR = PartitionReleased("gone")
@@ -65,10 +65,10 @@ async def test_a_message_for_a_failed_output_is_late(rig):
 
 
 async def test_the_oldest_failures_are_forgotten(rig):
-    for number in range(1, MOST_FAILED_OUTPUTS + 2):
+    for number in range(1, MAX_FAILED_OUTPUTS + 2):
         rig.outputs.fail(number, ERROR)
     assert rig.outputs.find(RegionData(2, 0)) is None
-    assert rig.outputs.find(RegionData(MOST_FAILED_OUTPUTS + 1, 0)) is None
+    assert rig.outputs.find(RegionData(MAX_FAILED_OUTPUTS + 1, 0)) is None
     with pytest.raises(UnexpectedMessage):
         rig.outputs.find(RegionData(1, 0))
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.shuffle.errors import PartitionReleased, ProducerFailed
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.serve.pipelined_registry import (
-    MOST_FAILURES_KEPT,
+    MAX_FAILURES_KEPT,
     PipelinedRegistry,
     Registration,
 )
@@ -47,7 +47,7 @@ def test_a_partition_is_found_until_it_is_unregistered():
 
 def test_failures_are_remembered_up_to_a_bound_and_until_the_release():
     registry = PipelinedRegistry()
-    for attempt in range(MOST_FAILURES_KEPT + 1):
+    for attempt in range(MAX_FAILURES_KEPT + 1):
         partition, _ = registered(registry, attempt)
         registry.unregister(KEY, attempt, partition, ProducerFailed("gone"))
     assert registry.find(KEY, [0]) is None

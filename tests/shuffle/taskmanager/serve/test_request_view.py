@@ -16,7 +16,7 @@ from sluice.shuffle.errors import (
     SubpartitionAlreadyConsumed,
 )
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.serve.pipelined_registry import MOST_FAILURES_KEPT
+from sluice.shuffle.taskmanager.serve.pipelined_registry import MAX_FAILURES_KEPT
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import DuplicateMapOutput
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
@@ -215,7 +215,7 @@ async def test_a_failed_producer_fails_waiting_and_later_requests(manager):
 
 
 async def test_remembered_failures_are_bounded(manager):
-    for attempt in range(MOST_FAILURES_KEPT + 1):
+    for attempt in range(MAX_FAILURES_KEPT + 1):
         partition = register(manager, attempt)
         manager.unregister_pipelined(KEY, attempt, partition, ProducerFailed("gone"))
     with pytest.raises(ProducerFailed):

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.store.errors import ReleasedDuringCommit
-from sluice.shuffle.taskmanager.store.releases import MOST_KEPT, Releases
+from sluice.shuffle.taskmanager.store.releases import MAX_KEPT, Releases
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.store import KEY, Gate, fetch, put, settle, write_region
 
@@ -78,7 +78,7 @@ def test_without_a_bound_only_copies_are_refused():
 
 def test_the_latest_releases_are_remembered():
     releases = Releases()
-    for number in range(MOST_KEPT + 1):
+    for number in range(MAX_KEPT + 1):
         releases.add(KEY._replace(shuffle_id=number), 10)
     assert not releases.has(MapAttemptKey(KEY._replace(shuffle_id=0), 1))
-    assert releases.has(MapAttemptKey(KEY._replace(shuffle_id=MOST_KEPT), 1))
+    assert releases.has(MapAttemptKey(KEY._replace(shuffle_id=MAX_KEPT), 1))

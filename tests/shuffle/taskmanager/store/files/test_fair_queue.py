@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.taskmanager.store.files.fair_queue import IDLE_MEMBERS, FairQueue, Flow
 
-MOST_COST = 50
+MAX_COST = 50
 
 
 class Item(NamedTuple):
@@ -53,7 +53,7 @@ class Rig:
 
 
 flows = st.builds(Flow, st.sampled_from(["a", "b", "c"]), st.integers(0, 3))
-costs = st.integers(1, MOST_COST)
+costs = st.integers(1, MAX_COST)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), flows, costs),
@@ -147,7 +147,7 @@ def test_two_connections_of_an_application_get_equal_turns(mine, theirs, others,
     rig = Rig()
     first, second = Flow("a", 0), Flow("a", 1)
     cycles = {first: mine, second: theirs}
-    cycles |= {Flow("a", 2 + number): [MOST_COST] for number in range(others)}
+    cycles |= {Flow("a", 2 + number): [MAX_COST] for number in range(others)}
     cycles |= {Flow("b", 0): [1]} if another else {}
     served: defaultdict[Flow, int] = defaultdict(int)
     balance: defaultdict[Flow, int] = defaultdict(int)
@@ -187,8 +187,8 @@ def test_one_that_returns_waits_for_as_much_as_it_had(history, cost, last):
     before: defaultdict[str, int] = defaultdict(int)
     while (item := rig.take()) is not again:
         before[item.flow.application_id] += item.cost
-        rig.add(item.flow, MOST_COST)
-    assert all(each < last + 2 * MOST_COST for each in before.values())
+        rig.add(item.flow, MAX_COST)
+    assert all(each < last + 2 * MAX_COST for each in before.values())
 
 
 def turns(connections: int, cost: int, theirs: list[int]) -> list[str]:
@@ -233,7 +233,7 @@ def test_a_call_that_is_withdrawn_costs_nothing():
     rig = Rig()
     rig.add(Flow("b", 0), 1)
     rig.take()
-    rig.withdraw(rig.add(Flow("a", 0), MOST_COST))
+    rig.withdraw(rig.add(Flow("a", 0), MAX_COST))
     mine = rig.add(Flow("a", 0), 1)
     rig.add(Flow("b", 0), 1)
     assert rig.take() is mine

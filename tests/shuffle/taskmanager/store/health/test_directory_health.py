@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sluice.shuffle.taskmanager.store.health.directory_health import (
     GOOD_TO_FORGET,
     GOOD_TO_RETURN,
-    MOST_TO_RETURN,
+    MAX_TO_RETURN,
     Change,
     Condition,
     DirectoryHealth,
@@ -90,7 +90,7 @@ def test_one_that_fails_again_and_again_comes_back_more_and_more_slowly():
     for _ in range(9):
         health.failed()
         needed.append(good_until_back(health))
-    assert needed == [3, 6, 12, 24, 48, 96, 192, MOST_TO_RETURN, MOST_TO_RETURN]
+    assert needed == [3, 6, 12, 24, 48, 96, 192, MAX_TO_RETURN, MAX_TO_RETURN]
     for _ in range(GOOD_TO_FORGET):
         assert health.take(GOOD) is Change.NONE
     health.take(BAD)

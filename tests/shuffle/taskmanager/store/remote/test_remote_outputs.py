@@ -309,7 +309,7 @@ async def test_what_is_found_while_a_copy_is_committed_is_there_once(
 async def test_the_end_of_an_application_keeps_no_more_names_in_mind_than_are_deleted(
     tmp_path, object_store, monkeypatch
 ):
-    monkeypatch.setattr(remote_outputs, "MOST_DELETES", 4)
+    monkeypatch.setattr(remote_outputs, "MAX_DELETES", 4)
     stores = Pair(tmp_path, directory_place(tmp_path))
     for attempt in range(4):
         await stores.first.move_to_remote(await put(stores.first, attempt, 500))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.shuffle.taskmanager.store.tiers.slot_allocator import (
-    LEAST_SLOT_BYTES,
+    MIN_SLOT_BYTES,
     PAGE_BYTES,
     SlotAllocator,
     occupied_bytes,
@@ -18,7 +18,7 @@ LENGTHS = st.one_of(
 
 def units(offset, length):
     end = offset + occupied_bytes(length)
-    return set(range(offset // LEAST_SLOT_BYTES, end // LEAST_SLOT_BYTES))
+    return set(range(offset // MIN_SLOT_BYTES, end // MIN_SLOT_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_extents_never_overlap_and_empty_pages_come_back(capacity, steps):
             assert allocator.frontier_bytes - frontier == grows_by
             assert capacity is None or offset + argument <= capacity * PAGE_BYTES
         elif kind == "reserve":
-            offset, argument = argument[0] * LEAST_SLOT_BYTES, argument[1]
+            offset, argument = argument[0] * MIN_SLOT_BYTES, argument[1]
             try:
                 allocator.reserve(offset, argument)
             except ValueError:
@@ -74,7 +74,7 @@ def test_extents_never_overlap_and_empty_pages_come_back(capacity, steps):
         assert not units(offset, argument) & taken
         taken |= units(offset, argument)
         in_use[offset] = argument
-        assert allocator.used_bytes >= len(taken) * LEAST_SLOT_BYTES
+        assert allocator.used_bytes >= len(taken) * MIN_SLOT_BYTES
     for offset, length in in_use.items():
         allocator.free(offset, length)
     assert allocator.used_bytes == 0
