@@ -131,7 +131,7 @@ class ControlAccount:
         self._memory.release(self, min(count, self.held_bytes))
 
     def close(self) -> None:
-        """Give everything back, and be told of nothing any more. Idempotent."""
+        """Release everything and unsubscribe. Idempotent."""
         self._memory.release(self, self.held_bytes)
         self.on_evicted = _nobody
 

@@ -17,7 +17,7 @@ and reports the number of bytes. There are three phases:
 
 When the sink has no memory for a payload the decoder is *blocked*: the driver must stop reading and
 call :meth:`FrameDecoder.unblock` when there is some. A violation is raised to the driver, which
-closes the connection and must not use the decoder any more.
+closes the connection and must no longer use the decoder.
 """
 
 from collections.abc import Iterator

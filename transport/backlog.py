@@ -2,7 +2,7 @@
 
 Messages without a payload never wait: they are answers and news of a few bytes. The loop keeps them
 for a peer that does not read. They are counted from the moment at which the write side is not
-writable any more, and a peer that leaves too much unread is dropped:
+writable, and a peer that leaves too much unread is dropped:
 
 - more bytes than its side of the connection may leave,
 - more Pongs than a living peer ever waits for,

@@ -116,7 +116,7 @@ class ConnectionPool(Generic[C]):
             if entry is not None and entry.client is client:
                 self._leave(entry)
                 return
-        # The entry was replaced because the client was closing: its users do not count any more.
+        # The entry was replaced because the client was closing: its users no longer count.
         client.close()
 
     def close(self) -> None:
@@ -192,5 +192,5 @@ class ConnectionPool(Generic[C]):
 
 def _pool_closed(address: Address) -> ConnectFailed:
     return ConnectFailed(
-        f"No connection to {address} can be made any more", remedy="This process is shutting down"
+        f"No connection to {address} can be made", remedy="This process is shutting down"
     )

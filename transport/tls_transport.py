@@ -6,7 +6,7 @@ nor the log, the other side gets no alert, and the bytes of a client without TLS
 can be answered. They also deliver one receive buffer per turn of the loop. Here the same
 ``ssl.SSLObject`` sits between the loop's plain transport and the connection.
 
-**Memory.** ``write`` encrypts before it returns and then does not need the plain bytes any more, so
+**Memory.** ``write`` encrypts before it returns and then no longer needs the plain bytes, so
 a lease could end at once. It ends by the rule of :mod:`sluice.transport.write_side`, which holds
 unchanged: ``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain
 bytes in them, so the mark is at most too low, and exact when the buffer is empty. The write limits

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from .write_lines import Lines, lines_writer
 
 Release: TypeAlias = Callable[[], None]
-"""Ends a lease: the transport does not use the memory any more. Called exactly once, also on
+"""Ends a lease: the transport no longer uses the memory. Called exactly once, also on
 failure."""
 
 MAX_GATHERED_BYTES: Final = 128 * 1024

@@ -148,7 +148,7 @@ class ClientLegs:
         """Return the connection for writing, a new one if it was closed while it was idle.
 
         Raises:
-            SluiceError: The TaskManager cannot be connected to any more, or is another one now.
+            SluiceError: The TaskManager can no longer be reached, or is another one now.
 
         Cancellation: safe.
         """
@@ -163,7 +163,7 @@ class ClientLegs:
         """Return the connection for reading, a new one if it was closed while it was idle.
 
         Raises:
-            SluiceError: The TaskManager cannot be connected to any more, or is another one now.
+            SluiceError: The TaskManager can no longer be reached, or is another one now.
 
         Cancellation: safe.
         """

@@ -69,7 +69,7 @@ class Failover:
 
         Args:
             index: Number of the channel.
-            error: Why its present place is not read any more.
+            error: Why its present place is no longer read.
 
         Returns:
             False if the error is of another kind, or there is no other place.

@@ -125,7 +125,7 @@ class InputGate(ReadableGate):
         """
         before = self._channel(index)
         if self._released or index in self._ended:
-            raise InvalidRequest(f"This channel of {self.name} is not read any more", value=index)
+            raise InvalidRequest(f"This channel of {self.name} is no longer read", value=index)
         channel = self._opener.make(source, partial(self._channel_available, index))
         before.release()
         if index in self._queued:

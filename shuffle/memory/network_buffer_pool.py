@@ -68,7 +68,7 @@ class NetworkBufferPool:
         self._shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
         self._draining: dict[LocalBufferPool, None] = {}
         # Local pools below their limit that somebody waits for, in the order of their turn. A pool
-        # that needs no segment any more is dropped when its turn comes.
+        # that no longer needs a segment is dropped when its turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
         self._is_destroyed = False

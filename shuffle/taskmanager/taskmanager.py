@@ -244,7 +244,7 @@ class TaskManager:
         draining; :meth:`undrain` ends the wait for a move.
 
         Args:
-            to_stop: Whether it is to stop, so that :meth:`undrain` changes nothing any more.
+            to_stop: Whether it is to stop, so that :meth:`undrain` no longer changes anything.
             migrate: Whether to move all map outputs to other TaskManagers before. Those that no
                 other one takes stay; the status tells how many, and why.
         """

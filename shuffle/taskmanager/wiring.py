@@ -269,7 +269,7 @@ class NetworkEnvironment:
 
     @property
     def is_draining(self) -> bool:
-        """Whether nothing new is taken any more."""
+        """Whether new work is refused."""
         return self.producer_services.draining
 
     @property

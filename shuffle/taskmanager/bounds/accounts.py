@@ -281,5 +281,5 @@ class Accounts:
         self._in_use[account.application_id] = account
 
     def closed(self, account: Account) -> None:
-        """Forget an account that holds nothing any more."""
+        """Forget an account that holds nothing."""
         del self._in_use[account.application_id]

@@ -87,7 +87,7 @@ class TaskManagerWatch:
     async def close(self) -> None:
         """End the watch. Idempotent."""
         self._changed = _ignore
-        self._tried.set()  # it will not be tried any more
+        self._tried.set()  # it is no longer tried
         self._stop_deadline()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

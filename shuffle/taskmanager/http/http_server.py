@@ -8,7 +8,7 @@
 ``/readyz``               200 while it should get new work, else 503 with the reason
 ``/api/v1/status``        the whole status as JSON, with names: needs an access token where there
                           are any
-``/api/v1/drain``         POST: drain; answers when nothing is written or read any more, or after
+``/api/v1/drain``         POST: drain; answers when nothing is written or read, or after
                           ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;
                           needs an access token, or comes from this host
 ``/api/v1/undrain``       POST: take new work again; needs the same
@@ -61,7 +61,7 @@ class HttpServer:
         config: Where to listen, and the limits.
         status: Builds a snapshot; called on the event loop on which the server is started, as often
             as ``http_snapshot_interval_seconds`` allows.
-        drain: Begins to drain, and returns when nothing is written or read any more; called there
+        drain: Begins to drain, and returns when nothing is written or read; called there
             with whether to move all map outputs.
         access: Who may ask for what; by default there are no tokens, and this host drains.
         dropped: Counts the connections that end otherwise than by their clients, by reason.

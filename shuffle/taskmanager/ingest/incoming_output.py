@@ -65,7 +65,7 @@ class ProducerServices:
     verify_checksums: bool
     draining: bool = False
     on_idle: Callable[[], None] = _nothing
-    """Called when a connection writes no output any more."""
+    """Called when a connection has no output left to write."""
     copies_of: Callable[[MapOutput], "asyncio.Future[None] | None"] = _no_copies
     """Called with a map output that is committed. Returns a future that ends when its producer need
     not wait for copies any longer, which others wait for too; None: it need not wait."""
@@ -348,7 +348,7 @@ class OpenOutputs:
         self.progress.close()
 
     def answer_abort(self, number: int) -> None:
-        """Acknowledge that a number is given up: nothing that comes for it is late any more."""
+        """Acknowledge that a number is given up: messages for it are no longer late."""
         self._failed.pop(number, None)
         self.connection.send(PartitionAborted(number))
 

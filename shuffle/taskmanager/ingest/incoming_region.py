@@ -179,7 +179,7 @@ class MemoryRegion(ReceivedRegion):
         return self._add(self._view[self._position : self._position + length])
 
     def finish(self) -> Region:
-        """End the region; its mapping is not used any more."""
+        """End the region; its mapping is no longer used."""
         self._view = memoryview(b"")
         return super().finish()
 

@@ -28,7 +28,7 @@ A pipelined one, which is read while it is written::
     FINISHING   ✗               ✗                 GONE                 GONE
     FINISHED    –               –                 –                    GONE
 
-✗ fails the partition. In FINISHED its number is free and it belongs to no connection any more; it
+✗ fails the partition. In FINISHED its number is free and no connection owns it; it
 goes with its last reader. A partition that goes before it is finished has failed: its readers are
 told, and so are requests that come for it a little later.
 """

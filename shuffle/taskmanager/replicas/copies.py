@@ -155,7 +155,7 @@ class Copies:
         self.migration.forget(lambda each: each.shuffle.application_id == application_id)
 
     def let_go(self, application_id: str) -> None:
-        """Do not keep an application alive at other TaskManagers any more."""
+        """Stop keeping an application alive at other TaskManagers."""
         self.maker.end_application(application_id)
 
     def lost(self, lost: Lost) -> None:

@@ -83,7 +83,7 @@ class Holdings:
             self._judge(attempt, holding)
 
     def has_not(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
-        """Record that another TaskManager does not have a map output any more."""
+        """Record that another TaskManager no longer has a map output."""
         holding = self.get(attempt)
         if holding is not None:
             holding.others.discard(taskmanager_id)

@@ -38,7 +38,7 @@ PASSES: Final = 3
 """Times that all others are asked for a map output before it counts as one that stays."""
 
 MAX_REFUSALS: Final = 3
-"""Refusals in a row after which another TaskManager is not asked any more in a pass."""
+"""Refusals in a row after which a pass no longer asks a TaskManager."""
 
 PAUSE_SECONDS: Final = 0.5
 """Time before the second time; it doubles."""

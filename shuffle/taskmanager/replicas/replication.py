@@ -88,7 +88,7 @@ class Replication:
         self._queue: dict[MapAttemptKey, None] = {}
         self._running: set[MapAttemptKey] = set()
         self._again: set[MapAttemptKey] = set()
-        """Map outputs that have to be looked at once more when they are not worked on any more."""
+        """Map outputs to look at again after the work on them."""
         self._stalled: set[MapAttemptKey] = set()
         """Map outputs that no TaskManager takes now."""
         self._awaited: set[str] = set()
@@ -396,7 +396,7 @@ class Replication:
         self._enqueue(list(self.holdings.short))
 
     def _purge(self) -> None:
-        """Forget all that belongs to map outputs which are not here any more."""
+        """Forget all that belongs to map outputs that are no longer here."""
         self._stalled = {each for each in self._stalled if self.holdings.get(each) is not None}
         for attempt in list(self._waiting):
             if self.holdings.get(attempt) is None:

@@ -68,7 +68,7 @@ class PipelinedRegistry:
         partition: ConsumablePartition,
         failure: SluiceError | None,
     ) -> bool:
-        """Forget a partition, except its failure. False if it is not registered (any more)."""
+        """Forget a partition, except its failure. False if it is not registered."""
         attempts = self._registered.get(key)
         found = None if attempts is None else attempts.get(map_attempt_id)
         if attempts is None or found is None or found.partition is not partition:

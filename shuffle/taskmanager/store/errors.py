@@ -308,7 +308,7 @@ class ReleasedDuringCommit(StorageError):
         super().__init__(
             f"shuffle {shuffle_id} of {application_id} was released during the commit "
             f"of map attempt {map_attempt_id}",
-            remedy="Nothing to do: a released shuffle is not read any more",
+            remedy="Nothing to do: a released shuffle is no longer read",
             map_attempt_id=map_attempt_id,
         )
 

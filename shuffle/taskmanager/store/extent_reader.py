@@ -51,7 +51,7 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Fl
         StorageReadFailed: The disk failed or gave less than was written.
         RemoteFailed: The remote tier does not answer.
         RemoteObjectMissing: It has lost an object.
-        asyncio.CancelledError: Raised when no thread touches the buffers any more.
+        asyncio.CancelledError: Raised when no thread touches the buffers.
     """
     on_disk: list[ExtentRead] = []
     remote: dict[RemoteTier, list[ExtentRead]] = {}
@@ -196,5 +196,5 @@ def disk_tier_of(extent: Extent) -> DiskTier:
     """
     tier = extent.tier
     if not isinstance(tier, DiskTier):
-        raise RuntimeError(f"{extent!r} has no bytes any more")
+        raise RuntimeError(f"{extent!r} no longer has bytes")
     return tier

@@ -187,7 +187,7 @@ class RegionWriter:
             StorageReadFailed: It could not be read.
             StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
             RemoteFailed: The remote tier did not take them.
-            asyncio.CancelledError: Raised when no thread uses the area or the extent any more.
+            asyncio.CancelledError: Raised when no thread uses the area or the extent.
         """
         self._check_open()
         extent = self._extent

@@ -335,7 +335,7 @@ class ShuffleStore:
         Raises:
             StorageReadFailed: The disk failed or gave less than was written.
             OutsideRegion: The range reaches beyond the extent.
-            asyncio.CancelledError: Raised when no thread touches the buffers any more; their
+            asyncio.CancelledError: Raised when no thread touches the buffers; their
                 content is unknown.
         """
         await self.read_all([ExtentRead(extent, offset, buffers)])

@@ -124,7 +124,7 @@ class _Call:
             raise RuntimeError("the call was made before")
         result, failure = _outcome(function)
         del function  # and with it the caller's buffers, before it hears that they are free
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._tell, result, failure)
         del self, failure  # an error's traceback has this frame, and would refer to itself
 

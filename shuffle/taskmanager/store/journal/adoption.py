@@ -52,7 +52,7 @@ class Adoption:
         index: Gets the map outputs.
 
     Attributes:
-        forgotten: Committed map outputs that are not there any more.
+        forgotten: Committed map outputs that are no longer there.
     """
 
     def __init__(self, tiers: Mapping[bytes, Tier], accounts: Accounts, index: OutputIndex) -> None:

@@ -26,7 +26,7 @@ class PendingRow:
         needs_all: Whether all of them must have it, or any.
         publish: Makes the row visible.
         done: Resolved when the row is visible, or failed.
-        refusal: Set by a release in the meantime: the row must not become visible any more.
+        refusal: Set by a release in the meantime: the row must no longer become visible.
     """
 
     attempt: MapAttemptKey

@@ -171,7 +171,7 @@ class Upload:
         """Give the upload up.
 
         Args:
-            ended: Called when nothing is sent any more, at once or later.
+            ended: Called when nothing more is sent, at once or later.
         """
         self._aborted = True
         self._wake()

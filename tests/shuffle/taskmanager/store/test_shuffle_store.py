@@ -393,5 +393,5 @@ async def test_an_extent_that_was_given_back_cannot_be_read(opened):
     extent = extent_of(await put(store, 1, 100))
     store.release_shuffle(KEY)
     await settle(store)
-    with pytest.raises(RuntimeError, match="no bytes any more"):
+    with pytest.raises(RuntimeError, match="no longer has bytes"):
         await store.read(extent, 0, [memoryview(bytearray(1))])
