@@ -2,8 +2,8 @@
 
 The tests are collected once. For each mutation a fork runs those of the module with the changed
 code of one function, and reports the ones that fail. A mutation that survives lacks a test, or it
-changes nothing. A test that kills nothing that others do not kill as well is redundant, unless it
-tells a scenario that is worth reading.
+changes nothing. The report ends with tests that could all go without losing a kill: delete those
+that tell no scenario worth reading.
 
 The tests of ``shuffle/memory/buffer.py`` are ``test_buffer.py`` and ``test_buffer_*.py`` in
 ``tests/shuffle/memory``, or those that ``--tests`` names.
@@ -18,6 +18,7 @@ import copy
 import json
 import os
 import random
+import select
 import signal
 import sys
 import time
@@ -34,8 +35,9 @@ RESULT: Final = ROOT / "build" / "kill_matrix.json"
 MIN_LIMIT_SECONDS: Final = 20
 LIMIT_FACTOR: Final = 5
 """A mutation may take so many times as long as the code as it is; then it is killed by the time."""
-BY_TIME: Final = "(time limit)"
-BY_CRASH: Final = "(the process ended)"
+BEGUN, FAILED, ENDED, UNCHANGED = "begun", "failed", "ended", "unchanged"
+"""Words of a child to its parent, the first two with the name of a test."""
+
 MAX_SHOWN: Final = 70
 
 OTHER: Final[dict[type[ast.AST], type[Any]]] = {
@@ -55,21 +57,21 @@ class Mutation(NamedTuple):
     Attributes:
         module: Path of the module in the repository.
         function: Qualified name of the outermost function.
-        line: Its line in the module.
+        place: Line and column in the module.
         change: What was changed, and into what.
         tree: The changed module.
     """
 
     module: str
     function: str
-    line: int
+    place: str
     change: str
     tree: ast.Module
 
     @property
     def key(self) -> str:
         """Its name in the report."""
-        return f"{self.module}:{self.line} {self.change}"
+        return f"{self.module}:{self.place} {self.change}"
 
 
 def mutations_of(module: str) -> Iterator[Mutation]:
@@ -79,11 +81,11 @@ def mutations_of(module: str) -> Iterator[Mutation]:
         count = sum(1 for _ in _changes(_at(ast.parse(source), path)))
         for number in range(count):
             tree = ast.parse(source)
-            for index, (line, change, apply) in enumerate(_changes(_at(tree, path))):
+            for index, (place, change, apply) in enumerate(_changes(_at(tree, path))):
                 if index == number:
                     apply()
                     ast.fix_missing_locations(tree)
-                    yield Mutation(module, name, line, change, tree)
+                    yield Mutation(module, name, place, change, tree)
                     break
 
 
@@ -106,11 +108,11 @@ def _at(tree: Any, path: tuple[int, ...]) -> ast.AST:
     return tree  # type: ignore[no-any-return]
 
 
-Change = tuple[int, str, Callable[[], None]]
+Change = tuple[str, str, Callable[[], None]]
 
 
 def _changes(function: ast.AST) -> Iterator[Change]:
-    """Yield line, description and the function that makes the change, for each in a function."""
+    """Yield place, description and the function that makes the change, for each in a function."""
     for parent in ast.walk(function):
         for field, value in ast.iter_fields(parent):
             if field in {"annotation", "returns", "decorator_list", "args"} and not isinstance(
@@ -133,7 +135,7 @@ def _change(parent: ast.AST, field: str, index: int | None, node: Any, new: Any)
             getattr(parent, field)[index] = new
 
     old, changed = (" ".join(ast.unparse(each).split())[:MAX_SHOWN] for each in (node, new))
-    return node.lineno, f"{old} → {changed}", apply
+    return f"{node.lineno}:{node.col_offset}", f"{old} → {changed}", apply
 
 
 def _instead(node: Any) -> Iterator[ast.AST]:
@@ -205,15 +207,20 @@ class Matrix:
     def __init__(self, modules: list[str], options: argparse.Namespace) -> None:
         self._modules = modules
         self._options = options
-        self._failed: list[str] = []
+        self._to_parent = -1
         self.killers: dict[str, list[str]] = {}
         self.tests: set[str] = set()
+        self.left = 0
+        """Mutations for which there was no time."""
+
+    def _tell(self, *words: str) -> None:
+        os.write(self._to_parent, (" ".join(words) + "\n").encode())
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a test that failed."""
-        if report.failed and report.nodeid not in self._failed:
-            self._failed.append(report.nodeid)
+        """Tell the parent of a test that failed."""
+        if report.failed:
+            self._tell(FAILED, report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -240,7 +247,8 @@ class Matrix:
                 mutations = chance.sample(mutations, self._options.limit)
             for mutation in mutations:
                 if time.monotonic() > end:
-                    return True
+                    self.left += 1
+                    continue
                 killers = self._fork(items, mutation, limit)
                 if killers is not None:
                     self.killers[mutation.key] = killers
@@ -253,28 +261,42 @@ class Matrix:
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
-            os.close(reading)
+            self._to_parent = writing
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 1)
             os.dup2(null, 2)
-            signal.alarm(limit_seconds)
             items[0].config.pluginmanager.unregister(name="terminalreporter")
-            answer: list[str] | None = None
             with contextlib.suppress(BaseException):
-                if mutation is None or mutate(mutation):
+                if mutation is not None and not mutate(mutation):
+                    self._tell(UNCHANGED)
+                else:
                     for item, following in zip(items, [*items[1:], None], strict=True):
+                        self._tell(BEGUN, item.nodeid)
                         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                    answer = self._failed
-            os.write(writing, json.dumps(answer).encode())
+                    self._tell(ENDED)
             os._exit(0)
         os.close(writing)
-        with open(reading, "rb") as pipe:
-            written = pipe.read()
-        _, status = os.waitpid(child, 0)
-        if written:
-            found: list[str] | None = json.loads(written)
-            return found
-        return [BY_TIME if os.waitstatus_to_exitcode(status) == -signal.SIGALRM else BY_CRASH]
+        told = _read_until_end(reading, time.monotonic() + limit_seconds)
+        os.kill(child, signal.SIGKILL)  # it may hang
+        os.waitpid(child, 0)
+        if told[-1:] == [(UNCHANGED, "")]:
+            return None
+        failed = [nodeid for word, nodeid in told if word == FAILED]
+        if told[-1:] != [(ENDED, "")]:  # the last test hangs, or ended the process
+            failed += [nodeid for word, nodeid in told if word == BEGUN][-1:]
+        return list(dict.fromkeys(failed))
+
+
+def _read_until_end(reading: int, deadline: float) -> list[tuple[str, str]]:
+    """Return the words of a child up to its end or a deadline."""
+    written = b""
+    with open(reading, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+            if not (more := pipe.read(65536)):
+                break
+            written += more
+    lines = written.decode().splitlines()
+    return [(word, nodeid) for word, _, nodeid in (line.partition(" ") for line in lines)]
 
 
 def _is_of(item: pytest.Item, module: str) -> bool:
@@ -287,18 +309,29 @@ def _tests_of(module: str) -> list[Path]:
     return [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
 
 
-def report(killers: dict[str, list[str]], tests: set[str]) -> None:
+def needed(killers: dict[str, list[str]]) -> set[str]:
+    """Return a small set of tests that kill all that is killed, largest first."""
+    chosen: set[str] = set()
+    left = {key: set(found) for key, found in killers.items() if found}
+    while left:
+        counts = Counter(test for found in left.values() for test in sorted(found))
+        best = min(counts, key=lambda test: (-counts[test], test))
+        chosen.add(best)
+        left = {key: found for key, found in left.items() if best not in found}
+    return chosen
+
+
+def report(matrix: Matrix) -> None:
     """Print survivors and redundant tests, and write the matrix."""
+    killers = matrix.killers
     survivors = [key for key, found in killers.items() if not found]
-    alone = Counter(found[0] for found in killers.values() if len(found) == 1)
-    any_of = Counter(test for found in killers.values() for test in found)
-    redundant = sorted(test for test in tests if not alone[test])
-    print(f"{len(killers)} mutations, {len(survivors)} survived")
+    print(f"{len(killers)} mutations, {len(survivors)} survived, {matrix.left} not tried")
     for key in survivors:
         print(f"  survived: {key}")
-    print(f"{len(redundant)} of {len(tests)} tests kill nothing alone")
+    redundant = sorted(matrix.tests - needed(killers))
+    print(f"{len(redundant)} of {len(matrix.tests)} tests could go without losing a kill:")
     for test in redundant:
-        print(f"  kills {any_of[test]}, none alone: {test}")
+        print(f"  {test}")
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(killers, indent=1), encoding="utf-8")
     print(f"written: {RESULT.relative_to(ROOT)}")
@@ -327,7 +360,7 @@ def main() -> int:
         *sorted(set(tests)),
     ]
     code = pytest.main(arguments, plugins=[matrix])
-    report(matrix.killers, matrix.tests)
+    report(matrix)
     # No test ran in this process.
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
 
