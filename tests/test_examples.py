@@ -17,7 +17,7 @@ PYTHON = sorted((FOLDER / "python").glob("*.py"))
 SPARK = sorted((FOLDER / "spark").glob("*.py"))
 DEADLINE_SECONDS = 100
 SPARK_DEADLINE_SECONDS = 250
-SUBMIT = (sys.executable, "-c", "from sluice.shuffle.taskmanager.cli import main; main()", "submit")
+SUBMIT = (sys.executable, "-c", "from sluice.cli.main import main; main()", "submit")
 SMALL_JOB = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 SAID = {
     "counts_streaming": "4 micro-batches gave the counts of one query",

@@ -60,7 +60,7 @@ SECTIONS: Final = {
         ErrorCode.NOT_PERMITTED,
         "SecretUnusable",
     ),
-    "TLS": ("TlsConfigurationError", "TlsRefused", "CertificateRefused"),
+    "TLS": ("TlsConfigurationError", "TlsRefused"),
 }
 """The codes and classes of each section; a class counts more than its code."""
 

@@ -183,7 +183,6 @@ MADE = [
     "TaskEventDispatcher",
     "Applications",
     "PeerConnector",
-    "ConnectionPool",
     "Listener",
     "Drivers",
     "Copies",

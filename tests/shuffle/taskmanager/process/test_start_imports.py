@@ -35,7 +35,10 @@ def output_of(program: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def imported() -> set[str]:
-    program = "from sluice.shuffle.taskmanager import cli, service; import sys; print(*sys.modules)"
+    program = (
+        "import sys, sluice.cli.main, sluice.shuffle.taskmanager.process.service\n"
+        "print(*sys.modules)"
+    )
     return set(output_of(program))
 
 
@@ -56,7 +59,8 @@ def test_a_start_does_not_import_what_it_does_not_need(imported, module):
 def test_only_a_daemon_collects_no_garbage_while_it_imports(arguments, while_importing):
     program = (
         f"import gc, sys; sys.argv[:] = {arguments!r}\n"
-        "from sluice.shuffle.taskmanager import cli, late_collection\n"
+        "import sluice.cli.main\n"
+        "from sluice.shuffle.taskmanager.process import late_collection\n"
         "print(gc.isenabled()); late_collection.begin(); print(gc.isenabled())"
     )
     assert output_of(program) == [while_importing, "True"]
