@@ -1,5 +1,5 @@
 """The sans-I/O core of Sluice: messages, framing, credit arithmetic, connection states.
 
-Nothing here does I/O, reads a clock or draws a random number: bytes come in, messages come out.
+This package does no I/O and uses no clock or random numbers: bytes come in, messages come out.
 ``docs/reference/wire.md`` is the specification.
 """

@@ -1,14 +1,14 @@
-"""Access tokens: what a request to the HTTP port of a TaskManager proves.
+"""Access tokens, which authorize requests to the HTTP port of a TaskManager.
 
 A token is an HMAC of a cluster secret over a *scope* and an expiry::
 
     secret ──▶ access token (scope, expiry)
 
-``status`` reads what names applications; ``admin`` changes the TaskManager too. Unlike the keys of
-:mod:`sluice.protocol.identity`, the token itself travels with each request, because HTTP clients
-know nothing else: it is for one scope and a short time, and nothing else follows from it.
+``status`` reads pages that name applications; ``admin`` also changes the TaskManager. Unlike the
+keys of :mod:`sluice.protocol.identity`, the token itself is sent with each request, because HTTP
+clients support nothing else. So it has one scope and a short life, and no key is derived from it.
 
-This module does arithmetic only: the time comes from outside.
+This module does arithmetic only: the caller supplies the time.
 """
 
 import hashlib
@@ -95,13 +95,13 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
     Args:
         text: The token; empty if there is none.
         needed: The scope that the request needs.
-        secrets: A token of each of them is accepted.
+        secrets: Tokens of all of them are accepted.
         now_seconds: The time, in seconds since 1970.
 
     Raises:
         AuthenticationRequired: There is no token.
-        AuthenticationFailed: It is damaged or of another secret; the error does not tell which.
-        CredentialExpired: Its time is over.
+        AuthenticationFailed: It is damaged or of another secret; the error does not say which.
+        CredentialExpired: It has expired.
         NotPermitted: It does not cover the scope.
     """
     remedy = f"Make one with: sluice token create --access {needed}"
@@ -136,7 +136,7 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
 
 
 def _is_proven(token: AccessToken, secrets: ClusterSecrets) -> bool:
-    """Compare with the proof of every secret, in a time that does not tell which one it is."""
+    """Compare with the proofs of all secrets, in constant time."""
     proven = False
     for secret in secrets.accepted:
         expected = _proof(secret, token.scope, token.expires_at_seconds)

@@ -1,14 +1,13 @@
-"""The memory that control parts and unread answers take, over all connections of a process.
+"""Bounds the memory for control parts and unread answers of all connections of a process.
 
-A connection reserves what its own *account* is about to hold and releases it later. While there is
-room, each gets what it asks for. When there is none, room is taken from whoever holds most, so that
-small users are served whatever large ones do:
+A connection reserves memory in its *account* before it uses it, and releases it later. When the
+capacity is used up, the largest user is evicted, so that a large user cannot starve small ones:
 
-1. The owner with the largest sum gives way; an owner is an application, or one connection that
-   serves no single application. The sum of the one that asks includes what it asks for.
-2. Of that owner's accounts the largest gives way.
-3. If that is the account that asks, it is refused. Otherwise the account is emptied, its connection
-   is told, and the search begins anew.
+1. Pick the owner with the largest sum; an owner is an application, or one connection that serves
+   no single application. The sum of the requesting owner includes the request.
+2. Pick the largest of that owner's accounts.
+3. If it is the requesting account, refuse the request. Otherwise empty the account, notify its
+   connection, and start again.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ class ControlMemory:
     """Counts the memory of all accounts.
 
     Args:
-        capacity_bytes: Most bytes that all accounts may hold together.
+        capacity_bytes: Limit of the bytes of all accounts together.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -36,7 +35,7 @@ class ControlMemory:
         self.used_bytes = 0
         """Bytes that all accounts hold."""
         self.refused_total = 0
-        """Accounts that were refused memory, or lost theirs to others."""
+        """Refused requests and evicted accounts."""
         self._holders: dict[ControlAccount, None] = {}
         """Accounts that hold any bytes."""
 
@@ -44,16 +43,16 @@ class ControlMemory:
         """Open an account.
 
         Args:
-            owner: The application that uses it, or a name of its own.
-            on_evicted: Called with the error when the account has lost its memory to another.
+            owner: The application that uses it, or a unique name.
+            on_evicted: Called with the error when the account is evicted.
         """
         return ControlAccount(self, owner, on_evicted)
 
     def reserve(self, account: "ControlAccount", count: int) -> None:
-        """Count bytes for an account, and take room for them from the largest if there is none.
+        """Reserve bytes for an account; evict the largest accounts if there is no room.
 
         Raises:
-            ControlMemoryExhausted: The account itself is the one that would give way.
+            ControlMemoryExhausted: The account itself is the largest.
         """
         while self.used_bytes + count > self.capacity_bytes:
             largest = self._largest(account, count)
@@ -69,14 +68,14 @@ class ControlMemory:
         self._holders[account] = None
 
     def release(self, account: "ControlAccount", count: int) -> None:
-        """Give back bytes of an account."""
+        """Release bytes of an account."""
         self.used_bytes -= count
         account.held_bytes -= count
         if not account.held_bytes:
             self._holders.pop(account, None)
 
     def _largest(self, asking: "ControlAccount", count: int) -> "ControlAccount":
-        """Find the account that gives way; among equals, not the one that asks."""
+        """Find the account to evict; among equals, not the requesting one."""
         sums: dict[str, int] = {asking.owner: count}
         for account in self._holders:
             sums[account.owner] = sums.get(account.owner, 0) + account.held_bytes
@@ -103,9 +102,9 @@ class ControlAccount:
     """The bytes that one connection holds. :meth:`ControlMemory.open` makes it.
 
     Args:
-        memory: Counts them.
-        owner: The application that uses it, or a name of its own.
-        on_evicted: Called with the error when the account has lost its memory to another.
+        memory: The budget that counts them.
+        owner: The application that uses it, or a unique name.
+        on_evicted: Called with the error when the account is evicted.
     """
 
     __slots__ = ("_memory", "held_bytes", "on_evicted", "owner")
@@ -119,15 +118,15 @@ class ControlAccount:
         self._memory: Final = memory
 
     def reserve(self, count: int) -> None:
-        """Count bytes that are about to be held.
+        """Reserve bytes before they are used.
 
         Raises:
-            ControlMemoryExhausted: They must not be.
+            ControlMemoryExhausted: There is no room for them.
         """
         self._memory.reserve(self, count)
 
     def release(self, count: int) -> None:
-        """Give bytes back; never more than are held, since an evicted account holds none."""
+        """Release bytes, at most those held: an evicted account holds none."""
         self._memory.release(self, min(count, self.held_bytes))
 
     def close(self) -> None:
@@ -137,4 +136,4 @@ class ControlAccount:
 
 
 def _nobody(error: SluiceError) -> None:
-    """Tell nobody: the connection is gone."""
+    """Ignore: the connection is closed."""

@@ -1,17 +1,17 @@
 """Credit arithmetic of both ends of a channel: a data buffer costs 1 credit, an event costs none.
 
 Both ends together keep the invariant ``sent ≤ granted``; the consumer grants only buffers that it
-holds. Announcements are coalesced: the buffers freed since the last AddCredit are announced as one
-sum, as soon as the sender has no more credit left than the sum would add, or the sum is enough for
-a message. A sender with more credit goes on in the meantime, and later has several buffers to send
-together; a sender without credit is told of the first free buffer.
+holds. Announcements are coalesced: one AddCredit announces all buffers freed since the last one. It
+is due when the sender's remaining credit is at most that sum, or the sum is enough for a message.
+A sender with more credit continues meanwhile, and later sends several buffers together; a sender
+without credit is notified of the first free buffer.
 
-A message takes a third of the channel's buffers at most (:func:`buffers_of_a_message`). So while
-one message is being read and the credit for another is on its way, the sender has a third one to
-send. With messages of nearly all buffers the two ends take turns, and each waits for the other.
+A message takes at most a third of the channel's buffers (:func:`buffers_of_a_message`). So while
+the receiver reads one message and the credit for another is on its way, the sender can send a
+third. If a message took nearly all buffers, each end would wait for the other.
 
-A connection in watermark mode has no credit. The first credit of a request is then the most buffers
-that one message may take (:class:`Uncounted`).
+A connection in watermark mode has no credit. The first credit of a request then limits the buffers
+of one message (:class:`Uncounted`).
 """
 
 from typing import Final
@@ -20,19 +20,19 @@ from .errors import CreditExceeded, CreditOverflow
 from .limits import DEFAULT_SEGMENT_SIZE_BYTES, MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 
 MAX_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
-"""Number of free buffers that is always announced: as many of the default size fill the largest
+"""This many free buffers are always announced: at the default size they fill the largest
 message."""
 
 MIN_OF_A_MESSAGE_BUFFERS: Final = MAX_WITHHELD_BUFFERS // 2
-"""A message may take as many buffers however few the channel has: smaller ones cost more than the
-time that they save."""
+"""A message may take this many buffers even if the channel has few: smaller messages cost more
+time than they save."""
 
 MESSAGES_UNDER_WAY: Final = 3
-"""Messages into which the buffers of a channel are divided."""
+"""Number of messages that share the buffers of a channel."""
 
 
 def buffers_of_a_message(channel_buffers: int) -> int:
-    """Return the most buffers of one message of a channel that has so many in all."""
+    """Return how many of a channel's buffers one message may take."""
     share = -(-channel_buffers // MESSAGES_UNDER_WAY)
     return min(max(share, MIN_OF_A_MESSAGE_BUFFERS), MAX_WITHHELD_BUFFERS)
 
@@ -52,7 +52,7 @@ class SenderCredit:
     def __init__(self, initial: int) -> None:
         self.available = 0
         self.most_of_a_message = MIN_OF_A_MESSAGE_BUFFERS
-        """Buffers that one message may take, by the most credit that there has been."""
+        """Buffers that one message may take, from the highest credit so far."""
         self._most = 0
         self.add(initial)
 
@@ -87,7 +87,7 @@ class ReceiverCredit:
         """Free buffers that are not announced yet."""
 
     def free(self, buffers: int) -> bool:
-        """Note that buffers became free.
+        """Count buffers that became free.
 
         Returns:
             True if an announcement is due.
@@ -103,7 +103,7 @@ class ReceiverCredit:
         return credit
 
     def used(self, channel: int, buffers: int = 1) -> bool:
-        """Note that data buffers were received.
+        """Count data buffers that were received.
 
         Returns:
             True if an announcement is due now, as in :meth:`free`.
@@ -119,7 +119,7 @@ class ReceiverCredit:
         return self._is_due()
 
     def void(self) -> None:
-        """Forget all credit: the buffers are given up, and the sender forgets it too."""
+        """Drop all credit: the buffers are released, and the sender drops it too."""
         self.granted = self.unannounced = 0
 
     def _is_due(self) -> bool:
@@ -131,21 +131,21 @@ class Uncounted(ReceiverCredit):
     """The consuming end of a channel without credit, which neither counts nor announces.
 
     Args:
-        most_buffers: Most buffers of one message: those that the channel is sure of.
+        most_buffers: Limit of the buffers of one message: those reserved for the channel.
     """
 
     __slots__ = ()
 
     def free(self, buffers: int) -> bool:
-        """Note that buffers became free.
+        """Ignore buffers that became free.
 
         Returns:
-            True if there are any: a waiter for memory must be told each time.
+            True if there are any: a waiter for memory must be notified each time.
         """
         return buffers > 0
 
     def announce(self) -> int:
-        """Return 0: there is never credit to announce."""
+        """Return 0: there is no credit to announce."""
         return 0
 
     def used(self, channel: int, buffers: int = 1) -> bool:

@@ -9,20 +9,20 @@
     │   ├── MalformedMessage
     │   ├── UnexpectedMessage
     │   ├── SegmentSizeMismatch
-    │   ├── AuthenticationFailed     somebody does not prove who it is, or may not do what it asks
+    │   ├── AuthenticationFailed     a side did not authenticate, or may not do what it requests
     │   │   ├── AuthenticationRequired
     │   │   ├── CredentialExpired
     │   │   └── NotPermitted
     │   ├── ChannelInUse
     │   ├── CreditOverflow
     │   └── CreditExceeded
-    ├── SequenceGap                  a sender left out a buffer; only that channel fails
+    ├── SequenceGap                  a sender skipped a buffer; only that channel fails
     ├── InvalidEvent                 an event cannot be decoded; only its channel fails
     ├── RemoteError                  reported by the other side (sluice.protocol.remote_error)
-    └── …                            errors of the other layers, each beside its concept
+    └── …                            errors of the other layers, defined where they are raised
 
-An error states the event, the offending value, the limit it broke, and the remedy. Its class tells
-which side is at fault and whether a retry can help; ``code`` is its number on the wire.
+An error states the event, the offending value, the limit, and the remedy. Its class says which side
+is at fault and whether a retry can help; ``code`` is its number on the wire.
 """
 
 import enum
@@ -87,8 +87,8 @@ class SluiceError(Exception):
     Args:
         message: The event, as one sentence without a full stop.
         value: The offending value, if there is one.
-        limit: The limit it broke, if there is one.
-        remedy: Advice to the reader.
+        limit: The limit that it exceeds, if there is one.
+        remedy: What the reader can do.
         map_attempt_id: The map output concerned, for errors of the data path.
     """
 
@@ -123,14 +123,14 @@ class SluiceError(Exception):
 
 
 class ProtocolViolation(SluiceError):
-    """The peer broke a rule of the wire protocol; its connection cannot go on."""
+    """The peer broke a rule of the wire protocol; its connection is closed."""
 
     code = ErrorCode.PROTOCOL_VIOLATION
     fault = Fault.REMOTE
 
 
 class UnsupportedVersion(ProtocolViolation):
-    """Both sides know no common protocol version."""
+    """The two sides do not have a common protocol version."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
@@ -160,11 +160,11 @@ class SegmentSizeMismatch(ProtocolViolation):
 
 
 class AuthenticationFailed(ProtocolViolation):
-    """The other side does not prove who it is; subclasses say more.
+    """The other side did not prove its identity.
 
     Attributes:
-        reason: A word for the counter of refused connections. It stays on this side: what is sent
-            does not tell an attacker which part of a guess was right.
+        reason: Label for the counter of refused connections. It is not sent, so that an attacker
+            does not learn which part of a guess was right.
     """
 
     code = ErrorCode.AUTHENTICATION_FAILED
@@ -183,25 +183,25 @@ class AuthenticationFailed(ProtocolViolation):
 
 
 class AuthenticationRequired(AuthenticationFailed):
-    """A connection without a credential where one is required."""
+    """A connection has no credential, but one is required."""
 
     code = ErrorCode.AUTHENTICATION_REQUIRED
 
 
 class CredentialExpired(AuthenticationFailed):
-    """A submit token that has expired, for an application that is not known yet."""
+    """A submit token has expired, and its application is not known yet."""
 
     code = ErrorCode.CREDENTIAL_EXPIRED
 
 
 class NotPermitted(AuthenticationFailed):
-    """The other side has proven who it is, and may not do what it asks for."""
+    """The other side is authenticated, but may not do what it requests."""
 
     code = ErrorCode.NOT_PERMITTED
 
 
 class ChannelInUse(ProtocolViolation):
-    """A channel, gate or partition number is taken while it is still in use."""
+    """A channel, gate or partition number is already in use."""
 
     code = ErrorCode.CHANNEL_IN_USE
 
@@ -213,16 +213,16 @@ class CreditOverflow(ProtocolViolation):
 
 
 class CreditExceeded(ProtocolViolation):
-    """Data arrived for which no credit had been granted."""
+    """Data arrived without credit."""
 
     code = ErrorCode.CREDIT_EXCEEDED
 
 
 class SequenceGap(SluiceError):
-    """The sender of a channel left out a sequence number. Fails that channel.
+    """The sender of a channel skipped a sequence number. Fails that channel.
 
-    The sender, or a side behind it, lost a buffer; the receiver has missed nothing. The data are
-    where they were, so they can be asked for again.
+    The sender, or a TaskManager behind it, lost a buffer. The data are still stored, so the
+    receiver can request them again.
     """
 
     code = ErrorCode.SEQUENCE_GAP
@@ -231,7 +231,7 @@ class SequenceGap(SluiceError):
 
 
 class InvalidEvent(SluiceError):
-    """A payload is not an event, or is one of an unknown id. Fails one channel."""
+    """A payload is not an event, or has an unknown id. Fails one channel."""
 
     code = ErrorCode.INVALID_EVENT
     fault = Fault.REMOTE

@@ -1,4 +1,4 @@
-"""Events, which travel in a channel beside data.
+"""Events, which are sent in a channel between data.
 
 An event is the payload of a ``BufferResponse`` or ``PipelinedData`` whose data type is not DATA: a
 msgpack array that begins with the event's id, at most MAX_EVENT_BYTES long. A bad event is the
@@ -28,8 +28,8 @@ class EndOfPartition(NamedTuple):
 class CheckpointBarrier(NamedTuple):
     """Separates the data of a checkpoint from the data after it.
 
-    ``unaligned`` says that it was sent as a priority event, which overtakes data. Sluice passes the
-    flag on and does not use it.
+    ``unaligned`` says that it was sent as a priority event, which overtakes data. Sluice forwards
+    the flag and does not use it.
     """
 
     checkpoint_id: int
@@ -113,8 +113,8 @@ def decode_event(payload: bytes | bytearray | memoryview) -> Event:
     """Decode and check the payload of an event.
 
     Raises:
-        InvalidEvent: The payload is too long, is not an event, or has an unknown id or fields that
-            its event does not have.
+        InvalidEvent: The payload is too long, is not an event, or has an unknown id or wrong
+            fields.
     """
     fields = _fields(payload)
     form = _FORMAT.get(fields[0])
@@ -155,8 +155,8 @@ def _fields(payload: bytes | bytearray | memoryview) -> list[Any]:
         raise InvalidEvent("Event is too large", value=len(payload), limit=MAX_EVENT_BYTES)
     try:
         fields = msgpack.unpackb(payload)
-    except Exception as error:  # msgpack documents no closed set of errors for bad input
-        # Not repr(): the one of msgpack's ExtraData contains all of the input.
+    except Exception as error:  # msgpack does not document all errors for bad input
+        # Not repr(): for msgpack's ExtraData it contains all of the input.
         raise InvalidEvent(
             "Event is not valid msgpack", value=f"{type(error).__name__}: {error}"
         ) from error

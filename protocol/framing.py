@@ -1,4 +1,4 @@
-"""Decodes frames incrementally, with payloads received straight into memory of the caller's choice.
+"""Decodes frames incrementally; payloads go straight into memory that the caller supplies.
 
 The driver takes the memory for the next bytes from :meth:`FrameDecoder.get_buffer`, reads into it,
 and reports the number of bytes. There are three phases:
@@ -6,18 +6,18 @@ and reports the number of bytes. There are three phases:
 ``HEAD``
     Prefixes and control parts collect in a small buffer; many small messages come in one read.
 ``CONTROL``
-    A control part larger than that buffer has memory of its own. It begins at FIRST_CONTROL_BYTES
-    and doubles when it is full: it grows with the bytes that have come, whatever the prefix says,
-    and is counted in the connection's account of :mod:`sluice.protocol.control_memory`.
+    A control part larger than that buffer has its own memory. It begins at FIRST_CONTROL_BYTES and
+    doubles when it is full. So it grows with the bytes received, not with the length in the prefix.
+    The connection's account of :mod:`sluice.protocol.control_memory` counts it.
 ``PAYLOAD``
     Bytes go to the memory that the sink supplied. That memory may be longer than the payload by
-    up to RECEIVE_TAIL_BYTES: then one read brings the payload and the head of the next frame,
-    which is copied out of the tail before the sink gets the payload. The memory may also be
-    several pieces, which are filled one after the other.
+    up to RECEIVE_TAIL_BYTES: then one read brings the payload and the head of the next frame. The
+    decoder copies that head out of the tail before the sink gets the payload. The memory may also
+    be several pieces, which are filled one after the other.
 
 When the sink has no memory for a payload the decoder is *blocked*: the driver must stop reading and
-call :meth:`FrameDecoder.unblock` when there is some. A violation is raised to the driver, which
-closes the connection and must no longer use the decoder.
+call :meth:`FrameDecoder.unblock` when there is some. After a violation the driver must close the
+connection and not use the decoder again.
 """
 
 from collections.abc import Iterator
@@ -53,10 +53,10 @@ _HTTP_REQUESTS = frozenset(
     for method in (b"GET ", b"HEAD", b"POST", b"PUT ", b"PATC", b"DELE", b"OPTI", b"CONN", b"PRI ")
 )
 _HTTP_ANSWER = int.from_bytes(b"HTTP", "big")
-"""How the first bytes of HTTP look when they are read as a length."""
+"""The first bytes of HTTP messages, read as a length."""
 
 _NO_PIECES: Iterator[memoryview] = iter(())
-"""Stands for the pieces between payloads, so that the memory of the last one is not kept."""
+"""Replaces the pieces between payloads, so that the memory of the last payload is freed."""
 
 
 def _is_event(message: Message) -> bool:
@@ -73,20 +73,20 @@ class FrameSink(Protocol):
     """Supplies memory to a decoder and takes its messages."""
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Supply memory of at least ``length`` bytes, or None while there is none.
+        """Return memory of at least ``length`` bytes, or None if there is none now.
 
-        :meth:`FrameDecoder.unblock` asks again for the same message.
+        :meth:`FrameDecoder.unblock` calls this again for the same message.
         """
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Take a message; its payload lies in the memory supplied for it."""
+        """Handle a message; its payload is in the memory supplied for it."""
 
 
 class _NoSink:
-    """Stands for the sink of a closed decoder, which must not keep its connection alive."""
+    """Replaces the sink of a closed decoder, which must not keep its connection alive."""
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Supply nothing."""
+        """Return None."""
         return None
 
     def message_received(self, message: Message, payload_length: int) -> None:
@@ -130,24 +130,24 @@ class FrameDecoder:
     def __init__(self, sink: FrameSink, max_payload_bytes: int) -> None:
         self._sink: FrameSink = sink
         self.account: ControlAccount | None = None
-        """Counts the memory of control parts, once a driver puts the connection's account here."""
+        """The connection's account, which a driver sets; counts the memory of control parts."""
         self.payloads: FrameSink = sink
-        """Supplies memory for payloads and takes the messages that have one. This is the sink until
-        a driver puts the final receiver here, which saves the data path a call."""
+        """Supplies memory for payloads and takes the messages that have one. Initially the sink; a
+        driver sets the final receiver, which saves the data path a call."""
         self.frames = 0
         """Number of complete frames so far."""
         self.max_payload_bytes = max_payload_bytes
         self.max_control_bytes = MAX_HANDSHAKE_CONTROL_BYTES
         """Raised by :meth:`handshake_done`."""
         self.blocked = False
-        """True while the sink has no memory for the payload that comes next."""
+        """True while the sink has no memory for the next payload."""
         self._head = bytearray(HEAD_BYTES)
         self._head_view = memoryview(self._head)
         self._head_filled = 0
         self._control: bytearray | None = None
         self._control_filled = 0
         self._control_length = 0
-        """Length of the whole control part; its memory is shorter until so much has come."""
+        """Length of the whole control part; its memory is shorter until it has grown."""
         self._message: Message | None = None
         self._length = 0
         self._target: memoryview | None = None
@@ -155,27 +155,27 @@ class FrameDecoder:
         self._needed = 0
         """Bytes of the payload that go to the target; the rest of the target is its tail."""
         self._left = 0
-        """Bytes of the payload behind the target, for the pieces that follow."""
+        """Bytes of the payload after the target, for the next pieces."""
         self._pieces: Iterator[memoryview] = _NO_PIECES
 
     @property
     def in_frame(self) -> bool:
-        """True when a frame has begun and is not complete."""
+        """True when a frame has begun but is not complete."""
         return self._head_filled > 0 or self._control is not None or self._message is not None
 
     @property
     def missing_bytes(self) -> int:
-        """Missing bytes of the payload under way; 0 between payloads and when blocked."""
+        """Missing bytes of the current payload; 0 between payloads and when blocked."""
         if self._target is None:
             return 0
         return self._needed - self._filled + self._left
 
     def handshake_done(self, max_control_bytes: int = MAX_CONTROL_BYTES) -> None:
-        """Allow control parts of that size from now on."""
+        """Raise the largest control part to ``max_control_bytes``."""
         self.max_control_bytes = max_control_bytes
 
     def close(self) -> None:
-        """Drop all memory and forget the sink. No other method may be called after this one."""
+        """Drop all memory and the sink. Do not call other methods afterwards."""
         self._drop_control()
         self._sink = self.payloads = _NO_SINK
         self._message = None
@@ -183,10 +183,10 @@ class FrameDecoder:
         self._pieces = _NO_PIECES
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Return memory for the next bytes, never empty. Must not be called while blocked.
+        """Return memory for the next bytes, never empty. Do not call while blocked.
 
         Args:
-            sizehint: Ignored; asyncio.BufferedProtocol has it.
+            sizehint: Ignored; asyncio.BufferedProtocol passes it.
         """
         target = self._target
         if target is not None:
@@ -196,7 +196,7 @@ class FrameDecoder:
         return self._head_view[self._head_filled :]
 
     def buffer_updated(self, count: int) -> None:
-        """Take ``count`` bytes that were received into the last buffer.
+        """Decode ``count`` bytes that were received into the last buffer.
 
         Raises:
             ProtocolViolation: The bytes break the protocol. Errors of the sink pass through.
@@ -214,7 +214,7 @@ class FrameDecoder:
             length = self._length
             extra = filled - needed
             if extra:
-                # Copied out of the tail before the sink may use this memory otherwise.
+                # Copied out of the tail before the sink reuses this memory.
                 self._head_view[:extra] = target[needed:filled]
             self._head_filled = extra
             self._target = None
@@ -238,15 +238,15 @@ class FrameDecoder:
             self._parse_head()
 
     def unblock(self) -> bool:
-        """Ask the sink again for payload memory, and go on if there is some now.
+        """Ask the sink again for payload memory, and continue if there is some.
 
-        Without effect when the decoder is not blocked.
+        Has no effect when the decoder is not blocked.
 
         Returns:
             True if the driver may read again.
 
         Raises:
-            ProtocolViolation: The frames behind the payload break the protocol. Errors of the sink
+            ProtocolViolation: The frames after the payload break the protocol. Errors of the sink
                 pass through.
         """
         if not self.blocked:
@@ -265,7 +265,7 @@ class FrameDecoder:
         """Cut complete frames off the head buffer and keep the rest at its start.
 
         Args:
-            position: Bytes at the start of the head buffer that are used already.
+            position: Bytes at the start of the head buffer that are decoded already.
         """
         head = self._head
         filled = self._head_filled
@@ -301,7 +301,7 @@ class FrameDecoder:
         self._keep_head(position)
 
     def _begin_control(self, length: int, start: int, end: int) -> None:
-        """Begin a control part that does not fit into the head, with its bytes that are there."""
+        """Begin a control part that does not fit into the head buffer."""
         size = min(length, FIRST_CONTROL_BYTES)
         if self.account is not None:
             self.account.reserve(size)
@@ -311,7 +311,7 @@ class FrameDecoder:
         self._control_length = length
 
     def _grow_control(self, full: bytearray) -> None:
-        """Double the memory of the control part under way; the event loop may hold the old one."""
+        """Double the control part's memory; the event loop may hold the old one."""
         size = min(2 * len(full), self._control_length)
         if self.account is not None:
             self.account.reserve(size - len(full))
@@ -324,7 +324,7 @@ class FrameDecoder:
             self.account.release(len(control))
 
     def _begin_large(self, message: Message) -> None:
-        """Deliver a message whose control part had memory of its own; the head is empty."""
+        """Deliver a message whose control part had its own memory; the head is empty."""
         if self._length:
             self._begin_payload(message, 0)
         else:
@@ -339,10 +339,10 @@ class FrameDecoder:
         self._head_filled = rest
 
     def _begin_payload(self, message: Message, position: int) -> int:
-        """Get memory for a payload and move its bytes behind the head there.
+        """Get memory for a payload and move its bytes there from the head buffer.
 
         Returns:
-            The new position in the head. The target is set if more is to come, ``blocked`` if
+            The new position in the head. Sets the target if bytes are missing, ``blocked`` if
             there is no memory.
         """
         length = self._length
@@ -364,7 +364,7 @@ class FrameDecoder:
             return position
         self._pieces = pieces = iter(target if isinstance(target, list) else (target,))
         self._left = length
-        # Bytes behind the head go first; often they are all of a small payload.
+        # The head buffer often has all of a small payload.
         while self._left:
             self._set_target(next(pieces), self._left)
             count = min(self._head_filled - position, self._needed)
@@ -383,7 +383,7 @@ class FrameDecoder:
         return position
 
     def _set_target(self, piece: memoryview, left: int) -> None:
-        """Receive into ``piece`` next; ``left`` bytes of the payload go there or behind it."""
+        """Receive into ``piece`` next; ``left`` bytes of the payload are missing."""
         self._filled = 0
         size = len(piece)
         if size < left:
@@ -398,12 +398,12 @@ class FrameDecoder:
     def _refuse_lengths(self, control_length: int, payload_length: int) -> NoReturn:
         if control_length in _HTTP_REQUESTS:
             raise FrameTooLarge(
-                "A request in HTTP came to the data port, which speaks the Sluice protocol",
-                remedy="Ask the HTTP port instead: http_port, 7338 by default",
+                "HTTP request on the data port, which speaks the Sluice protocol",
+                remedy="Use the HTTP port instead: http_port, 7338 by default",
             )
         if control_length == _HTTP_ANSWER:
             raise FrameTooLarge(
-                "The answer is in HTTP and not in the Sluice protocol: this is an HTTP port",
+                "The answer is HTTP, not the Sluice protocol: this is an HTTP port",
                 remedy="Connect to the data port instead: data_port, 7337 by default",
             )
         if control_length > self.max_control_bytes:
@@ -414,7 +414,7 @@ class FrameDecoder:
                 remedy="Check that the client speaks the Sluice protocol to this port",
             )
         if control_length == 0:
-            # Spark's frames begin with their length in 8 bytes, whose upper half is 0.
+            # Spark's frames begin with their length in 8 bytes; its upper half is 0.
             raise MalformedMessage(
                 "Frame has no control part: Spark's own block client begins like this",
                 value=0,

@@ -1,7 +1,7 @@
-"""The handshake: who is at the other end, and the numbers that both sides work with.
+"""The handshake: authenticates both sides and agrees on version, segment size and features.
 
-Without a claim the side that connects says Hello, and the other answers with HelloAck. With one,
-both prove that they have the key of the claim, in one round trip more::
+Without a claim the side that connects sends Hello, and the other answers with HelloAck. With a
+claim, both prove in one more round trip that they have its key::
 
     connects                                   accepts
     Hello: a claim, a nonce          ──▶
@@ -9,10 +9,10 @@ both prove that they have the key of the claim, in one round trip more::
     Proof                            ──▶
                                      ◀──       Proof, HelloAck
 
-A proof is an HMAC, under the key of the claim, of every message so far and of what binds it to the
-connection: the certificates, if there is TLS below. Nonces are new for each connection, and the
-two sides' proofs differ by a label, so that none can be used a second time or sent back. The side
-that connects proves first: the other one gives nothing to guess from to those who have no key.
+A proof is an HMAC, under the key of the claim, of every message so far and of the certificate if
+the connection uses TLS. Nonces are new for each connection, and the two sides' proofs have
+different labels, so a proof cannot be replayed or reflected. The side that connects proves first:
+without the key it gets nothing from the other side to test guesses on.
 """
 
 import hashlib
@@ -67,13 +67,13 @@ class Step(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """The rules by which the accepting side lets others in.
+    """The rules by which the accepting side admits connections.
 
     Attributes:
-        secrets: The cluster secrets; None: this side can check no claim.
-        anonymous: Whether it lets in who claims nothing.
-        knows_application: Whether data or connections of an application are there; its credential
-            then goes on to count after the end of its submit token.
+        secrets: The cluster secrets; None: this side cannot check claims.
+        anonymous: Whether connections without a claim are admitted.
+        knows_application: Returns whether an application has data or connections here; its
+            credential then stays valid after its submit token expires.
     """
 
     secrets: ClusterSecrets | None
@@ -82,12 +82,12 @@ class Admission(NamedTuple):
 
 
 class ConnectingHandshake:
-    """The part of the side that connects.
+    """The handshake of the side that connects.
 
     Args:
         hello: The first message, without a claim.
-        credential: What to prove; None: nothing.
-        nonce: 32 random bytes for this connection alone.
+        credential: The credential to prove, or None.
+        nonce: 32 random bytes, new for each connection.
     """
 
     def __init__(self, hello: m.Hello, credential: Credential | None, nonce: bytes) -> None:
@@ -101,7 +101,7 @@ class ConnectingHandshake:
             self._said.append(self.hello)
 
     def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
-        """Take a Challenge, a Proof or a HelloAck.
+        """Handle a Challenge, a Proof or a HelloAck.
 
         Raises:
             AuthenticationFailed: The other side does not prove that it has the key.
@@ -132,15 +132,15 @@ class ConnectingHandshake:
 
 
 class AcceptingHandshake:
-    """The part of the side that accepts.
+    """The handshake of the side that accepts.
 
     Args:
-        offer: This side's own numbers; its version is the newest that this side knows.
-        admission: Whom it lets in.
-        nonce: 32 random bytes for this connection alone.
+        offer: This side's own values; its version is the newest that this side knows.
+        admission: The rules of admission.
+        nonce: 32 random bytes, new for each connection.
 
     Attributes:
-        hello: The Hello, once it has come and is good.
+        hello: The Hello, once it was received and is valid.
         application_id: The application, in its namespace if it was proven.
         claim: The claim that was proven, if any.
     """
@@ -155,10 +155,10 @@ class AcceptingHandshake:
         self._claimed: Claim | None = None
 
     def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
-        """Take a Hello or a Proof.
+        """Handle a Hello or a Proof.
 
         Raises:
-            AuthenticationFailed: The other side does not prove who it is, or may not do this.
+            AuthenticationFailed: The other side did not authenticate, or may not do this.
             MalformedMessage: The magic is wrong, the role, the claim or the flow control is
                 unknown, or the application is missing.
             UnsupportedVersion: The two sides have no common version.
@@ -236,14 +236,14 @@ class AcceptingHandshake:
         self.claim = claim
         if claim.kind == KIND_PEER:
             self._check_dialled(claim.subject)
-            self.application_id = hello.application_id  # a peer's own word, in its namespace
+            self.application_id = hello.application_id  # a peer's own claim, in its namespace
         else:
             self._scope(hello, claim, secrets, now_seconds)
         said += (message, self._offer)
         return m.Proof(_proof(key, _ACCEPTS, said, binding))
 
     def _check_dialled(self, dialled: str) -> None:
-        """Refuse a peer that dialled another address: somebody in between passed its proof on."""
+        """Refuse a peer that dialed another address: an attacker forwarded its proof."""
         own = f"{self._offer.advertised_host}:{self._offer.data_port}"
         if dialled.lower() != own.lower():
             raise NotPermitted(
@@ -289,11 +289,11 @@ def _proof(key: bytes, label: bytes, said: list[m.Message], binding: bytes) -> b
 
 
 def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
-    """Decide on the numbers of a Hello.
+    """Check a Hello and answer it.
 
     Args:
         hello: The Hello of the connecting side.
-        offer: This side's own numbers; its version is the newest that this side knows.
+        offer: This side's own values; its version is the newest that this side knows.
 
     Returns:
         The HelloAck to send.
@@ -315,7 +315,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
         )
     if hello.role not in ROLES:
         raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 5")
-    # A copier names one if it writes, and none if it only watches.
+    # A copier names an application if it writes, and not if it only watches.
     if hello.role != m.ROLE_COPIER and (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
         raise MalformedMessage(
             "The Hello of a client must name an application, that of a peer must not",
@@ -337,7 +337,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
     return replace(
         offer,
         features=hello.features & offer.features,
-        # Clients are always served by credit, also if they ask for watermark mode.
+        # Clients always get credit, even if they request watermark mode.
         flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
     )
 

@@ -1,18 +1,18 @@
-"""Keys: what proves who is at the other end of a connection, and how one key follows from another.
+"""Keys that prove who is at the other end of a connection, and how they are derived.
 
 A cluster has a *secret*, which its TaskManagers share. Every other key is derived from it, so a
-TaskManager computes the key of whoever connects from what the other side *claims*, and no key ever
-travels to a TaskManager::
+TaskManager computes the key of the other side from its *claim*, and no key is ever sent to a
+TaskManager::
 
     secret ──▶ key of a peer
        └─────▶ submit token ──▶ key of a driver ──▶ key of its tasks
                (subject, expiry)  (one application)   (reads and writes, releases nothing)
 
-An application's data belong to its key: the TaskManager adds a *namespace* that follows from the
-key to the application's name. So two applications of one name have nothing in common, and nobody
-can take a name before its owner does.
+An application's data belong to its key: the TaskManager adds a *namespace* derived from the key to
+the application's name. So two applications with the same name share no data, and an attacker cannot
+take a name before its owner does.
 
-This module does arithmetic only: random numbers and the time come from outside.
+This module does arithmetic only: the caller supplies random numbers and the time.
 """
 
 import base64
@@ -68,7 +68,7 @@ class InvalidCredential(SluiceError):
 class Claim(NamedTuple):
     """Names the key that the sender of a Hello will prove. It holds no secret.
 
-    ``subject`` is whoever got the submit token; for a peer it is the address that was dialled.
+    ``subject`` names the owner of the submit token; for a peer it is the address that was dialed.
     """
 
     kind: int
@@ -77,7 +77,7 @@ class Claim(NamedTuple):
     """When the submit token expires, in seconds since 1970; 0 means never."""
     token_id: bytes
     salt: bytes
-    """Tells the applications of one submit token apart."""
+    """Distinguishes the applications of one submit token."""
     subject: str
 
     def pack(self) -> bytes:
@@ -115,7 +115,7 @@ class Credential:
     key: bytes = field(repr=False)
 
     def for_tasks(self) -> "Credential":
-        """Return what a driver gives to its tasks; that of a task is itself.
+        """Return the credential for a driver's tasks; a task's credential is its own.
 
         Raises:
             InvalidCredential: A peer has no tasks.
@@ -130,7 +130,7 @@ class Credential:
         """Return the text that :func:`parse_credential` reads. It holds the key.
 
         Raises:
-            InvalidCredential: A peer's credential has no text, since it is for one address.
+            InvalidCredential: A peer's credential has no text, because it is for one address.
         """
         prefix = _PREFIX_OF_KIND.get(self.claim.kind)
         if prefix is None:
@@ -143,10 +143,10 @@ class SubmitToken:
     """Lets its owner run applications on a cluster until it expires.
 
     Attributes:
-        secret_id: The cluster secret that it was made of.
+        secret_id: The cluster secret that it was derived from.
         expires_at_seconds: When it expires, in seconds since 1970; 0 means never.
         token_id: 16 random bytes.
-        subject: Whoever it was made for.
+        subject: The name of its owner.
     """
 
     secret_id: bytes
@@ -163,7 +163,7 @@ class SubmitToken:
         expires_at_seconds: int = 0,
         token_id: bytes = _NO_BYTES,
     ) -> Self:
-        """Make a token of a cluster secret; the one without arguments is that of its owner.
+        """Make a token of a cluster secret; the defaults are for the secret's owner.
 
         Raises:
             InvalidCredential: The subject is too long or the time is out of range.
@@ -184,7 +184,7 @@ class SubmitToken:
         """Return the credential of a driver for one application.
 
         Args:
-            salt: 16 bytes; random ones, or those of :meth:`salt_of`.
+            salt: 16 random bytes, or the result of :meth:`salt_of`.
         """
         claim = Claim(
             KIND_DRIVER,
@@ -197,7 +197,7 @@ class SubmitToken:
         return Credential(claim, _driver_key(self.key, salt))
 
     def salt_of(self, application_id: str) -> bytes:
-        """Return the salt that all processes of an application find without each other's help."""
+        """Return a salt that all processes of an application compute alike."""
         return _derive(self.key, b"sluice salt\0" + application_id.encode())[:SALT_BYTES]
 
     def to_text(self) -> str:
@@ -207,13 +207,13 @@ class SubmitToken:
 
 
 class ClusterSecrets:
-    """The secrets that a TaskManager knows: it proves the first, and accepts each of them.
+    """The secrets that a TaskManager knows: it proves the first and accepts all.
 
-    To replace a secret, the new one is first accepted everywhere, then proven everywhere, and then
-    the old one is removed.
+    To replace a secret, accept the new one on all TaskManagers, then prove it on all, and then
+    remove the old one.
 
     Args:
-        secrets: At least one, of 32 bytes each.
+        secrets: At least one; 32 bytes each.
     """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
@@ -222,14 +222,14 @@ class ClusterSecrets:
 
     @property
     def accepted(self) -> tuple[bytes, ...]:
-        """Every secret, in no order."""
+        """All secrets, in no particular order."""
         return tuple(self._by_id.values())
 
     def peer(self, address: str) -> Credential:
         """Return the credential for a connection to a TaskManager at ``host:port``.
 
-        The address is part of what is proven, so that nobody in between can pass the proof on to
-        another TaskManager.
+        The proof covers the address, so an attacker in between cannot forward it to another
+        TaskManager.
         """
         claim = Claim(KIND_PEER, secret_id(self._first), 0, _NO_BYTES, _NO_BYTES, address)
         return Credential(claim, self._key(self._first, claim))
@@ -237,14 +237,13 @@ class ClusterSecrets:
     def key_of(self, claim: Claim) -> tuple[bytes, bool]:
         """Return the key of a claim, and whether its secret is known.
 
-        An unknown one gets a key too, which nobody has: the refusal takes the same steps and the
-        same time.
+        An unknown secret gets the first one's key: its refusal takes the same steps and time.
         """
         secret = self._by_id.get(claim.secret_id)
         return self._key(self._first if secret is None else secret, claim), secret is not None
 
     def scope(self, application_id: str, claim: Claim) -> str:
-        """Return the name of an application inside of its namespace."""
+        """Return the name of an application in its namespace."""
         secret = self._by_id[claim.secret_id]
         namespace = _derive(_key_of_driver(secret, claim), b"sluice namespace")[:_NAMESPACE_BYTES]
         return f"{application_id}@{base64.b32encode(namespace).decode().lower()}"
@@ -258,7 +257,7 @@ class ClusterSecrets:
 
 
 def is_scoped(application_id: str) -> bool:
-    """Return whether a name has the form of one inside of a namespace."""
+    """Return whether a name has the form of one in a namespace."""
     return _SCOPED.fullmatch(application_id) is not None
 
 
@@ -268,12 +267,12 @@ def plain_name(application_id: str) -> str:
 
 
 def secret_id(secret: bytes) -> bytes:
-    """Return the 8 bytes that name a secret without telling it."""
+    """Return the 8 bytes that name a secret without revealing it."""
     return _derive(secret, b"sluice secret id")[:8]
 
 
 def secret_to_text(secret: bytes) -> str:
-    """Return the text of a secret, as it stands in its file."""
+    """Return the text of a secret, as written in its file."""
     return _SECRET_PREFIX + encode_text(secret)
 
 
@@ -295,13 +294,13 @@ def parse_secret(text: str) -> bytes:
 
 
 def parse_credential(text: str, application_id: str) -> Credential:
-    """Read the credential of an application from any text that gives one.
+    """Read the credential of an application from a credential, token or secret.
 
-    That is a credential itself (of a driver or of tasks), a submit token, or a cluster secret. Of
-    the last two every process that names the same application makes the same credential.
+    From a submit token or a cluster secret, every process that names the same application makes
+    the same credential.
 
     Raises:
-        InvalidCredential: The text gives no credential. The message does not repeat it.
+        InvalidCredential: The text is none of these. The message does not repeat it.
     """
     text = text.strip()
     if text.startswith(_SECRET_PREFIX):
@@ -365,12 +364,12 @@ def _key_of_driver(secret: bytes, claim: Claim) -> bytes:
 
 
 def encode_text(raw: bytes) -> str:
-    """Return bytes as they stand in texts, behind a prefix."""
+    """Return the text of bytes, after a prefix."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def decode_text(text: str, prefix: str, what: str) -> bytes:
-    """Read the bytes behind a prefix.
+    """Read the bytes after a prefix.
 
     Raises:
         InvalidCredential: The text is not ``what``.

@@ -13,31 +13,31 @@ MAX_HANDSHAKE_CONTROL_BYTES: Final = 4 * 1024
 """Longest control part before the end of the handshake; a Hello has two short strings."""
 
 MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
-"""Longest control part. An OpenGate is the longest message: at 5 bytes each it has room for some
-800,000 map attempts."""
+"""Longest control part. An OpenGate is the longest message: at 5 bytes each, about 800,000 map
+attempts fit."""
 
 MAX_GATE_CHANNELS: Final = 16 * 1024
-"""Most channels of a gate, which has one for each TaskManager that holds map outputs."""
+"""Most channels of a gate, which has one for each TaskManager with map outputs."""
 
 MAX_EVENT_BYTES: Final = 1024
-"""Longest event. Events are a few integers and are received outside the segment pool, so they are
-kept small."""
+"""Longest event. Events are a few integers and are received outside the segment pool, so they must
+be small."""
 
 RECEIVE_TAIL_BYTES: Final = 64
-"""Spare bytes behind each receive buffer: one recv() can bring a payload and the next frame's head.
+"""Spare bytes after each receive buffer: one recv() can bring a payload and the next frame's head.
 
 The prefix and the control part of a ChecksummedBuffer take at most 8 + 23 bytes.
 """
 
 MAX_ERROR_TEXT_CHARACTERS: Final = 320
-"""Longest text in an ErrorResponse of this side: three of them, at most 4 bytes a character, fit
-MAX_HANDSHAKE_CONTROL_BYTES, so that an error in answer to a Hello always arrives."""
+"""Longest text in an ErrorResponse of this side: three texts of up to 4 bytes per character fit in
+MAX_HANDSHAKE_CONTROL_BYTES, so an error in answer to a Hello always arrives."""
 
 HEAD_BYTES: Final = 4 * 1024
-"""Size of the buffer that frame heads and small messages are received into."""
+"""Size of the receive buffer for frame heads and small messages."""
 
 FIRST_CONTROL_BYTES: Final = 2 * HEAD_BYTES
-"""First memory of a control part that does not fit into the head buffer; it doubles from there."""
+"""Initial memory of a control part that does not fit into the head buffer; it doubles."""
 
 MAX_U32: Final = 2**32 - 1
 MAX_U64: Final = 2**64 - 1
@@ -54,28 +54,28 @@ MAX_SUBJECT_BYTES: Final = 512
 """Longest subject of a credential: a user's name, or the address of a TaskManager."""
 
 NONCE_BYTES: Final = 32
-"""Length of a nonce and of a proof in a handshake: that of an HMAC-SHA-256."""
+"""Length of a nonce and of a proof in a handshake: the size of an HMAC-SHA-256."""
 
 PEERS_ENCRYPTED: Final = 1 << 4
-"""The only bit in the features of Hello and HelloAck: the TaskManager speaks TLS with all others.
+"""The only bit in the features of Hello and HelloAck: the TaskManager uses TLS with all others.
 
-It tells a setting. What this release can do is the baseline of protocol version 1 and has no bits;
-the next addition to the protocol gets bit 0.
+It reports a setting. The features of this release are the baseline of protocol version 1 and do not
+have bits; the next addition to the protocol gets bit 0.
 """
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
 
 MAX_REPLICAS: Final = 8
-"""Most TaskManagers that keep a map output."""
+"""Most copies of a map output, each on its own TaskManager."""
 
 MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
-"""Largest payload where no segment bounds it: eight segments of the default size cost one message,
-and the payload is still small against a socket's buffers."""
+"""Largest payload if segments do not limit it: eight segments of the default size in one message,
+still small compared to a socket's buffers."""
 
 SEGMENTS_OF_CLIENTS_BYTES: Final = 1024 * 1024
-"""What a client with segments says of their size: they are as large as those of the TaskManager,
-which has at most this much."""
+"""Segment size that a client with segments announces: its segments are as large as those of the
+TaskManager, which are at most this large."""
 
 DEFAULT_SEGMENT_SIZE_BYTES: Final = 32 * 1024
 """Flink's default size of a network buffer."""

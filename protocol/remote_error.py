@@ -1,4 +1,4 @@
-"""Errors on the wire: turns errors into ErrorResponses and back."""
+"""Converts errors to ErrorResponses and back."""
 
 from .errors import ErrorCode, Fault, SluiceError
 from .limits import MAX_ERROR_TEXT_CHARACTERS
@@ -8,7 +8,7 @@ from .schema import ErrorResponse
 class RemoteError(SluiceError):
     """An error that the other side reported, with its code.
 
-    The fault is turned around: the sender's own fault is remote here.
+    The fault is inverted: the sender's own fault is remote here.
     """
 
     fault = Fault.REMOTE
@@ -33,13 +33,13 @@ class RemoteError(SluiceError):
 def error_response(
     channel: int | None, error: SluiceError, fault: Fault | None = None
 ) -> ErrorResponse:
-    """Return the message of an error of a channel, gate or partition, or (None) of the connection.
+    """Return the ErrorResponse of an error; without a channel it is for the connection.
 
-    An error names the side at fault on the connection where it was found. Where it is passed on to
-    a third side, that one is not at fault: give ``Fault.LOCAL``, the sender of the message.
+    An error names the side at fault on the connection where it occurred. When it is forwarded to a
+    third side, that side is not at fault: pass ``Fault.LOCAL``, the sender of the message.
 
-    Texts are cut to MAX_ERROR_TEXT_CHARACTERS, a message before its remedy. Characters without a
-    UTF-8 form (in a path, for example) become question marks: reporting an error must not fail.
+    Texts are cut to MAX_ERROR_TEXT_CHARACTERS; a message is cut before its remedy. Characters
+    without a UTF-8 form (as in a path) become question marks: reporting an error must not fail.
     """
     return ErrorResponse(
         channel,

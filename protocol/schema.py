@@ -54,14 +54,14 @@ CONSUME_AT_FIRST_OUTPUT: Final = 1
 CONSUME_WHEN_FINISHED: Final = 2
 
 EVERY_SUBPARTITION: Final = 2**32 - 1
-"""Number that stands for all subpartitions: they share the bytes, which are stored once."""
+"""Stands for all subpartitions: they share the bytes, which are stored once."""
 
 # ---- types of fields ----------------------------------------------------------------------------
 
 U16: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
 U32: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_U32)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_U32)]
-U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack has no larger number
+U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack cannot encode a larger number
 I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
 DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
 PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_PIPELINED_BOUNDED)]
@@ -97,7 +97,7 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class HelloAck(Message, frozen=True, tag=2):
-    """Answer of the accepting side to a Hello that it agrees with."""
+    """Answer of the accepting side to a Hello that it accepts."""
 
     version: U32
     taskmanager_id: Name
@@ -110,7 +110,7 @@ class HelloAck(Message, frozen=True, tag=2):
 
 
 class PartitionRequest(Message, frozen=True, tag=3):
-    """Asks for a range of subpartitions of some map attempts' output, with the first credit."""
+    """Requests subpartitions of some map attempts' output and grants the first credit."""
 
     channel: U32
     application_id: Name
@@ -122,7 +122,7 @@ class PartitionRequest(Message, frozen=True, tag=3):
 
 
 class BufferResponse(Message, frozen=True, tag=4):
-    """One buffer (payload) or event of a channel, with the sender's backlog behind it."""
+    """One buffer (payload) or event of a channel, with the sender's backlog after it."""
 
     channel: U32
     sequence_number: U32
@@ -192,11 +192,11 @@ class Pong(Message, frozen=True, tag=13):
     nonce: U64
 
 
-# 14 stays unused: older builds have a message with it.
+# 14 stays unused: older builds use it.
 
 
 class PipelinedData(Message, frozen=True, tag=15):
-    """One buffer or event (payload) of a pipelined partition, on its way in."""
+    """One buffer or event (payload) that a producer writes to a pipelined partition."""
 
     partition: U32
     subpartition: U32
@@ -204,7 +204,7 @@ class PipelinedData(Message, frozen=True, tag=15):
 
 
 class ResumePartition(Message, frozen=True, tag=16):
-    """Begins the output of one map attempt, or continues it behind its secured regions."""
+    """Begins the output of one map attempt, or continues it after its secured regions."""
 
     partition: U32
     shuffle_id: U32
@@ -222,14 +222,14 @@ class PartitionResumed(Message, frozen=True, tag=17):
 
 
 class SecureRegion(Message, frozen=True, tag=18):
-    """Asks that a map output's regions up to this one outlive the TaskManager's process."""
+    """Asks the TaskManager to secure a map output's regions up to this one against a crash."""
 
     partition: U32
     region: U32
 
 
 class RegionSecured(Message, frozen=True, tag=19):
-    """Answer to SecureRegion: the producer may forget these regions."""
+    """Answer to SecureRegion: the producer may drop these regions."""
 
     partition: U32
     region: U32
@@ -273,7 +273,7 @@ class RegionOpened(Message, frozen=True, tag=23):
 
 
 class RegionData(Message, frozen=True, tag=24):
-    """The next bytes (payload) of the region that was begun."""
+    """The next bytes (payload) of the current region."""
 
     partition: U32
     offset: U64
@@ -288,13 +288,13 @@ class FinishPartition(Message, frozen=True, tag=25):
 
 
 class PartitionFinished(Message, frozen=True, tag=26):
-    """The output is committed; it outlives a killed TaskManager."""
+    """The output is committed; it survives a crash of the TaskManager."""
 
     partition: U32
 
 
 class AbortPartition(Message, frozen=True, tag=27):
-    """Gives up the output of a map attempt."""
+    """Discards the output of a map attempt."""
 
     partition: U32
 
@@ -356,10 +356,10 @@ class GateClosed(Message, frozen=True, tag=33):
 
 
 class AttachRegionArea(Message, frozen=True, tag=34):
-    """Asks for a region area: memory that a producer on the same host shares with the TaskManager.
+    """Requests a region area: memory that a producer on this host shares with the TaskManager.
 
-    An empty token asks for a new area of that size. With size 0 the connection gives up the area
-    that is attached to it.
+    An empty token requests a new area of that size. Size 0 releases the area that is attached to
+    the connection.
     """
 
     token: Name
@@ -386,7 +386,7 @@ class SharedRegion(Message, frozen=True, tag=36):
 
 
 class Challenge(Message, frozen=True, tag=37):
-    """Answer of the accepting side to a Hello with a claim, which is to be proven."""
+    """Answer of the accepting side to a Hello with a claim: asks for proof."""
 
     nonce: Nonce
 
@@ -438,7 +438,7 @@ class OutputsLost(Message, frozen=True, tag=44):
 
 
 class ReplicatePartition(Message, frozen=True, tag=45):
-    """Asks that a map output be kept by several TaskManagers; before FinishPartition.
+    """Asks for copies of a map output at other TaskManagers; before FinishPartition.
 
     ``replicas`` counts the TaskManager that the producer writes to. If synchronous,
     PartitionFinished waits for the copies.
@@ -450,10 +450,10 @@ class ReplicatePartition(Message, frozen=True, tag=45):
 
 
 class CopyOf(Message, frozen=True, tag=46):
-    """Says that a map output is written by a TaskManager that has it; before FinishPartition.
+    """Marks a map output as a copy from another TaskManager; before FinishPartition.
 
-    ``origin`` is the TaskManager that vouches for the copy, which is the sender; ``moved`` says
-    that the sender will not keep its own.
+    ``origin`` is that TaskManager, the sender; ``moved`` says that the sender will not keep its
+    own copy.
     """
 
     partition: U32
@@ -478,7 +478,7 @@ class OutputsHeld(Message, frozen=True, tag=48):
 
 
 class OutputsMoved(Message, frozen=True, tag=49):
-    """Map outputs of the connection's application are at another TaskManager from now on."""
+    """Map outputs of the connection's application have moved to another TaskManager."""
 
     move: U32
     shuffle_id: U32
@@ -489,7 +489,7 @@ class OutputsMoved(Message, frozen=True, tag=49):
 
 
 class MoveNoted(Message, frozen=True, tag=50):
-    """Answer to OutputsMoved: readers are sent to the new place."""
+    """Answer to OutputsMoved: the driver sends readers to the new TaskManager."""
 
     move: U32
 
@@ -545,7 +545,7 @@ _BY_TYPE_ID: Final = {number: kind for kind, number in TYPE_IDS.items()}
 _MAX_FIELDS: Final = max(len(kind.__struct_fields__) for kind in TYPE_IDS)
 
 # The second byte of a message is its type id, in the form that every sender uses. A decoder of one
-# type takes half the time of one for all; that one decodes legal forms that are not the shortest.
+# type takes half the time of _ANY, which also decodes legal forms that are not the shortest.
 _ANY: Final = msgspec.msgpack.Decoder(Union[tuple(TYPE_IDS)]).decode  # noqa: UP007
 _DECODE: Final = [
     msgspec.msgpack.Decoder(_BY_TYPE_ID[byte]).decode if byte in _BY_TYPE_ID else _ANY
@@ -571,8 +571,8 @@ def encode(message: Message, payload_length: int = 0) -> bytes:
 def decode_control(control: bytes | bytearray | memoryview) -> Message:
     """Decode and check the control part of a frame.
 
-    Its memory is in proportion to the control part: msgspec takes none for elements that an array
-    claims and does not have.
+    It takes memory in proportion to the control part: msgspec allocates none for elements that an
+    array claims but does not have.
 
     Raises:
         MalformedMessage: The bytes are not msgpack, or have an unknown type id or a field of a
@@ -616,7 +616,7 @@ def _refusal(control: bytes | bytearray | memoryview, error: Exception) -> Malfo
 
 
 _SHOWN_BYTES: Final = 64
-"""Longest field whose value an error shows: a longer one would take memory again."""
+"""Longest field whose value an error shows, because decoding it takes memory."""
 
 
 def _shown(part: Raw) -> str:

@@ -1,6 +1,6 @@
 """The state machine of a connection, as tables.
 
-A connection is made for one *role*, named in the Hello of the side that connected. It lives through
+A connection has one *role*, named in the Hello of the side that connected. Its states are
 
 ::
 
@@ -11,9 +11,9 @@ A connection is made for one *role*, named in the Hello of the side that connect
         AWAIT_ACK ──HelloAck──▶ OPEN                                 without a claim
         AWAIT_CHALLENGE ──Challenge──▶ AWAIT_PROOF ──Proof──▶ AWAIT_ACK ──HelloAck──▶ OPEN
 
-and from anywhere to CLOSED. The tables name every message that the other side may send in a state
-and a role; any other message is a violation that closes the connection. This module does not know
-the meaning of messages.
+and from any state CLOSED. The tables list the messages that the other side may send in each state
+and role; any other message is a violation that closes the connection. This module does not know the
+meaning of messages.
 """
 
 import enum
@@ -40,7 +40,7 @@ class State(enum.Enum):
 
 
 class Side(enum.Enum):
-    """The end of a connection that this process is."""
+    """Whether this process accepted or made a connection."""
 
     ACCEPTED = "accepted"
     CONNECTED = "connected"
@@ -122,7 +122,7 @@ CONTROL_LIMITS: Final[dict[tuple[Side, int], int]] = {
     for key, allowed in ALLOWED_WHEN_OPEN.items()
 }
 """Longest control part to receive. Only messages with map attempts or subpartitions are long; all
-messages of a driver, and all messages back on any leg, are shorter than a Hello may be."""
+messages of a driver, and all answers on any leg, are shorter than the longest Hello."""
 
 ROLES: Final = frozenset(
     {m.ROLE_PEER, m.ROLE_PRODUCER, m.ROLE_CONSUMER, m.ROLE_DRIVER, m.ROLE_COPIER}
@@ -131,21 +131,21 @@ ROLES: Final = frozenset(
 BEFORE_OPEN: Final[dict[tuple[Side, State], _Types]] = {
     (Side.ACCEPTED, State.AWAIT_HELLO): frozenset({m.Hello}),
     (Side.ACCEPTED, State.AWAIT_PROOF): frozenset({m.Proof, m.ErrorResponse}),
-    # The HelloAck of a side that proves nothing is refused with the reason.
+    # The handshake refuses the HelloAck of a side that proves nothing, and states the reason.
     (Side.CONNECTED, State.AWAIT_CHALLENGE): frozenset({m.Challenge, m.HelloAck, m.ErrorResponse}),
     (Side.CONNECTED, State.AWAIT_PROOF): frozenset({m.Proof, m.ErrorResponse}),
     (Side.CONNECTED, State.AWAIT_ACK): frozenset({m.HelloAck, m.ErrorResponse}),
 }
-"""Messages that may be received in each state of the handshake."""
+"""Messages allowed in each state of the handshake."""
 
 _NOTHING: Final[_Types] = frozenset()
 
 
 class ConnectionState:
-    """The state of a connection, and the messages that it may receive in it.
+    """The state of a connection, and the messages that it may receive.
 
     Args:
-        side: The end that this process is.
+        side: Whether this process accepted or made the connection.
         role: The connection's role if this side connected; otherwise the Hello sets it.
         claims: Whether this side connected and has a claim to prove.
     """
@@ -180,7 +180,7 @@ class ConnectionState:
         self.allowed = BEFORE_OPEN[self.side, state]
 
     def open(self, role: int, flow_control: int = m.FLOW_CREDIT) -> None:
-        """Enter OPEN after a good handshake, with the agreed flow control."""
+        """Enter OPEN after the handshake, with the agreed flow control."""
         self.role = role
         self.state = State.OPEN
         self.allowed = ALLOWED_WHEN_OPEN[self.side, role]
@@ -194,18 +194,18 @@ class ConnectionState:
 
 
 def payload_limit(own: int, other: int) -> int:
-    """Return the largest payload that both sides accept; a side with 0 has no limit of its own."""
+    """Return the largest payload that both sides accept; 0 means no limit."""
     return min(own, other) if own and other else own or other
 
 
 def large_payload_limit(side: Side, role: int, own: int, other: int) -> int:
     """Return the largest payload of data messages.
 
-    It is above :func:`payload_limit` on peer legs and for clients with segments that take several
-    in one message, as many whole segments as fit; and for clients without segments.
+    It is above :func:`payload_limit` for clients without segments. It is as many whole segments as
+    fit on peer legs, and for consumers with segments that take several in one message.
 
     Args:
-        side: The end that this process is.
+        side: Whether this process accepted or made the connection.
         role: Role of the connection.
         own: Segment size of this side in bytes, 0 if it has no segments.
         other: The same of the other side.
