@@ -1,10 +1,10 @@
-"""Accepts connections on a listening socket, also when the process is out of descriptors.
+"""Accepts connections on a listening socket, even when the process is out of descriptors.
 
 The event loops' own servers handle that badly: uvloop silently accepts and closes the connections
-in the backlog, and may give up its listening socket for good; asyncio logs each of thousands of
-attempts. An acceptor keeps descriptors in reserve instead. When there are no others it gives one
-up and accepts with it: to tell the other side at once that it is refused, or to serve the few that
-the reserve is for. The log says once when that begins and once when it ends.
+in the backlog, and may lose its listening socket permanently; asyncio logs each of thousands of
+attempts. An acceptor keeps descriptors in reserve instead. When there are no others it frees one
+and accepts with it, either to refuse the other side at once or to serve the few connections that
+the reserve is for. The log reports once when a shortage begins and once when it ends.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ from .loop import start_task
 logger = logging.getLogger(__name__)
 
 MAX_A_TURN: Final = 64
-"""Connections accepted before other work gets a turn of the event loop."""
+"""Most connections accepted in one turn of the event loop."""
 
 PAUSE_SECONDS: Final = 0.1
-"""Time until the next attempt when resources are short; no event tells when they are back."""
+"""Time until the next attempt when resources are short; there is no event when they are back."""
 
 MAX_DISCARDED_BYTES: Final = 64 * 1024
-"""Received bytes that are discarded before a refused connection closes: those that are left unread
-would reset it, and the other side might lose the reason."""
+"""Received bytes that are discarded before a refused connection closes: unread bytes would reset
+it, and the other side might lose the reason."""
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SHORT: Final = _NO_DESCRIPTOR | {errno.ENOBUFS, errno.ENOMEM}
 _EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 _FLAGS: Final = socket.AI_PASSIVE
 _NOT_OURS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Errors of an address that this host does not have."""
+"""Errors for an address that this host does not have."""
 
 _MAX_FREE_PORTS: Final = 16
-"""Attempts to find a port that is free on all addresses; the kernel chooses it for the first."""
+"""Attempts to find a port that is free on all addresses; the kernel picks it on the first one."""
 
 _Address: TypeAlias = tuple[int, int, tuple[Any, ...], bool]
 """Family, protocol, socket address, and whether it is skipped if its family is missing."""
@@ -53,11 +53,11 @@ class InNeed(NamedTuple):
     Attributes:
         refusal: Returns the bytes to send to a connection that cannot be kept. None: it is served
             with a descriptor of the reserve.
-        reserve: Descriptors that are kept for that.
+        reserve: Number of descriptors to keep in reserve.
         make_room: Called when the reserve is used up; may close connections.
         early_refusal: Returns the bytes to send before the next connection is closed, or None to
-            serve it. Keeps descriptors for other connections. Called with the number of accepted
-            connections that do not have their protocol yet.
+            serve it; keeps descriptors free for other connections. Its argument is the number of
+            accepted connections that do not have their protocol yet.
     """
 
     refusal: Callable[[], bytes] | None = None
@@ -67,7 +67,7 @@ class InNeed(NamedTuple):
 
 
 class Acceptor:
-    """Accepts the connections of a listening socket, which it takes over.
+    """Accepts the connections of a listening socket, which it owns.
 
     Args:
         sock: A bound socket; it need not listen yet.
@@ -75,7 +75,7 @@ class Acceptor:
         backlog: Connections that may wait in the kernel.
         name: Name of the socket for the log, such as ``the data port``.
         in_need: What to do when the process is out of descriptors.
-        most_a_turn: Connections accepted before other work gets a turn of the event loop.
+        most_a_turn: Most connections accepted in one turn of the event loop.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class Acceptor:
         self._reserve = Reserve(in_need.reserve)
         self._starting: set[asyncio.Task[None]] = set()
         self._without_protocol: set[socket.socket] = set()
-        """Sockets of connections whose protocol is not made yet; later the protocols count."""
+        """Sockets of connections that do not have their protocol yet."""
         sock.setblocking(False)
         sock.listen(backlog)
         self._loop.add_reader(sock, self._ready)
 
     def close(self) -> None:
-        """Stop listening; accepted connections go on. Idempotent."""
+        """Stop listening; accepted connections stay open. Idempotent."""
         if self._sock.fileno() < 0:
             return
         if self._pause is not None:
@@ -120,9 +120,9 @@ class Acceptor:
         return bool(self._starting)
 
     async def wait_started(self) -> None:
-        """Wait until every accepted connection has its protocol, after :meth:`close`.
+        """Wait until every accepted connection has its protocol. Call after :meth:`close`.
 
-        That takes a few turns of the event loop. Cancellation: safe.
+        It takes a few turns of the event loop. Cancellation: safe.
         """
         if self._starting:
             await asyncio.wait(self._starting)
@@ -153,13 +153,13 @@ class Acceptor:
         task.add_done_callback(self._starting.discard)
 
     def _accept_in_need(self) -> bool:
-        """Accept a connection with a descriptor of the reserve; tell whether to go on."""
+        """Accept with a descriptor of the reserve; return whether to continue."""
         if not self._reserve.give():
             self._in_need.make_room()
             return False
         try:
             accepted, _ = self._sock.accept()
-        except OSError:  # there was no connection: EMFILE comes before a look at the queue
+        except OSError:  # no connection: the kernel reports EMFILE before it checks the queue
             self._reserve.refill()
             return False
         if self._in_need.refusal is None:
@@ -179,7 +179,7 @@ class Acceptor:
         except BaseException as error:
             self._without_protocol.discard(accepted)
             accepted.close()
-            if isinstance(error, OSError):  # the peer has gone already
+            if isinstance(error, OSError):  # the peer has closed already
                 extra = {"kind": "connections ended at their start", "source": self._name}
                 logger.info(
                     "a connection to %s ended at its start: %s", self._name, error, extra=extra
@@ -195,7 +195,7 @@ class Acceptor:
         logger.error("%s cannot accept connections: %s; %s", self._name, error, remedy)
 
     def _wait_for_resources(self) -> None:
-        """Leave what is in the kernel's backlog there for a while."""
+        """Leave connections in the kernel's backlog for a while."""
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
 
@@ -223,7 +223,7 @@ def _can_open() -> bool:
 
 
 def _refuse(accepted: socket.socket, reason: bytes) -> None:
-    """Send what may be sent without waiting, and close."""
+    """Send the reason without blocking, and close."""
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -236,13 +236,13 @@ async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
     """Bind a TCP socket to each address of some hosts, all to the same port.
 
     Args:
-        hosts: Names and addresses. ``*`` is every address of IPv4 and of IPv6, or of one of them
-            if the kernel does not have the other.
+        hosts: Names and addresses. ``*`` means every address of IPv4 and IPv6, or of the one that
+            the kernel has.
         port: The port; 0: any port that is free on all addresses.
 
     Raises:
-        OSError: An address is unknown, in use, not allowed or of another host; no socket stays
-            bound.
+        OSError: An address is unknown, in use, not allowed or of another host; all sockets are
+            closed.
     """
     addresses: dict[_Address, None] = {}
     for host in (ANY_FAMILY,) if ANY_FAMILY in hosts else hosts:
@@ -261,10 +261,10 @@ async def bind(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 
 def bind_remedy(error: OSError, host_setting: str, port_setting: str) -> str:
-    """Return what a user can do about an error of binding or listening; empty if it is not known.
+    """Return the remedy for an error of binding or listening; empty if unknown.
 
     Args:
-        error: What the system said.
+        error: The system's error.
         host_setting: Name of the setting with the hosts.
         port_setting: Name of the setting with the port.
     """
@@ -295,14 +295,14 @@ def _bind_all(addresses: Iterable[_Address], port: int) -> list[socket.socket]:
             bound.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                # Both families are bound one by one, so this socket must not take IPv4 as well.
+                # The families are bound separately, so this socket must not bind IPv4 as well.
                 sock.setsockopt(*_ipv6_only(), 1)
             try:
                 sock.bind((host, port, *rest))
             except OSError as error:
                 if not (either and error.errno == errno.EADDRNOTAVAIL):
                     raise
-                bound.remove(sock)  # the kernel has the family, but it is turned off
+                bound.remove(sock)  # the kernel supports the family, but it is turned off
                 sock.close()
                 continue
             port = sock.getsockname()[1]
@@ -316,7 +316,7 @@ def _bind_all(addresses: Iterable[_Address], port: int) -> list[socket.socket]:
 
 
 def _ipv6_only() -> tuple[int, int]:
-    """Return level and name of the option; the kernel's numbers, if this Python lacks them."""
+    """Return level and name of the option, with the kernel's numbers as a fallback."""
     return getattr(socket, "IPPROTO_IPV6", 41), getattr(socket, "IPV6_V6ONLY", 26)
 
 

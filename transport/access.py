@@ -1,7 +1,7 @@
-"""Who may connect to a TaskManager, and what it proves to others.
+"""Decides who may connect to a TaskManager, and which credential it proves to others.
 
-Without a cluster secret a TaskManager lets in whoever reaches it, and so listens where only its own
-host does: on the loopback, and on a Unix socket for its own user and group.
+Without a cluster secret a TaskManager accepts every connection. So it listens only for its own
+host: on the loopback, and on a Unix socket for its own user and group.
 """
 
 import logging
@@ -29,7 +29,7 @@ _MAX_SECRET_FILE_BYTES: Final = 4096
 
 
 class SecretUnusable(SluiceError):
-    """The file of a cluster secret cannot be read, holds none, or is open to other users."""
+    """A secret's file cannot be read, has no secret, or is open to other users."""
 
     code = ErrorCode.CONFIGURATION
 
@@ -39,8 +39,8 @@ class Access:
 
     Args:
         secrets: The cluster secrets; None: claims cannot be checked.
-        allow_anonymous: Whether to let in who claims nothing, from anywhere.
-        knows_application: Tells whether an application has data or connections.
+        allow_anonymous: Whether to accept connections without a claim, from anywhere.
+        knows_application: Returns whether an application has data or connections.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Access:
         """Read the secrets of a configuration.
 
         Args:
-            config: Where they are.
-            knows_application: As of the class.
+            config: Names their files.
+            knows_application: As for the class.
 
         Raises:
-            SecretUnusable: A file cannot be read, holds no secret, or is open to other users.
+            SecretUnusable: A file cannot be read, has no secret, or is open to other users.
         """
         found = [read_secret(path) for path in config.cluster_secret_files]
         return cls(
@@ -75,15 +75,15 @@ class Access:
         )
 
     def peer_credential(self, host: str, port: int) -> Credential | None:
-        """Return what to prove to the TaskManager at an address; None without a secret."""
+        """Return the credential for the TaskManager at an address, None if no secret."""
         return None if self.secrets is None else self.secrets.peer(f"{host}:{port}")
 
     def admission(self, sock: socket.socket | None) -> Admission:
         """Return the rules for a connection.
 
         Raises:
-            AuthenticationRequired: The other end of a Unix socket is of another user and group,
-                and no credential could help it.
+            AuthenticationRequired: The other end of a Unix socket has another user and group, and
+                credentials cannot be checked.
         """
         if self.secrets is not None or self.allows_anonymous:
             return Admission(self.secrets, self.allows_anonymous, self._knows_application)
@@ -93,22 +93,22 @@ class Access:
 
 
 class Accepting(NamedTuple):
-    """What the side that accepts brings into a connection."""
+    """What a connection of the side that accepts needs."""
 
     offer: HelloAck
     access: Access
     refusal: SluiceError | None = None
-    """Error that is sent to the other side in place of a handshake, before the close."""
+    """Error to send to the other side instead of a handshake, before closing."""
     control_memory: ControlMemory | None = None
-    """Counts the memory of this connection and of others together."""
+    """Counts the memory of all connections together."""
     loop_shares: LoopShares | None = None
-    """Shares out the turns of the event loop by application."""
+    """Divides the turns of the event loop among applications."""
 
     def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
         """Begin the handshake of an accepted connection.
 
         Raises:
-            AuthenticationRequired: The other side is not let in, whatever it says.
+            AuthenticationRequired: The other side is refused before its Hello.
         """
         return AcceptingHandshake(self.offer, self.access.admission(sock), _nonce())
 
@@ -140,7 +140,7 @@ def read_secret(path: Path) -> bytes:
     """Read the file of a cluster secret.
 
     Raises:
-        SecretUnusable: It cannot be read, holds no secret, or is open to other users.
+        SecretUnusable: It cannot be read, has no secret, or is open to other users.
     """
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Addresses of TaskManagers and their texts, with one rule for every place that takes them.
+"""Addresses of TaskManagers and their text form, with the same rules everywhere.
 
-A client's endpoint, ``[cluster]``, the settings of Spark and those of the plugin accept
-``HOST:PORT``, with brackets around an IPv6 address, and where a socket is meant ``unix:/PATH``.
+A client's endpoint, ``[cluster]`` and the settings of Spark and the plugin accept ``HOST:PORT``,
+with brackets around an IPv6 address, and ``unix:/PATH`` where a socket is allowed.
 """
 
 import ipaddress
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from ..protocol.errors import ErrorCode, SluiceError
 
 ANY_FAMILY: Final = "*"
-"""Host to listen on: every address of this host, of IPv4 and of IPv6."""
+"""Host to listen on: every IPv4 and IPv6 address of this host."""
 
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, the last one is a zero."""
+"""Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, with a final zero."""
 
 MAX_PORT: Final = (1 << 16) - 1
 _UNIX: Final = "unix:"
@@ -32,7 +32,7 @@ class InvalidAddress(SluiceError):
 
 
 class Address(NamedTuple):
-    """The address of a TaskManager: a host and a port, or (port 0) the path of a Unix socket."""
+    """The address of a TaskManager: host and port, or (port 0) path of a Unix socket."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_every_address(host: str) -> bool:
-    """Return whether a host to listen on stands for every address, of one family or of both."""
+    """Return whether a host to listen on means all addresses of one or both families."""
     if host == ANY_FAMILY:
         return True
     try:

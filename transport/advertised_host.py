@@ -1,8 +1,8 @@
 """Finds the host name or address to advertise.
 
-Some distributions give the host's own name the address 127.0.1.1 (``/etc/hosts``). If a
-TaskManager advertised such a name, other hosts would connect to themselves. Spark then uses the
-address of a network interface; this module does the same, so that both use the same address.
+Some distributions map the host's own name to 127.0.1.1 (``/etc/hosts``). If a TaskManager
+advertised such a name, other hosts would connect to themselves. Spark then uses the address of a
+network interface. This module does too, so that both use the same address.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from .name_lookup import look_up
 logger = logging.getLogger(__name__)
 
 _LOOKUP_SECONDS: Final = 5.0
-"""Time for the name service; the host's own name usually comes from a file."""
+"""Timeout of the name service; the host's own name usually comes from a file."""
 
 _ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses for documentation, which are not on this host. Nothing is sent to them."""
+"""Addresses for documentation, which this host does not have. Nothing is sent to them."""
 
 
 async def with_advertised_host(config: TransportConfig) -> TransportConfig:
     """Return settings with ``advertised_host`` filled in.
 
     It is the configured ``advertised_host``, or the address or name that the data port listens on,
-    or this host's name. If a name resolves to the loopback on this host, a warning is logged. If it
-    is this host's own name, the address of the interface that leads to other hosts is used instead.
+    or this host's name. If a name resolves to the loopback on this host, a warning is logged. For
+    this host's own name, the address of the interface that reaches other hosts is used instead.
 
     Cancellation: safe.
     """
@@ -74,7 +74,7 @@ async def _checked(host: str, config: TransportConfig) -> str:
 
 
 def _own_address(listened: tuple[str, ...]) -> str | None:
-    """Return the address of the interface that leads to other hosts, of a family listened on."""
+    """Return the address of the interface that reaches other hosts, if listened on."""
     families = [socket.AF_INET6] if listened == ("::",) else [socket.AF_INET, socket.AF_INET6]
     if listened == ("0.0.0.0",):
         families = [socket.AF_INET]

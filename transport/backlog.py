@@ -1,11 +1,11 @@
-"""Bounds the answers that the other side of a connection leaves unread.
+"""Limits the answers that the other side of a connection leaves unread.
 
-Messages without a payload never wait: they are answers and news of a few bytes. The loop keeps them
-for a peer that does not read. They are counted from the moment at which the write side is not
-writable, and a peer that leaves too much unread is dropped:
+Messages without a payload are not delayed: they are answers and notices of a few bytes. The loop
+keeps them for a peer that does not read. They are counted while the write side is not writable, and
+a peer is dropped if it leaves too much unread:
 
-- more bytes than its side of the connection may leave,
-- more Pongs than a living peer ever waits for,
+- more bytes than its side of the connection may leave unread,
+- more Pongs than a working peer waits for,
 - bytes for which the budget of all connections together has no room.
 """
 
@@ -18,26 +18,26 @@ from .errors import ConnectionLost
 from .write_side import WriteSide
 
 MAX_UNSENT_REQUESTS_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes of requests that the side that accepted may leave unread. A burst of requests for
-100,000 map attempts by 64 tasks takes half of it."""
+"""Most bytes of requests that the accepting side may leave unread. A burst of requests by 64 tasks
+for 100,000 map attempts takes half of it."""
 
 MAX_UNREAD_ANSWERS_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of answers that a peer that connected may leave unread. A gate with MAX_GATE_CHANNELS
-that all fail at once takes a third of it."""
+"""Most bytes of answers that the connecting side may leave unread. A gate with MAX_GATE_CHANNELS
+that fail all at once takes a third of it."""
 
 MAX_UNREAD_PONGS: Final = 1024
-"""Most Pongs that a peer may leave unread. A client that waits for a Pong before its next Ping has
-one, and a Ping every ten seconds takes three hours."""
+"""Most Pongs that a peer may leave unread. A client that waits for each Pong has one; with a Ping
+every ten seconds it takes three hours."""
 
 _STEP_BYTES: Final = 4096
-"""Unread bytes are reserved in such steps, so that few of many messages look at the budget."""
+"""Unread bytes are reserved in steps of this size, so that few messages access the budget."""
 
 
 class Backlog:
     """Counts the unread bytes of one connection.
 
     Args:
-        accepted: Whether the other side has connected, and so gets answers.
+        accepted: Whether the other side connected, so that it gets answers.
     """
 
     __slots__ = ("_account", "_most_bytes", "_pongs", "_reserved_bytes", "pings")
@@ -57,19 +57,19 @@ class Backlog:
 
         Args:
             memory: The budget.
-            owner: As of :meth:`ControlMemory.open`.
-            on_evicted: As of :meth:`ControlMemory.open`.
+            owner: As for :meth:`ControlMemory.open`.
+            on_evicted: As for :meth:`ControlMemory.open`.
         """
         self._account = account = memory.open(owner, on_evicted)
         return account
 
     def serve(self, application_id: str) -> None:
-        """Count for an application from now on, if the connection serves a single one."""
+        """Count for an application, if the connection serves a single one."""
         if self._account is not None and application_id:
             self._account.owner = application_id
 
     def close(self) -> None:
-        """Give all back to the budget, which forgets the connection. Idempotent."""
+        """Release everything and remove the connection from the budget. Idempotent."""
         if self._account is not None:
             self._account.close()
         self._reserved_bytes = 0
@@ -81,7 +81,7 @@ class Backlog:
             self._pongs += 1
 
     def refusal(self, out: WriteSide) -> SluiceError | None:
-        """Return the error if too much is unread; call this when bytes were written.
+        """Return the error if too much is unread; call this after each write.
 
         Args:
             out: The write side, which is not writable.
@@ -101,7 +101,7 @@ class Backlog:
         return None
 
     def cleared(self) -> None:
-        """Count anew: the other side has read, and the write side is writable."""
+        """Reset the counts: the other side has read, and the write side is writable."""
         self._pongs = 0
         if self._reserved_bytes and self._account is not None:
             self._account.release(self._reserved_bytes)

@@ -32,7 +32,7 @@ _MAX_WATERMARK_BYTES: Final = 1024 * 1024 * 1024
 """uvloop keeps a watermark in 32 bits."""
 
 _MIN_SECONDS: Final = 0.01
-"""Within less no other side answers, not even on the same host."""
+"""No side answers faster, not even on the same host."""
 
 _MAX_USER_TIMEOUT_SECONDS: Final = 2_147_483
 """The kernel counts milliseconds in 31 bits."""
@@ -44,20 +44,20 @@ class TransportConfig(Settings):
     bind_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
     """Addresses that the data port listens on, such as `10.0.0.1, 2001:db8::1`; `*` is every IPv4
     and IPv6 address. None: `0.0.0.0` on a TaskManager with a cluster secret or with
-    `allow_anonymous`, `127.0.0.1` on any other. In the file: a list. As a flag or variable:
-    separated by commas."""
+    `allow_anonymous`, otherwise `127.0.0.1`. In the file: a list. As a flag or variable: separated
+    by commas."""
 
     data_port: Port = 7337
-    """TCP port for other TaskManagers and for clients without a Unix socket; 0 takes a free one."""
+    """TCP port for other TaskManagers and for clients without a Unix socket; 0 picks a free one."""
 
     advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
-    """Host name or address under which others reach this TaskManager. None: the first address of
-    `bind_host` that is not a loopback address, or the host's name if `bind_host` has every address.
-    If the host's name resolves to the loopback only, such as 127.0.1.1, a warning is logged and the
-    address of the network interface is advertised instead."""
+    """Host name or address at which others reach this TaskManager. None: the first address of
+    `bind_host` that is not a loopback address, or the host's name if `bind_host` is every address.
+    If the host's name resolves only to the loopback, such as 127.0.1.1, the TaskManager logs a
+    warning and advertises the address of the network interface instead."""
 
     advertised_port: Annotated[Annotated[Port, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Port under which others reach the data port, if ports are mapped, as by a container engine.
+    """Port at which others reach the data port if ports are mapped, as by a container engine.
     None: `data_port`."""
 
     socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
@@ -82,9 +82,9 @@ class TransportConfig(Settings):
     """Time to reach another TaskManager, all attempts together."""
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
-    """Most attempts after a failed first one, with growing pauses. None: as many as
-    `connect_timeout_seconds` leaves time for, which outlasts the restart of a TaskManager. A reader
-    of Spark is told at once where nobody listens, and asks again itself."""
+    """Most retries after a failed first attempt, with growing pauses. None: until
+    `connect_timeout_seconds`, which is longer than the restart of a TaskManager. A reader of Spark
+    gets an error at once if nothing listens at the address, and retries itself."""
 
     handshake_timeout_seconds: Seconds = Field(10, ge=_MIN_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
@@ -93,10 +93,10 @@ class TransportConfig(Settings):
         Annotated[Seconds, Field(ge=_MIN_SECONDS)] | None, NONE_ALLOWED
     ] = 600
     """Time after which a connection is closed that holds nothing and sends nothing, or only pings.
-    Clients connect again when they need to. None: idle connections stay."""
+    Clients reconnect when they need to. None: idle connections stay open."""
 
     frame_timeout_seconds: Seconds = Field(60, ge=_MIN_SECONDS)
-    """Time in which a frame that has begun to arrive must end."""
+    """Time from the first byte of a frame to its last."""
 
     keepalive_seconds: Seconds = Field(30, gt=0)
     """Silence after which a connection is probed."""
@@ -106,36 +106,36 @@ class TransportConfig(Settings):
         NONE_ALLOWED,
     ] = 60
     """Time after which a TCP connection ends if the other host does not acknowledge data or
-    keepalive probes, or its program does not read (TCP_USER_TIMEOUT). Raise it if readers pause for
-    longer, as in a garbage collection. None: the kernel decides, which takes 15 minutes or more if
-    data waits."""
+    keepalive probes, or its program does not read (TCP_USER_TIMEOUT). Raise it if readers pause
+    longer, as in a garbage collection. None: the kernel's default, 15 minutes or more if data is
+    pending."""
 
     listen_backlog: Count = Field(1024, ge=1, le=65535)
-    """Connections that may wait to be accepted."""
+    """Length of the kernel's queue of connections to accept."""
 
     max_connections: Count = Field(8192, ge=1)
-    """Connections served at the same time; more are refused."""
+    """Most connections served at the same time; more are refused."""
 
     max_handshakes: Count = Field(1024, ge=1)
-    """Connections at the same time that have not proven who they are, over TCP and over the Unix
-    socket each; more are refused. So those who have no key cannot take all of `max_connections`."""
+    """Most connections at the same time in their handshake, over TCP and over the Unix socket each;
+    more are refused. So clients without a key cannot use up `max_connections`."""
 
     max_control_memory_bytes: Bytes = Field(64 * 1024 * 1024, ge=MAX_CONTROL_BYTES)
-    """Most memory for long messages under way and for answers that are not read, over all
-    connections. When it is used up, the application that has most of it loses connections."""
+    """Memory for partly received messages and unread replies, all connections together. When it is
+    used up, the application that uses most of it loses connections."""
 
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""
 
     peer_idle_timeout_seconds: Seconds = Field(30, ge=0)
-    """Time for which a connection to another TaskManager is kept after its last user, for the next
-    one; 0 closes it with the last user."""
+    """Time for which an unused connection to another TaskManager is kept for the next user; 0
+    closes it after its last user."""
 
     flow_control: Literal["credit", "watermark"] = "credit"
     """Flow control of the connections that this TaskManager makes to others. `credit`: data is sent
-    only when a buffer waits for it, so a stuck reader stops its own channel only. `watermark`: the
-    socket's buffers are the only bound, and a stuck reader stops all channels of its connection;
-    for comparisons. Clients are always served by credit."""
+    only when a buffer is free for it, so a stuck reader stops only its own channel. `watermark`:
+    only the socket's buffers limit the data, and a stuck reader stops all channels of its
+    connection; for comparisons. Clients always use credit."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush its write buffer."""
@@ -144,18 +144,18 @@ class TransportConfig(Settings):
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
 
     tls_enabled: bool = False
-    """Speak TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The Unix
-    socket does without TLS, because it never leaves the host."""
+    """Use TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The Unix
+    socket does not use TLS, because its data stay on the host."""
 
     tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Certificate to show, PEM, followed by those between it and its authority. A TaskManager needs
-    one; a client needs one if TaskManagers require it."""
+    """Certificate to show, PEM, followed by the intermediate certificates. A TaskManager needs one;
+    a client needs one if TaskManagers require it."""
 
     tls_key_file: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Private key of `tls_certificate_file`, PEM, not encrypted."""
 
     tls_ca_file: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Certificates of the authorities to trust, PEM. Those of the system are not trusted."""
+    """Certificates of the authorities to trust, PEM. The system's authorities are not trusted."""
 
     tls_require_client_certificate: bool = True
     """Accept only clients and TaskManagers that show a certificate of a trusted authority."""
@@ -164,7 +164,7 @@ class TransportConfig(Settings):
     """Connect only to a TaskManager whose certificate names the requested host."""
 
     tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
-    """Oldest version of TLS to speak."""
+    """Minimum version of TLS."""
 
     @field_validator("socket_path")
     @classmethod
@@ -203,11 +203,11 @@ class TransportConfig(Settings):
         return self
 
     def features(self) -> int:
-        """Return the features of the HelloAck of a TaskManager with these settings."""
+        """Return the features for a TaskManager's HelloAck."""
         return PEERS_ENCRYPTED if self.tls_enabled else 0
 
     def write_watermarks(self, segment_size_bytes: int) -> tuple[int, int]:
-        """Return the low and the high write watermark in bytes, with the defaults filled in."""
+        """Return the low and the high write watermark in bytes, or their defaults."""
         low, high = self.write_low_watermark_bytes, self.write_high_watermark_bytes
         return (
             segment_size_bytes + 1 if low is None else low,
@@ -215,7 +215,7 @@ class TransportConfig(Settings):
         )
 
     def reachable_host(self) -> str:
-        """Return the host to which others are told to connect."""
+        """Return the host to advertise."""
         if self.advertised_host is not None:
             return self.advertised_host
         hosts = self.bind_host or (LOOPBACK,)
@@ -229,16 +229,16 @@ class AuthConfig(Settings):
 
     cluster_secret_files: Annotated[tuple[FilePath, ...], BeforeValidator(split_list)] = ()
     """Files with the secrets that the TaskManagers of a cluster share, made with `sluice secret
-    create`. The first is proven to others, each is accepted. Empty: nobody proves anything. As a
-    flag or variable: separated by commas."""
+    create`. The first is proven to others, all are accepted. Empty: no authentication. As a flag or
+    variable: separated by commas."""
 
     allow_anonymous: bool = False
-    """Serve clients and TaskManagers that prove nothing, also from other hosts: whoever reaches a
-    port reads, writes and removes the data of those applications."""
+    """Serve clients and TaskManagers without a credential, even from other hosts: everyone who
+    reaches a port can read, write and remove the data of those applications."""
 
     peer_networks: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
-    """Networks in which the gates of clients may name TaskManagers, such as `10.0.0.0/8`. This
-    TaskManager connects to no address outside of them. Empty: any address. As a flag or variable:
+    """Networks of the TaskManagers that the gates of clients may name, such as `10.0.0.0/8`. This
+    TaskManager does not connect to other addresses. Empty: any address. As a flag or variable:
     separated by commas."""
 
     @field_validator("peer_networks")

@@ -1,8 +1,7 @@
-"""Drives the sans-I/O core for one connection of an event loop (by way of ``loop_protocol``).
+"""Connects the sans-I/O core to one connection of an event loop (through ``loop_protocol``).
 
 :class:`sluice.protocol.framing.FrameDecoder` receives bytes straight into memory that the
-connection's *handler* supplies. ``write_side`` sends bytes and tells when their memory is free
-again.
+connection's *handler* supplies. ``write_side`` sends bytes and reports when their memory is free.
 """
 
 import asyncio
@@ -58,18 +57,18 @@ __all__ = ["Connection", "ConnectionHandler", "HandlerFactory"]
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests put doubles in its place
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests subclass it
 class Connection:
     """A connection of either side.
 
     Args:
         config: Deadlines and watermarks.
-        segment_size_bytes: Largest payload this process receives; 0 takes the other side's.
-        handler_factory: Called once, after a good handshake, with the other side's Hello or ack.
+        segment_size_bytes: Largest payload this process receives; 0 means the other side's.
+        handler_factory: Called once, after the handshake, with the other side's Hello or ack.
         hello: First message of the side that connects.
-        credential: What the side that connects proves; None: nothing.
+        credential: The credential that the side that connects proves, or None.
         accepting: Answer and rules of the side that accepts.
-        on_closed: Called once when the connection is gone, in whatever state it was.
+        on_closed: Called once when the connection is closed, in any state.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Connection:
         self.bytes_in = 0
         self._loop = loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[HelloAck] | None = loop.create_future() if hello else None
-        """On the side that connects: done when the handshake is."""
+        """On the side that connects: done when the handshake is done."""
         self._config = config
         self._segment_size_bytes = segment_size_bytes
         self.other_segment_size_bytes = 0  # 0: the other side has no segments
@@ -105,7 +104,7 @@ class Connection:
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._read_turn = ReadTurn(self._decoder, accepting.loop_shares if accepting else None)
         self.loop_share = self._read_turn.share
-        """What the connections of its application may do in a turn of the event loop."""
+        """The application's share of a turn of the event loop."""
         self._backlog = Backlog(accepted=hello is None)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
@@ -125,7 +124,7 @@ class Connection:
 
     @property
     def close_reason(self) -> SluiceError | None:
-        """The reason for the end of the connection, if it was an error; forgotten afterwards."""
+        """The error that ended the connection, if any; None after it was closed."""
         return self._error
 
     @property
@@ -147,7 +146,7 @@ class Connection:
 
     @property
     def writable(self) -> bool:
-        """False while the write buffer is above its watermark, and without a transport."""
+        """False while the write buffer is above its watermark or there is no transport."""
         return self._out.writable
 
     @property
@@ -179,14 +178,14 @@ class Connection:
     ) -> None:
         """Send a message; never blocks.
 
-        Messages without a payload are always taken: they are small, and the peer's requests bound
-        their number. Payloads should be sent only while :attr:`writable`.
+        Messages without a payload are always accepted: they are small, and the peer's requests
+        limit their number. Send payloads only while :attr:`writable`.
 
         Args:
             message: The message.
             payload: Its payload; not copied.
-            release: Called when the transport has let go of the payload, or at once if the
-                connection is gone.
+            release: Called when the transport no longer uses the payload, or at once if the
+                connection is closed.
         """
         out = self._out
         out.write(encode(message, len(payload)), payload, release)
@@ -194,27 +193,27 @@ class Connection:
             self._limit_backlog()
 
     def count_in(self, memory: ControlMemory) -> None:
-        """Count control parts and unread messages in a budget of several connections."""
+        """Count control parts and unread messages in a shared budget."""
         owner = self.application_id or f"connection {id(self)}"
         self._decoder.account = self._backlog.count_in(memory, owner, self._evicted)
 
     def cork(self) -> None:
-        """Gather messages until :meth:`uncork`, which must follow in the same turn of the loop."""
+        """Gather messages until :meth:`uncork`, in the same turn of the loop."""
         self._out.cork()
 
     def uncork(self) -> None:
-        """Send the gathered messages together, in one system call."""
+        """Send the gathered messages in one system call."""
         self._out.uncork()
 
     def send_together(self, messages: Iterable[Message]) -> None:
-        """Send messages without payload in one write: one system call, one packet."""
+        """Send messages without payload in one system call and one packet."""
         heads = [encode(message) for message in messages]
         self._out.write(b"".join(heads), b"", None, len(heads))
         if not self._out.writable:
             self._limit_backlog()
 
     def resume_reading(self) -> None:
-        """Ask the handler for payload memory again and read on if there is some."""
+        """Ask the handler for payload memory again; continue to read if it has some."""
         decoder = self._decoder
         if not decoder.blocked or self.closing:
             return
@@ -262,7 +261,7 @@ class Connection:
     # ---- asyncio.BufferedProtocol ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport and begin the handshake."""
+        """Store the transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self.remote = socket_options.describe_peer(transport)
         self.is_encrypted = transport.get_extra_info("ssl_object") is not None
@@ -270,7 +269,7 @@ class Connection:
             socket_options.apply(sock, self._config)
         self._low_water = ReceiveLowWater.of(transport)
         self._out.open(self._transport)
-        if self.closing:  # closed before it was made
+        if self.closing:  # closed before the loop made it
             self._transport.close()
             return
         try:
@@ -286,7 +285,7 @@ class Connection:
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes."""
+        """Decode received bytes."""
         self.bytes_in += nbytes
         decoder = self._decoder
         try:
@@ -308,18 +307,18 @@ class Connection:
         return False
 
     def pause_writing(self) -> None:
-        """Note that the loop's buffer is above the limit in force."""
+        """Stop writing: the loop's buffer is above the current limit."""
         self._out.paused()
 
     def resume_writing(self) -> None:
-        """Let the handler send on: the loop's buffer fell to the limit in force."""
+        """Let the handler send again: the loop's buffer fell to the current limit."""
         if self._out.resumed():
             self._backlog.cleared()
             if self._handler is not None:
                 self._handler.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every lease and tell all waiters that the connection is gone."""
+        """End every lease and notify all waiters that the connection is closed."""
         self._enter_closed()
         if self._close_timer is not None:
             self._close_timer.cancel()
@@ -374,10 +373,10 @@ class Connection:
         self.state.close()
         self._greeting.end()
         self._out.close()
-        self._decoder.payloads = self  # later payloads are dropped, not passed to the handler
+        self._decoder.payloads = self  # drops later payloads before they reach the handler
 
     def _let_go(self) -> None:
-        """Forget all that refers to this connection, so that it is freed without the collector."""
+        """Drop all reference cycles, so that the connection is freed without the collector."""
         self._backlog.close()
         self._read_turn.leave(id(self))
         self._decoder.close()
@@ -387,7 +386,7 @@ class Connection:
 
     def _before_open(self, message: Message) -> None:
         if self.state.state is State.CLOSED:
-            return  # a message that the closed connection still had in its buffer
+            return  # the buffer of the closed connection still had a message
         self.state.check(message)
         if type(message) is ErrorResponse:
             self.abort(RemoteError(message))
@@ -425,17 +424,17 @@ class Connection:
 
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, SluiceError) or error.code is ErrorCode.INTERNAL:
-            # A bug of this side must cost this connection only, and must be seen in the log.
+            # A bug of this side must end only this connection, and must be in the log.
             logger.error("internal error on connection %s", self.remote, exc_info=error)
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")
-        self.fail(error.with_traceback(None))  # whose frames refer to this connection
+        self.fail(error.with_traceback(None))  # the traceback refers to this connection
 
     def _limit_backlog(self) -> None:
         if (error := self._backlog.refusal(self._out)) is not None:
             self._evicted(error)
 
     def _evicted(self, error: SluiceError) -> None:
-        """Close: too much is unread, or another connection needs the memory."""
+        """Close: too much is unread, or another connection took the memory."""
         if self._out.backlog_bytes:
             log_end(logger, "dropping", self.remote, error.code.name, error)
             self.abort(error)

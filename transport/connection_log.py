@@ -1,7 +1,7 @@
-"""Log lines about connections, which clients without a credential can cause too.
+"""Log lines about connections, which clients without a credential can trigger.
 
-Each line has a kind and a source. A TaskManager writes one line a minute for each kind and source,
-and then their number. Other programs write all lines.
+Each line has a kind and a source. For each kind and source, a TaskManager writes one line a minute
+and then the number of the others. Other programs write all lines.
 """
 
 import logging
@@ -14,7 +14,7 @@ def counted(kind: str, remote: str) -> dict[str, str]:
 
     Args:
         kind: What happened, in a few words that do not depend on the other side.
-        remote: The other side, as ``describe_peer`` has it; its port is left out.
+        remote: The other side, as ``describe_peer`` returns it; its port is left out.
     """
     return {"kind": kind, "source": remote.rpartition(":")[0] or remote}
 
@@ -26,8 +26,8 @@ def log_end(
 
     Args:
         logger: The logger of the module that ends it.
-        verb: How it ends the connection: "closing".
-        remote: The other side, as ``describe_peer`` has it.
+        verb: How it ends the connection, such as "closing".
+        remote: The other side, as ``describe_peer`` returns it.
         reason: The kind of the error; does not depend on the other side.
         error: The error.
     """

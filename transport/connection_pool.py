@@ -1,9 +1,8 @@
 """Shares one connection per peer, or a few, among all its users.
 
-Concurrent first users share one attempt, and a failed attempt is not kept. A connection whose last
-user has gone is kept for a while, for the next user: gates come and go by the second, and each
-handshake would cost latency, and with TLS CPU time. A user that finds a closing connection gets a
-new one.
+Concurrent first users share one attempt, and a failed attempt is not kept. An unused connection is
+kept for a while: gates open and close every second, and each handshake would cost latency, and with
+TLS CPU time. A user that finds a closing connection gets a new one.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ class Client(Protocol):
 
     @property
     def closing(self) -> bool:
-        """True once it cannot take a new user."""
+        """True once it cannot accept a new user."""
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -32,7 +31,7 @@ PoolKey = tuple[Address, int]
 
 
 class _Entry(Generic[C]):
-    """An attempt and, once it has succeeded, its client."""
+    """An attempt and, after it succeeds, its client."""
 
     __slots__ = ("client", "expiry", "key", "task", "users")
 
@@ -41,7 +40,7 @@ class _Entry(Generic[C]):
         self.task: asyncio.Task[C] | None = None
         self.client: C | None = None
         self.expiry: asyncio.TimerHandle | None = None
-        """Closes the client; set while the client has no user."""
+        """Closes the client; set while the client has no users."""
         self.users = 0
 
 
@@ -49,9 +48,9 @@ class ConnectionPool(Generic[C]):
     """Shares clients by address.
 
     Args:
-        factory: Makes a client; its errors go to every user that waits for it.
-        connections_per_peer: Number of connections over which the users of an address are spread.
-        idle_timeout_seconds: Time for which a client without users is kept; 0 closes it with its
+        factory: Makes a client; every user that waits for the client gets its errors.
+        connections_per_peer: Number of connections that the users of an address share.
+        idle_timeout_seconds: Time for which a client without users is kept; 0 closes it after its
             last user.
     """
 
@@ -71,7 +70,7 @@ class ConnectionPool(Generic[C]):
         return len(self._entries)
 
     def clients(self) -> list[C]:
-        """Return the connected clients, also idle ones, for status."""
+        """Return the connected clients, including idle ones, for status."""
         return [
             entry.client
             for entry in self._entries.values()
@@ -79,12 +78,12 @@ class ConnectionPool(Generic[C]):
         ]
 
     async def acquire(self, address: Address) -> C:
-        """Return a connected client for an address; give it back with :meth:`release`.
+        """Return a connected client for an address; pass it to :meth:`release` later.
 
         Raises:
             SluiceError: The shared attempt failed, or the pool is closed.
 
-        Cancellation: safe. The attempt goes on for other waiters; without them it is cancelled.
+        Cancellation: safe. The attempt continues for other waiters; without them it is canceled.
         """
         if self._closed:
             raise _pool_closed(address)
@@ -105,12 +104,12 @@ class ConnectionPool(Generic[C]):
             if isinstance(error, asyncio.CancelledError):
                 user = asyncio.current_task()
                 if user is not None and not user.cancelling():
-                    # close() cancelled the attempt, and not this user.
+                    # close() canceled the attempt, not this user.
                     raise _pool_closed(address) from None
             raise
 
     def release(self, address: Address, client: C) -> None:
-        """Give a client back; after its last user it is closed at the end of the idle time."""
+        """Release a client; after its last user it is closed when it times out."""
         for index in range(self._connections_per_peer):
             entry = self._entries.get((address, index))
             if entry is not None and entry.client is client:
@@ -120,7 +119,7 @@ class ConnectionPool(Generic[C]):
         client.close()
 
     def close(self) -> None:
-        """Close every connection and give up every attempt; :meth:`acquire` raises from now on."""
+        """Close all connections, cancel all attempts; :meth:`acquire` then raises."""
         self._closed = True
         entries, self._entries = self._entries, {}
         for entry in entries.values():
@@ -132,7 +131,7 @@ class ConnectionPool(Generic[C]):
                 entry.client.close()
 
     def _entry(self, address: Address) -> _Entry[C]:
-        """Return the entry of an address with the fewest users, an unused one first."""
+        """Return the address's entry with the fewest users, preferably a new one."""
         best: _Entry[C] | None = None
         for index in range(self._connections_per_peer):
             key = (address, index)
@@ -151,13 +150,13 @@ class ConnectionPool(Generic[C]):
 
     async def _make(self, entry: _Entry[C]) -> C:
         try:
-            # Set here and not by the waiters: a user that comes before they run must see it.
+            # Set here, not by the waiters: a user that comes before they run must see it.
             entry.client = client = await self._factory(entry.key[0])
         except BaseException:
             self._forget(entry)
             raise
         if self._entries.get(entry.key) is not entry:
-            client.close()  # the last waiter left, or the pool was closed, in this very turn
+            client.close()  # the last waiter left, or the pool was closed, in this turn
         return client
 
     def _leave(self, entry: _Entry[C]) -> None:
@@ -178,7 +177,7 @@ class ConnectionPool(Generic[C]):
         self._drop(entry)
 
     def _drop(self, entry: _Entry[C]) -> None:
-        """Close a client without users, or give up an attempt without waiters."""
+        """Close a client without users, or cancel an attempt without waiters."""
         self._forget(entry)
         if entry.client is not None:
             entry.client.close()

@@ -1,4 +1,4 @@
-"""Makes a connection: attempts and the handshake share one deadline."""
+"""Makes a connection; one deadline covers all attempts and the handshake."""
 
 import asyncio
 import random
@@ -22,11 +22,11 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Attempts:
-    """Paces the attempts to reach an address, up to one deadline.
+    """Schedules the attempts to reach an address, up to one deadline.
 
     Args:
         address: The address.
-        config: The deadline, and the most attempts.
+        config: Has the deadline and the number of retries.
     """
 
     def __init__(self, address: Address, config: TransportConfig) -> None:
@@ -35,17 +35,17 @@ class Attempts:
         self._pause = _FIRST_PAUSE_SECONDS
         self._failures = 0
         self.deadline = asyncio.get_running_loop().time() + config.connect_timeout_seconds
-        """The time of the event loop at which an attempt under way is given up."""
+        """The time of the event loop at which the current attempt is canceled."""
 
     async def pause(self, error: Exception) -> None:
         """Wait after a failed attempt, before the next one.
 
         Raises:
-            ConnectFailed: No time or no attempt is left.
+            ConnectFailed: No time or no retry is left.
 
         Cancellation: safe.
         """
-        # The pause has jitter, so that many waiters do not come back at the same instant.
+        # The pause has jitter, so that many waiters do not retry at the same time.
         pause_now = self._pause * random.uniform(0.5, 1.0)  # noqa: S311
         self._failures += 1
         retries = self._config.connect_retries
@@ -76,13 +76,13 @@ async def connect(
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
-    With a credential both sides prove who they are; a TaskManager that proves nothing is refused.
-    With networks no address outside of them is connected to.
+    With a credential both sides authenticate; a TaskManager that proves nothing is refused. With
+    networks, only addresses in them are tried.
 
-    An attempt that is refused, or that ends without an answer, is repeated, with growing pauses,
-    ``connect_retries`` times or until ``connect_timeout_seconds`` are over. A TaskManager that is
-    restarted is back within that time; until then its ending process, or a proxy in front of it,
-    may accept and hang up.
+    If an attempt is refused or ends without an answer, it is retried with growing pauses, up to
+    ``connect_retries`` times and until ``connect_timeout_seconds``. A TaskManager restarts within
+    that time; until then its ending process, or a proxy in front of it, may accept and close the
+    connection.
 
     Returns:
         The open connection and the other side's answer.
@@ -90,11 +90,11 @@ async def connect(
     Raises:
         ConnectFailed: There was no answer in time, or no retry is left.
         TlsConfigurationError: The TLS settings cannot be used.
-        TlsRefused: One side does not trust the other; not repeated.
-        NotPermitted: The address is outside of the networks; not repeated.
-        SluiceError: The other side refused the Hello; not repeated.
+        TlsRefused: One side does not trust the other; not retried.
+        NotPermitted: The address is outside the networks; not retried.
+        SluiceError: The other side refused the Hello; not retried.
 
-    Cancellation: safe, a half-made connection is dropped.
+    Cancellation: safe, an incomplete connection is dropped.
     """
     attempts = Attempts(address, config)
     while True:
@@ -139,7 +139,7 @@ async def _attempt(
         return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
 
     try:
-        # Cancelled in the right moment, it closes the socket and never says that it is lost.
+        # If canceled at a certain moment, it closes the socket without calling connection_lost.
         if address.port:
             await _connect_tcp(factory, address, networks)
         else:

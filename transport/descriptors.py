@@ -1,8 +1,8 @@
-"""Open files of the process: how many more there may be, and a few in reserve.
+"""Counts the free file descriptors of the process, and keeps a few in reserve.
 
-A connection takes a descriptor, and so do the files of the disk tier and the connections to other
-TaskManagers. What strangers can open must leave some for the others: the ports share out what is
-free when they start.
+A connection uses a descriptor, and so do the files of the disk tier and the connections to other
+TaskManagers. Strangers must not use up all descriptors, so the ports divide the free ones when they
+start.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _LEAST: Final = 2
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files of this process as far as it may itself."""
+    """Raise the limit of open files of this process as far as the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -32,22 +32,22 @@ def free_descriptors() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         return max(0, soft - len(os.listdir(_OPEN_FILES)))
-    except OSError:  # not even one to look with
+    except OSError:  # not even one is free for listing them
         return 0
 
 
 def data_connections() -> int:
-    """Return how many data connections this process can accept: three quarters of what is free."""
+    """Return how many data connections can be accepted: 3/4 of the free descriptors."""
     return max(_LEAST, free_descriptors() * 3 // 4)
 
 
 def http_connections() -> int:
-    """Return how many HTTP connections it can accept: an eighth of what is free."""
+    """Return how many HTTP connections can be accepted: 1/8 of the free descriptors."""
     return max(_LEAST, free_descriptors() // 8)
 
 
 class Reserve:
-    """Descriptors that are kept to have some when there are none left.
+    """Descriptors that are kept open for use when no others are free.
 
     Args:
         count: How many to keep.
@@ -59,21 +59,21 @@ class Reserve:
         self.refill()
 
     def give(self) -> bool:
-        """Give one up, so that the next file can be opened; tell whether there was one."""
+        """Close one, so that the next file can be opened; return whether there was one."""
         if not self._kept:
             return False
         os.close(self._kept.pop())
         return True
 
     def refill(self) -> bool:
-        """Take back those that were given up; tell whether all are there."""
+        """Reopen the closed ones; return whether the reserve is complete."""
         with contextlib.suppress(OSError):
             while len(self._kept) < self._count:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         return len(self._kept) == self._count
 
     def close(self) -> None:
-        """Give all up for good. Idempotent."""
+        """Close all permanently. Idempotent."""
         self._count = 0
         while self.give():
             pass

@@ -39,7 +39,7 @@ class DeadlineExceeded(TransportError):
 
 
 class TaskManagerMismatch(TransportError):
-    """Another TaskManager than the expected one answers at an address."""
+    """The TaskManager at an address is not the expected one."""
 
     code = ErrorCode.TASKMANAGER_MISMATCH
 
@@ -58,7 +58,7 @@ class AddressUnavailable(SluiceError):
 
 
 def one_line(error: BaseException | str) -> str:
-    """Return an error for the log: it may hold bytes of the other side, which must not forge lines.
+    """Return an error for the log, escaped because it may contain bytes of the other side.
 
     It is cut to MAX_LOGGED_CHARACTERS.
     """
@@ -66,5 +66,5 @@ def one_line(error: BaseException | str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes for what would end a line or control a terminal."""
+    """Return a text with line ends and control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,8 +1,8 @@
 """The deadline of a frame that has begun to arrive.
 
-One timer serves all frames of a connection: it is set when a frame is under way. When it fires and
-that frame is still under way, the frame is late. Time in which this side does not read does not
-count.
+One timer serves all frames of a connection: it starts with an incomplete frame. If that frame is
+still incomplete when the timer fires, it is late. Time during which this side does not read does
+not count.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ class FrameDeadline:
     Args:
         decoder: Decoder of that connection.
         timeout_seconds: Longest time from the first byte of a frame to its last.
-        on_late: Called once with the error when a frame takes longer; at the latest after twice
-            that time.
+        on_late: Called once with the error when a frame takes longer, at most twice that time after
+            its start.
     """
 
     __slots__ = ("_decoder", "_frame", "_loop", "_on_late", "_timeout_seconds", "_timer")
@@ -39,19 +39,19 @@ class FrameDeadline:
         self._frame = _ANY_FRAME
 
     def watch(self) -> None:
-        """Start the timer if a frame is under way; call this after each read."""
+        """Start the timer if a frame is incomplete; call this after each read."""
         if self._timer is None and self._decoder.in_frame:
             self._set()
 
     def begin_anew(self) -> None:
-        """Restart the time of the frame under way, because this side reads again."""
+        """Restart the time of the current frame, because this side reads again."""
         if self._timer is not None:
             self._frame = _ANY_FRAME
         else:
             self.watch()
 
     def close(self) -> None:
-        """Stop watching, and forget the connection. Idempotent."""
+        """Stop watching, and drop the connection. Idempotent."""
         self._on_late = _nobody
         if self._timer is not None:
             self._timer.cancel()
@@ -67,7 +67,7 @@ class FrameDeadline:
         if not decoder.in_frame:
             return
         if decoder.blocked or decoder.frames != self._frame:
-            self._set()  # a later frame is under way, or this side does not read
+            self._set()  # a later frame is incomplete, or this side does not read
         else:
             self._on_late(
                 DeadlineExceeded(
@@ -79,4 +79,4 @@ class FrameDeadline:
 
 
 def _nobody(error: SluiceError) -> None:
-    """Tell nobody: the connection is gone."""
+    """Ignore: the connection is closed."""

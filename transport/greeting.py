@@ -1,4 +1,4 @@
-"""The handshake of one connection: its deadline, its clock, and what binds it to the transport."""
+"""The handshake of one connection: its deadline, its clock, and its channel binding."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from .access import Accepting, connecting_handshake
 from .errors import DeadlineExceeded
 
 CHANNEL_BINDING: Final = "channel_binding"
-"""Extra info of a transport: bytes that both ends know and no other connection has."""
+"""Extra info of a transport: bytes that only the two ends of the connection share."""
 
 
 class Greeting:
@@ -21,7 +21,7 @@ class Greeting:
 
     Args:
         hello: First message of the side that connects; None on the side that accepts.
-        credential: What the side that connects proves; None: nothing.
+        credential: The credential that the side that connects proves, or None.
         accepting: Answer and rules of the side that accepts.
         fail: Called with the error when the deadline has passed.
     """
@@ -44,19 +44,19 @@ class Greeting:
 
     @property
     def application_id(self) -> str:
-        """The application of an accepted connection, in its namespace; empty before the end."""
+        """The application of an accepted connection, in its namespace; empty at first."""
         handshake = self._handshake
         return handshake.application_id if isinstance(handshake, AcceptingHandshake) else ""
 
     @property
     def subject(self) -> str:
-        """The subject of the submit token behind an accepted connection, if it was proven."""
+        """The subject of an accepted connection's submit token, if it was proven."""
         handshake = self._handshake
         claim = handshake.claim if isinstance(handshake, AcceptingHandshake) else None
         return "" if claim is None or claim.kind == KIND_PEER else claim.subject
 
     def begin(self, transport: asyncio.BaseTransport, timeout_seconds: float) -> Hello | None:
-        """Start the deadline; return what the side that connects says first.
+        """Start the deadline; return the first message of the side that connects.
 
         Raises:
             SluiceError: There are too many connections.
@@ -70,17 +70,17 @@ class Greeting:
             try:
                 self._handshake = accepting.handshake(transport.get_extra_info("socket"))
             except SluiceError as error:
-                # Told when the Hello is there: who writes to a closed socket never reads the error.
+                # Sent after the Hello: a client that writes to a closed socket never reads it.
                 self._refusal = error
         self._timer = loop.call_later(timeout_seconds, self._late, timeout_seconds)
         handshake = self._handshake
         return handshake.hello if isinstance(handshake, ConnectingHandshake) else None
 
     def receive(self, message: Message) -> Step:
-        """Take a message of the handshake.
+        """Handle a message of the handshake.
 
         Raises:
-            ProtocolViolation: The handshake fails; the error is for the other side.
+            ProtocolViolation: The handshake failed; send the error to the other side.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -90,7 +90,7 @@ class Greeting:
         return self._handshake.receive(message, binding, time.time())
 
     def other_side(self, agreed: HelloAck) -> Hello | HelloAck:
-        """Return what the other side said of itself, at the end of the handshake."""
+        """Return the other side's Hello or HelloAck, at the end of the handshake."""
         handshake = self._handshake
         if isinstance(handshake, AcceptingHandshake) and handshake.hello is not None:
             return handshake.hello
@@ -103,7 +103,7 @@ class Greeting:
             self._timer = None
 
     def close(self) -> None:
-        """Stop the deadline, and forget the connection and its transport. Idempotent."""
+        """Stop the deadline, and drop the connection and its transport. Idempotent."""
         self.end()
         self._transport = None
         self._fail = _nobody
@@ -119,4 +119,4 @@ class Greeting:
 
 
 def _nobody(error: SluiceError) -> None:
-    """Tell nobody: the connection is gone."""
+    """Ignore: the connection is closed."""

@@ -1,4 +1,4 @@
-"""Accepts connections on TCP and Unix sockets, up to a limit, and closes them in order."""
+"""Accepts connections on TCP and Unix sockets, up to a limit, and closes them."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 REFUSALS_SHARE: Final = 16
-"""A sixteenth of the data connections is kept for those over TCP that wait for their refusal, and
-another one for those over the Unix socket."""
+"""A sixteenth of the data connections is reserved for TCP connections that wait for their refusal,
+and another one for those over the Unix socket."""
 
 
 class Limits(NamedTuple):
@@ -38,8 +38,8 @@ class Limits(NamedTuple):
     Attributes:
         connections: Connections that are served, over TCP and over the Unix socket together.
         handshakes: Connections in their handshake, over TCP and over the Unix socket each.
-        refusals: Connections that wait for their refusal, over TCP and over the Unix socket each.
-            Further ones are closed at once.
+        refusals: Connections that wait for their refusal, over TCP and over the Unix socket each;
+            more are closed at once.
     """
 
     connections: int
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 class Unserved(NamedTuple):
     """Accepted connections that are not served, of TCP or of the Unix socket.
 
-    Strangers on the network must not shut out this host, so each has its own limits.
+    Each has its own limits, so that strangers on the network cannot lock out this host.
 
     Attributes:
         unproven: Connections that have not finished their handshake.
@@ -68,9 +68,9 @@ class Listener:
         config: Addresses, limits, deadlines.
         segment_size_bytes: Largest payload to accept.
         handler_factory: Makes the handler of a connection from its Hello.
-        offer: Makes the answer to a good Hello; called for each connection.
-        access: Who may connect; by default, whoever reaches the port, and on the Unix socket this
-            process's user and group.
+        offer: Makes the answer to a valid Hello; called for each connection.
+        access: Who may connect; by default everyone over TCP, and on the Unix socket this process's
+            user and group.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Listener:
         self.refused_total = 0
         self.outcomes = Outcomes()
         self._ended: dict[int, Traffic] = {}
-        """Traffic of connections that are gone, by role."""
+        """Traffic of closed connections, by role."""
         self.port = 0
         """The TCP port that is bound, once started."""
         self.tls: ReloadingTls | None = None
@@ -135,7 +135,7 @@ class Listener:
         return found
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets; connections go on. Idempotent."""
+        """Close the listening sockets; connections stay open. Idempotent."""
         self._accepting = False
         for acceptor in self._acceptors:
             acceptor.close()
@@ -143,11 +143,11 @@ class Listener:
             self.unix_socket.stop_accepting()
 
     async def close(self) -> None:
-        """Close everything and wait until every connection is gone.
+        """Close everything and wait until every connection is closed.
 
-        Bounded by ``close_timeout_seconds``, after which connections are aborted.
+        Connections are aborted after ``close_timeout_seconds``.
 
-        Cancellation: safe; connections go on closing.
+        Cancellation: safe; connections continue to close.
         """
         self.stop_accepting()
         for acceptor in self._acceptors:
@@ -174,7 +174,7 @@ class Listener:
             sockets = await bind(hosts, port)
             self.port = sockets[0].getsockname()[1]
             name = f"the data port {host_ports(hosts, self.port)}"
-            # Under TLS, the reason can be sent after a handshake only, which takes its time.
+            # With TLS, the reason can be sent only after a handshake, which takes time.
             in_need = self._in_need(self._over_tcp, tells=tls is None)
             self._acceptors += listen(sockets, accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
@@ -226,7 +226,7 @@ class Listener:
 
         Args:
             unserved: Those of its socket.
-            starting: Further connections that will be accepted before it.
+            starting: Connections that will be accepted before it.
         """
         served, unproven = self._served + starting, len(unserved.unproven) + starting
         limits = self._limits
@@ -247,11 +247,11 @@ class Listener:
         )
 
     def _in_need(self, unserved: Unserved, *, tells: bool) -> InNeed:
-        """Return how connections of a socket are refused that are not kept for a moment.
+        """Return how a socket refuses connections immediately.
 
         Args:
             unserved: Those of the socket.
-            tells: Whether they get the reason; the others are closed in silence.
+            tells: Whether they get the reason; otherwise they are closed silently.
         """
 
         def refuse(error: TooManyConnections) -> bytes:
@@ -261,7 +261,7 @@ class Listener:
             return encode(error_response(None, error)) if tells else b""
 
         def refuse_early(starting: int) -> bytes | None:
-            # Those that start may become refused ones, or take the last places of served ones.
+            # Starting connections may be refused later, or reach the limit of served ones.
             if len(unserved.refused) + starting < self._limits.refusals:
                 return None
             error = self._refusal(unserved, starting)
@@ -278,9 +278,9 @@ class Listener:
         )
 
     def _within_open_files(self) -> Limits:
-        """Return the limits of connections that the process can keep.
+        """Return limits of connections that fit into the limit of open files.
 
-        Strangers over TCP and over the Unix socket together get no more than two thirds.
+        Strangers over TCP and over the Unix socket together get at most two thirds.
         """
         config = self._config
         most = data_connections()

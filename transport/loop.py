@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T], event_loop: Literal["uvloop", "asyncio"]) -> T:
-    """Run a coroutine to its end on a new loop of the given kind."""
+    """Run a coroutine to completion on a new loop of the given kind."""
     if event_loop == "uvloop":
         import uvloop  # only on demand: asyncio needs no native code
 
@@ -19,34 +19,33 @@ def run(main: Coroutine[Any, Any, T], event_loop: Literal["uvloop", "asyncio"]) 
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a coroutine in a task, whose first step comes in a later turn of the running loop.
+    """Run a coroutine in a task that starts in a later turn of the running loop.
 
     The loop may have an eager task factory (Python 3.12 and later). Its ``create_task`` runs the
-    first step before it returns. By then the caller has not stored the task, and its own state may
-    be half changed. So the loop's task factory is not asked.
+    first step before it returns. At that time the caller has not stored the task, and its own state
+    may be inconsistent. So the loop's task factory is not used.
 
-    The caller has to keep the task: the loop does not.
+    The caller must keep the task: the loop does not.
     """
     return asyncio.Task(work, loop=asyncio.get_running_loop())
 
 
 async def run_together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines side by side, and return their results in the same order.
+    """Run coroutines concurrently, and return their results in the same order.
 
-    A task group would do, but on Python 3.11 and 3.12 a failure of one of its tasks can hide that
-    the group's own task was cancelled, and leaves that task's ``cancelling()`` at 1.
+    It is not a task group because on Python 3.11 and 3.12 a failure of one of the group's tasks can
+    hide that the calling task was canceled, and leaves that task's ``cancelling()`` at 1.
 
     Raises:
         Exception: The first failure, which cancels the others; raised when all have ended.
-        asyncio.CancelledError: One of them was cancelled otherwise; the others have run to their
-            ends.
+        asyncio.CancelledError: One of them was canceled separately; the others ran to completion.
 
-    Cancellation: cancels all; raised when all have ended, also if one of them fails.
+    Cancellation: cancels all; raised when all have ended, even if one of them fails.
     """
     given: list[Coroutine[Any, Any, T]] = []
     try:
         for work in works:
-            given.append(work)  # noqa: PERF402 - what is there already is closed below
+            given.append(work)  # noqa: PERF402 - those appended so far are closed below
     except BaseException:
         for work in given:
             work.close()
@@ -63,7 +62,7 @@ async def run_together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         failure = found if failure is None else failure
         if (cancelled or failure is not None) and awaited is asyncio.FIRST_EXCEPTION:
             awaited = asyncio.ALL_COMPLETED
-            for task in pending:  # once: a second cancellation would interrupt how they end
+            for task in pending:  # once: a second cancellation would interrupt their cleanup
                 task.cancel()
     try:
         if cancelled:
@@ -72,14 +71,14 @@ async def run_together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             raise failure
         return [task.result() for task in tasks]
     finally:
-        # A failure's traceback has this frame. Without references from here it is freed at once,
-        # and with it the memory that the coroutines held.
+        # A failure's traceback refers to this frame. Without references from here it is freed at
+        # once, and with it the memory that the coroutines held.
         given.clear()
         tasks.clear()
         failure = found = task = work = None  # type: ignore[assignment]
 
 
 def _first_failure(tasks: Iterable[asyncio.Task[T]]) -> BaseException | None:
-    """Return the first failure; the loop reports none of them as never retrieved."""
+    """Return the first failure, and mark all as retrieved."""
     ended = [task.exception() for task in tasks if task.done() and not task.cancelled()]
     return next((error for error in ended if error is not None), None)

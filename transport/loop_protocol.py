@@ -1,8 +1,8 @@
-"""The protocol object that an event loop holds for a connection.
+"""The protocol object of a connection for an event loop.
 
 An event loop requires a protocol derived from asyncio's class, and a compiled class cannot derive
-from an interpreted one. So the loop gets this object. The connection's own methods are its
-attributes, so the loop calls them directly.
+from an interpreted one. So the loop gets this object. Its attributes are the connection's methods,
+so the loop calls them directly.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Shares of applications in the turns of an event loop.
+"""Divides the turns of an event loop among applications.
 
-In one turn the loop reads and writes on all connections that are ready: an application with many
-busy ones makes every turn long, and all others wait for it. So the work of an application in a turn
-is limited, over all its connections: deficit round robin. What it does beyond its share is taken
-from its next ones.
+In one turn the loop reads and writes on all connections that are ready, so an application with many
+busy connections makes every turn long and all others wait. So the work of an application in a turn
+is limited, all its connections together (deficit round robin). Work beyond its share is subtracted
+from its next shares.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 READS_A_TURN_BYTES: Final = 256 * 1024
-"""Bytes that the connections of an application receive in a turn, if others are to have theirs."""
+"""Bytes that the connections of an application may receive in a turn."""
 
 SENDS_A_TURN_BYTES: Final = 1024 * 1024
-"""Bytes that they send in a turn: the kernel takes those faster than a read brings any."""
+"""Bytes that they may send in a turn; sending to the kernel is faster than reading."""
 
 UNSHARED_READS_A_TURN_BYTES: Final = 4 * 1024 * 1024
-"""Of a connection that this process has made, and that shares with nobody."""
+"""For a connection that this process made, which does not share a turn."""
 
 
 class LoopTurns:
@@ -32,7 +32,7 @@ class LoopTurns:
         self._begins: list[TurnShare] = []
 
     def expect(self) -> None:
-        """Count the next turn when it comes."""
+        """Count the next turn when it begins."""
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -51,11 +51,11 @@ class LoopTurns:
 
 
 class TurnShare:
-    """What the connections of an application together may do in a turn.
+    """The work that the connections of an application together may do in a turn.
 
     Args:
         turns: Turns of the event loop.
-        bytes_a_turn: Bytes that a turn is worth.
+        bytes_a_turn: Bytes per turn.
     """
 
     __slots__ = ("_bytes_a_turn", "_left_bytes", "_turn", "_turns", "_waiting")
@@ -68,25 +68,25 @@ class TurnShare:
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
 
     def spend(self, cost_bytes: int) -> bool:
-        """Count work that was done; tell whether there may be more in this turn."""
+        """Count work that was done; return whether this turn allows more."""
         self._catch_up()
         self._left_bytes -= cost_bytes
         self._turns.expect()
         return self._left_bytes > 0
 
     def wait(self, go_on: Callable[[], None], expected_bytes: int = 0) -> None:
-        """Call once the share allows more, behind those that wait already.
+        """Call ``go_on`` when the share allows more, after earlier waiters.
 
         Args:
             go_on: May spend nothing, or wait again.
-            expected_bytes: What it will spend later in the turn, so that not all go on at once.
+            expected_bytes: What it will spend later in the turn; limits how many resume at once.
         """
         if not self._waiting:
             self._turns.tell(self)
         self._waiting.append((go_on, expected_bytes))
 
     def begin(self) -> None:
-        """Let as many go on as this turn allows."""
+        """Resume as many waiters as this turn allows."""
         self._catch_up()
         waiting = self._waiting
         expected_bytes = 0
@@ -100,7 +100,7 @@ class TurnShare:
             self._turns.tell(self)
 
     def _catch_up(self) -> None:
-        """Add what the turns since the last work were worth; a turn unused is worth nothing."""
+        """Add the bytes of the turns since the last work, at most those of one turn."""
         number = self._turns.number
         if number != self._turn:
             earned = (number - self._turn) * self._bytes_a_turn
@@ -116,8 +116,8 @@ class LoopShare:
         reads_a_turn_bytes: Bytes that its connections receive in a turn.
 
     Attributes:
-        reads: For what its connections receive.
-        sends: For what they send.
+        reads: Share for receiving.
+        sends: Share for sending.
     """
 
     __slots__ = ("reads", "sends")
@@ -132,7 +132,7 @@ class LoopShare:
 class LoopShares:
     """The shares of all applications at a TaskManager.
 
-    Those that have not proven yet which application they are of have one share together.
+    Connections that have not proven their application yet share one.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class LoopShares:
         return len(self._shares)
 
     def join(self, application_id: str, connection: int) -> LoopShare:
-        """Return the share of a connection's application; it is kept until the last one leaves."""
+        """Return the share of a connection's application, kept until the last leaves."""
         found = self._shares.get(application_id)
         if found is None:
             found = LoopShare(self._turns, READS_A_TURN_BYTES), set()
@@ -153,7 +153,7 @@ class LoopShares:
         return found[0]
 
     def leave(self, application_id: str, connection: int) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         found = self._shares.get(application_id)
         if found is not None:
             found[1].discard(connection)

@@ -1,8 +1,8 @@
-"""Looks up the addresses of hosts without tying the event loop to the name service.
+"""Looks up the addresses of hosts without blocking the event loop on the name service.
 
-The loops look up names in threads of their own and wait for these threads when they close. So a
-TaskManager that is told to stop would wait for a name service that does not answer, long after its
-deadlines. uvloop has four such threads: four stuck lookups would also hold up all others.
+The loops look up names in their own threads and wait for these threads when they close. So a
+stopping TaskManager would wait for a name service that does not answer, long after its deadlines.
+uvloop has four such threads: four stuck lookups would also delay all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 SocketAddress: TypeAlias = tuple[str, int]
 
 MAX_LOOKUPS = 256
-"""Most names looked up at a time, each in a thread; clients choose the names."""
+"""Most concurrent lookups, each in a thread; clients choose the names."""
 
 _under_way: dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[list[SocketAddress]]]
 _under_way = {}
@@ -27,14 +27,14 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
     """Return the addresses of a host, in the order in which to try them.
 
     Concurrent calls for the same host share one lookup, so a name service that does not answer
-    costs one thread for each name. Cancelling gives up waiting; the thread ends by itself.
+    costs one thread for each name. Cancellation stops waiting; the thread ends by itself.
 
     Args:
         host: A name or an address; an address is returned unchanged and at once.
         port: Becomes part of each result.
 
     Raises:
-        OSError: The name is not known, or too many others are being looked up, which may pass
+        OSError: The name is unknown, or, for a while, too many other lookups are running
             (``socket.gaierror``).
     """
     with contextlib.suppress(ValueError):
@@ -50,7 +50,7 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
                 f"{len(_under_way)} other names are waiting for the name service",
             )
         future = _under_way[key] = loop.create_future()
-        # Retrieved, so that asyncio does not report an error that has lost its waiters.
+        # Retrieved, so that asyncio does not report an error without waiters.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         threading.Thread(
             target=_ask, args=(loop, future, host, port), name=f"look up {host}", daemon=True
@@ -64,16 +64,16 @@ def _ask(
     host: str,
     port: int,
 ) -> None:
-    """Ask the name service. Runs in a thread of its own."""
+    """Ask the name service. Runs in its own thread."""
     found: list[SocketAddress] | OSError
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         found = list(dict.fromkeys((str(info[4][0]), port) for info in infos))
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have that name
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
         found = error if isinstance(error, OSError) else socket.gaierror(str(error))
-    # First, so that whoever has the answer and asks again does not get it a second time.
+    # First, so that a caller that has the answer and asks again does not get it a second time.
     _under_way.pop((loop, host, port), None)
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_settle, future, found)
 
 

@@ -24,11 +24,11 @@ _BY_CODE: Final = {
 }
 
 HANDSHAKE_REASONS: Final = (*_BY_CODE.values(), NOT_SLUICE, NO_TLS, HUNG_UP, OTHER)
-"""Reasons for which a handshake fails, beside those of :class:`AuthenticationFailed`."""
+"""Reasons why a handshake fails, in addition to those of :class:`AuthenticationFailed`."""
 
 
 def reason_of(error: SluiceError | None) -> str:
-    """Return a word for the end of a connection in its handshake; None: without an error."""
+    """Return a label for the end of a connection in its handshake; None: no error."""
     if error is None or isinstance(error, RemoteError):
         return HUNG_UP
     if isinstance(error, AuthenticationFailed):
@@ -47,21 +47,21 @@ class Outcomes:
         self.greeted = 0
         """Connections whose handshake succeeded."""
         self.refused: Counter[str] = Counter()
-        """Connections that ended in their handshake, and those that later asked for more than they
-        may, by reason."""
+        """Connections that ended in their handshake, and those that later requested something not
+        permitted, by reason."""
         self.failed_handshakes = 0
         """Connections that ended in their handshake."""
         self.errors: Counter[str] = Counter()
-        """Errors for which this side closed a connection, by the name of their code."""
+        """Errors that made this side close a connection, by the name of their code."""
 
     def turned_away(self, error: SluiceError) -> None:
-        """Count a connection that never began its handshake."""
+        """Count a connection that was refused before its handshake."""
         self.failed_handshakes += 1
         self.refused[reason_of(error)] += 1
         self.errors[error.code.name] += 1
 
     def ended(self, connection: Connection, *, greeted: bool) -> None:
-        """Count a connection that is gone; ``greeted``: its handshake had succeeded."""
+        """Count a closed connection; ``greeted``: its handshake succeeded."""
         error = connection.close_reason
         if not greeted:
             self.failed_handshakes += 1
@@ -73,5 +73,5 @@ class Outcomes:
 
 
 def closed_by(error: SluiceError | None) -> TypeGuard[SluiceError]:
-    """Tell whether a connection's reason to close is an error that this side found."""
+    """Return whether this side closed the connection because of an error."""
     return error is not None and not isinstance(error, RemoteError)

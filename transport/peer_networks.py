@@ -17,29 +17,29 @@ class PeerNetworks:
     """A list of networks; an empty one permits every address.
 
     Args:
-        networks: In the form of ``10.0.0.0/8``.
+        networks: Texts such as ``10.0.0.0/8``.
     """
 
     def __init__(self, networks: Sequence[str] = ()) -> None:
         self._networks = [ipaddress.ip_network(text) for text in networks]
 
     def permitted(self, name: object, found: list[SocketAddress]) -> list[SocketAddress]:
-        """Return those of a host's addresses that lie in one of the networks.
+        """Return the addresses of a host that are in one of the networks.
 
-        The caller connects to these addresses and does not look the name up again: the name
-        service, which may be the attacker's, cannot answer differently in between.
+        The caller connects to these addresses without another lookup, because an attacker's name
+        service could answer differently the second time.
 
         Args:
-            name: The host as the client named it; the error does not tell its addresses.
+            name: The host as the client named it; the error does not reveal its addresses.
             found: Its addresses.
 
         Raises:
-            NotPermitted: There is none.
+            NotPermitted: None of them is.
         """
         inside = [address for address in found if self._contains(address[0])]
         if found and not inside:
             raise NotPermitted(
-                "No TaskManager may be read from at this address",
+                "This address is outside auth.peer_networks",
                 reason="foreign network",
                 value=name,
                 limit="auth.peer_networks",

@@ -1,6 +1,6 @@
 """Writes files that only their owner can read: secrets, tokens and keys.
 
-Other users can never read such a file, not even while it is written.
+Other users cannot read such a file, not even while it is being written.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ def write_new(path: Path, text: str) -> None:
 def replace(path: Path, text: str) -> None:
     """Write a file atomically, replacing an existing file of any mode.
 
-    Anything else of that name stays: a device such as /dev/null would be gone for all others, and
-    a link may be somebody else's.
+    Anything else of that name stays: all processes need a device such as /dev/null, and a link may
+    belong to another user.
 
     Raises:
         OSError: It cannot be written; an earlier file is unchanged.

@@ -1,7 +1,7 @@
-"""Turns of connections that receive much at once.
+"""Limits how much a connection reads in a turn of the event loop.
 
-uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, or megabytes, for
-which all other connections would wait.
+uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, or megabytes,
+while all other connections wait.
 """
 
 import asyncio
@@ -11,18 +11,19 @@ from ..protocol.framing import FrameDecoder
 from .loop_share import LoopShare, LoopShares, LoopTurns
 
 MESSAGE_COST_BYTES: Final = 8 * 1024
-"""Bytes that a message counts beside its own: 32 messages take as long as 256 KiB of payload."""
+"""Bytes that a message counts in addition to its size: 32 messages cost as much time as 256 KiB of
+payload."""
 
 MIN_EXPECTED_BYTES: Final = 64 * 1024
-"""A connection that goes on is expected to read at least so much, and what its last read cost."""
+"""Least cost that is expected of a connection that resumes, in addition to its last read."""
 
 
 class ReadTurn:
-    """Lets others read when the application of a connection has used its share of a turn.
+    """Pauses a connection when its application has used its share of a turn.
 
     Args:
         decoder: Decoder of the connection.
-        shares: Shares of the applications; None: the connection has one of its own.
+        shares: Shares of the applications; None: the connection has its own share.
     """
 
     __slots__ = ("_decoder", "_frames", "_key", "_shares", "_transport", "share")
@@ -34,17 +35,17 @@ class ReadTurn:
         self._shares = shares
         self._transport: asyncio.Transport | None = None
         self.share = LoopShare(LoopTurns()) if shares is None else shares.unproven
-        """Of the application, once the connection has joined it."""
+        """The application's share, after the connection joined it."""
 
     def join(self, application_id: str, connection: int) -> LoopShare:
-        """Share the turns of an application from now on; a connection of several has its own."""
+        """Join an application's share; a connection of several applications has its own."""
         if self._shares is not None:
             self._key = application_id or f"connection {connection}"
             self.share = self._shares.join(self._key, connection)
         return self.share
 
     def leave(self, connection: int) -> None:
-        """Give the share up: the connection is gone. Idempotent."""
+        """Leave the share: the connection is closed. Idempotent."""
         self._transport = None
         shares, self._shares = self._shares, None
         if shares is not None:
@@ -64,6 +65,6 @@ class ReadTurn:
 
     def _read_on(self) -> None:
         transport, self._transport = self._transport, None
-        # Whoever waits for memory reads on when there is some.
+        # A connection that waits for memory resumes when there is some.
         if transport is not None and not transport.is_closing() and not self._decoder.blocked:
             transport.resume_reading()

@@ -1,8 +1,8 @@
 """Building blocks of configuration classes: a frozen base and types that carry units.
 
-A size is given as a number of bytes or with a binary unit ("32 KiB"), a time as a number of
-seconds, an absent value as ``"none"`` (TOML has no null, and environment variables are strings).
-Any other form is refused with the remedy in the message: units are never guessed.
+A size is a number of bytes or has a binary unit ("32 KiB"), a time is a number of seconds, and an
+absent value is ``"none"`` (TOML does not have null, and environment variables are strings). Any
+other form is refused with the remedy in the message: units are never guessed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HIGHEST_MODE: Final = 0o777
 class Settings(BaseModel):
     """Base of every configuration class: immutable, no unknown keys, documented by docstrings.
 
-    Only help texts and generated pages need these docstrings, see :func:`descriptions`. Reading
-    them from the source, as ``use_attribute_docstrings`` does, makes each start a tenth longer.
+    Only help texts and generated pages use these docstrings, see :func:`descriptions`. With
+    ``use_attribute_docstrings`` every start would read them, and take a tenth longer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -110,7 +110,7 @@ def _parse_none(value: object) -> object:
 
 
 def _parse_mode(value: object) -> object:
-    """Read a text as chmod does, in base 8; a number is taken as it is."""
+    """Read a text as chmod does, in base 8; return a number unchanged."""
     if isinstance(value, str):
         try:
             value = int(value.strip().removeprefix("0o"), 8)
@@ -128,7 +128,7 @@ def _parse_path(value: object) -> object:
 
 
 def _check_host(host: str) -> str:
-    """Refuse a text that the resolver cannot even look up; return an address without brackets."""
+    """Refuse a text that cannot be a host; return an address without brackets."""
     host = without_brackets(host)
     try:
         host.encode("idna")
@@ -161,7 +161,7 @@ def split_list(value: object) -> object:
 
 
 def split_rules(value: object) -> object:
-    """Split ``"a; b"``, the form of a list whose parts have commas of their own."""
+    """Split ``"a; b"``, the form of a list whose parts contain commas."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.split(";") if part.strip())

@@ -9,13 +9,13 @@ from .address import host_port
 from .config import TransportConfig
 
 _KEEPALIVE_PROBES = 4
-"""Unanswered probes before the kernel gives the connection up."""
+"""Unanswered probes before the kernel drops the connection."""
 
 _UCRED = struct.Struct("3i")
 _GID = struct.Struct("I")
 _SO_PEERGROUPS = 59
 _MAX_GROUPS = 4096
-"""Groups of a process that are looked at; the kernel allows 65536, and refuses when it has more."""
+"""Most groups of a process to read; the kernel allows 65536, and fails if there are more."""
 
 _LONGEST_KEEPALIVE_SECONDS = 32767
 """Linux refuses more."""
@@ -34,7 +34,7 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
         ("TCP_KEEPIDLE", idle),
         ("TCP_KEEPINTVL", interval),
         ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ("TCP_USER_TIMEOUT", timeout_ms),  # with one, the kernel ignores the number of probes
+        ("TCP_USER_TIMEOUT", timeout_ms),  # if set, the kernel ignores the number of probes
     ):
         option = getattr(socket, name, None)  # not on every platform
         if option is not None:
@@ -42,14 +42,14 @@ def apply(sock: socket.socket, config: TransportConfig) -> None:
 
 
 class SocketUser(NamedTuple):
-    """The user of the process at the other end of a Unix socket, when it connected."""
+    """User and groups of the process at the other end of a Unix socket when it connected."""
 
     uid: int
     gids: tuple[int, ...]
 
 
 def peer_user(sock: socket.socket) -> SocketUser | None:
-    """Return the user at the other end of a Unix socket; None where the kernel does not tell."""
+    """Return the user at the other end of a Unix socket; None if the kernel has none."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -63,7 +63,7 @@ def peer_user(sock: socket.socket) -> SocketUser | None:
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:
-    """Return the other end of a transport, for logs and status: ``host:port`` or ``unix:path``."""
+    """Return a transport's other end for logs and status: ``host:port`` or ``unix:path``."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family == socket.AF_UNIX:
         return (

@@ -1,8 +1,8 @@
-"""TLS: makes contexts of the settings, tries them out, renews them, and explains refusals.
+"""TLS: makes contexts from the settings, tests them, reloads them, and explains refusals.
 
-Both sides show a certificate: the accepting side requires one of the connecting side, unless it is
-configured not to. Each is checked against the same certificate authorities. When a file changes,
-the next connection uses the new ones; :class:`ReloadingTls` has the rules.
+Both sides show a certificate: the accepting side requires one from the connecting side unless it is
+configured not to. Both are checked against the same certificate authorities. When a file changes,
+the next connection uses it; :class:`ReloadingTls` has the rules.
 """
 
 import datetime
@@ -28,14 +28,14 @@ _HANDSHAKE_TURNS: Final = 8
 """A handshake needs two or three flights from each side."""
 
 _MAX_KEPT: Final = 64
-"""Settings whose contexts a process keeps for connections to come."""
+"""Number of settings whose contexts a process keeps for later connections."""
 
 _HOST_NAME_MISMATCHES: Final = (62, 64)
 """OpenSSL's verification codes for a host name or an address that the certificate lacks."""
 
 
 class TlsConfigurationError(SluiceError):
-    """A certificate, a key or a set of authorities cannot be used; found at the start."""
+    """A certificate, a key or a set of authorities cannot be used."""
 
     code = ErrorCode.CONFIGURATION
 
@@ -43,7 +43,7 @@ class TlsConfigurationError(SluiceError):
 class TlsRefused(TransportError):
     """A TLS handshake failed: one side does not trust the other, or does not speak TLS.
 
-    Another attempt would end the same way, so there is no retry.
+    It is not retried: another attempt would fail the same way.
     """
 
     code = ErrorCode.CONFIGURATION
@@ -59,7 +59,7 @@ class Tls:
     server: ssl.SSLContext | None
     """For the side that accepts; None in a process that only connects."""
     certificate: "OwnCertificate | None"
-    """The certificate that the contexts show; None in a process that shows none."""
+    """The certificate that the contexts show, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +69,32 @@ class OwnCertificate:
     digest: bytes
     """SHA-256 of its DER form, 32 bytes."""
     expires_at: float
-    """Its last second, in seconds since 1970."""
+    """When it expires, in seconds since 1970."""
 
 
 class ReloadingTls:
-    """The contexts of some settings, made again when their files change.
+    """The contexts of some settings, reloaded when their files change.
 
     1. Each new connection compares the status of the three files with the one before the last
-       attempt. Nothing is read while it is the same.
-    2. After a change the files are read and tried out as at the start. New connections use the new
+       attempt. The files are not read while it is the same.
+    2. After a change the files are read and tested as at the start. New connections use the new
        contexts, and open connections keep theirs.
-    3. Files that cannot be used leave the contexts as they are. The log and a counter tell of it
-       once, and the next change is the next attempt: a key and its certificate are two files, so
-       one of them is always replaced first.
+    3. If the files cannot be used, the contexts stay. The log and a counter report that once, and
+       the next change triggers the next attempt: a key and its certificate are two files, so one
+       of them is always replaced first.
 
-    All connections of a process with the same settings share one, from any thread.
+    All connections of a process with the same settings share one object, from any thread.
     """
 
     def __init__(self, settings: "_Settings") -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._seen = settings.file_status()  # before they are read: a later change is seen
+        self._seen = settings.file_status()  # before reading, to detect a later change
         self._tls = _load(settings)
         self.reloads = 0
         """Reloads since the start."""
         self.failures = 0
-        """Changes since the start that could not be used."""
+        """Failed reloads since the start."""
 
     @property
     def in_use(self) -> Tls:
@@ -102,7 +102,7 @@ class ReloadingTls:
         return self._tls
 
     def current(self) -> Tls:
-        """Return the contexts for a new connection, after a look at the files."""
+        """Return the contexts for a new connection; reload changed files first."""
         if self._settings.file_status() != self._seen:
             with self._lock:
                 # Another thread may have been faster.
@@ -114,13 +114,13 @@ class ReloadingTls:
         """Read the files now, whether or not they have changed.
 
         Returns:
-            False if they cannot be used, so that the contexts stay; the log has the reason.
+            False if they cannot be used; then the contexts stay, and the log has the reason.
         """
         with self._lock:
             return self._load_anew()
 
     def __str__(self) -> str:
-        """Return the files, and the fingerprint and the end of the certificate."""
+        """Return the files, and the certificate's fingerprint and expiry."""
         shown = self._tls.certificate
         files = ", ".join(map(str, self._settings.files))
         if shown is None:
@@ -132,7 +132,7 @@ class ReloadingTls:
         self._seen = self._settings.file_status()
         try:
             loaded = _load(self._settings)
-        except (TlsConfigurationError, OSError) as error:  # a file may go while it is read
+        except (TlsConfigurationError, OSError) as error:  # a file may be removed meanwhile
             self.failures += 1
             logger.error("TLS goes on with the certificates that were loaded before: %s", error)
             return False
@@ -145,34 +145,34 @@ class ReloadingTls:
 def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
     """Return the TLS contexts for a new connection, None when TLS is off.
 
-    The first call with given settings reads the files and tries a handshake with itself; later
-    calls return the same contexts until a file changes.
+    The first call for given settings reads the files and tests them in a handshake with itself;
+    later calls return the same contexts until a file changes.
 
     Args:
         config: The settings.
-        accepts: Whether this process accepts connections, and so needs a certificate.
+        accepts: Whether this process accepts connections, which requires a certificate.
 
     Raises:
         TlsConfigurationError: At the first call, a file is missing or unreadable, a key does not
-            match, or a certificate is expired, not signed by any of the authorities or not fit for
-            its use.
+            match, or a certificate is expired, not signed by any of the authorities or not valid
+            for its use.
     """
     tls = reloading_tls(config, accepts=accepts)
     return None if tls is None else tls.current()
 
 
 def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> ReloadingTls | None:
-    """Return the contexts of a configuration and their renewal, None when TLS is off.
+    """Return the reloading contexts of a configuration, None when TLS is off.
 
-    The same settings give the same object. A process that accepts connections makes its own with
-    the certificate that it shows to others.
+    The same settings return the same object. A process that accepts connections also connects with
+    the certificate that it shows to clients.
 
     Raises:
         TlsConfigurationError: As for :func:`load_tls`.
     """
     if not config.tls_enabled:
         return None
-    if config.tls_ca_file is None:  # the configuration class refuses it; for the type checker
+    if config.tls_ca_file is None:  # for the type checker: the configuration class refuses it
         raise TlsConfigurationError("TLS is on without transport.tls_ca_file")
     if accepts and config.tls_certificate_file is None:
         raise TlsConfigurationError(
@@ -194,7 +194,7 @@ def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> Reloadin
         if not accepts:
             settings = settings._replace(accepts=settings._replace(accepts=True) in _made)
         found = _made.pop(settings, None) or ReloadingTls(settings)
-        _made[settings] = found  # the one used last is the last one
+        _made[settings] = found  # the most recently used one is last
         if len(_made) > _MAX_KEPT:
             del _made[next(iter(_made))]
         return found
@@ -235,7 +235,7 @@ def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
 
 
 class _Settings(NamedTuple):
-    """The settings that decide on the contexts: the key under which they are kept."""
+    """The settings that determine the contexts, as the key of the cache."""
 
     certificate: Path | None
     key: Path | None
@@ -250,7 +250,7 @@ class _Settings(NamedTuple):
         return tuple(path for path in (self.certificate, self.key, self.ca) if path is not None)
 
     def file_status(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Return a value that differs after any file has been replaced or written to."""
+        """Return a value that changes when any file is replaced or written to."""
         return tuple(map(_file_status, self.files))
 
 
@@ -260,7 +260,7 @@ _making: Final = threading.Lock()
 
 def _file_status(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.stat()  # follows links: a mounted secret is renewed by a change of its link
+        found = path.stat()  # follows links: renewing a mounted secret changes its link
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
@@ -275,7 +275,7 @@ def _load(settings: _Settings) -> Tls:
             _load_certificate(context, settings.certificate, settings.key)
         server.verify_mode = ssl.CERT_REQUIRED
         client.check_hostname = False
-        if not settings.accepts:  # a certificate for clients alone is enough
+        if not settings.accepts:  # a client certificate is enough
             client.verify_mode = ssl.CERT_NONE
         shown = _try_out(server, client, settings.certificate, settings.ca)
     client.verify_mode = ssl.CERT_REQUIRED
@@ -291,7 +291,7 @@ def _context(side: int, minimum_version: str, ca: Path) -> ssl.SSLContext:
     # Written data must always be encrypted at once: a renegotiation could ask to read first.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     if side == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # connections are few and long: sessions are never resumed
+        context.num_tickets = 0  # connections are few and long-lived: sessions are not resumed
     _check_readable("tls_ca_file", ca)
     try:
         context.load_verify_locations(cafile=ca)
@@ -333,7 +333,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
 
 
 def _check_readable(key: str, path: Path) -> None:
-    """Raise for a file that cannot be read; ``ssl`` does not say which file it was."""
+    """Raise for a file that cannot be read; errors of ``ssl`` do not name the file."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -348,13 +348,13 @@ def _check_readable(key: str, path: Path) -> None:
 def _try_out(
     server: ssl.SSLContext, client: ssl.SSLContext, certificate: Path, ca: Path
 ) -> OwnCertificate:
-    """Try a handshake of this process with itself: it is refused here as others would refuse it.
+    """Try a handshake of this process with itself, to fail early if others would refuse it.
 
-    This finds a certificate that is expired, that no authority in the file has signed, or that must
-    not be used by servers or by clients.
+    This detects a certificate that is expired, that is not signed by an authority in the file, or
+    that servers or clients must not use.
 
     Returns:
-        The certificate as the contexts show it. The file may hold another one by now.
+        The certificate as the contexts show it. The file may have changed since.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     connecting = client.wrap_bio(to_client, to_server)
@@ -390,7 +390,7 @@ def _try_out(
 
 def _shown(connecting: ssl.SSLObject, accepting: ssl.SSLObject) -> OwnCertificate:
     shown = connecting.getpeercert(binary_form=True)
-    fields = accepting.getpeercert()  # the same certificate; only who verifies it gets its fields
+    fields = accepting.getpeercert()  # the same certificate; only the verifier gets its fields
     if shown is None or fields is None:
         raise TlsConfigurationError("A handshake of this process with itself shows no certificate")
     return OwnCertificate(

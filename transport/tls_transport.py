@@ -1,19 +1,19 @@
-"""TLS below a connection: the loop's protocol, and the transport that the connection sees.
+"""TLS below a connection: a protocol for the loop and a transport for the connection.
 
-asyncio and uvloop have TLS transports of their own. They hide too much: a handshake that fails on
-the accepting side reaches neither the protocol (which would be counted as a connection for ever)
-nor the log, the other side gets no alert, and the bytes of a client without TLS are gone before it
+asyncio and uvloop have their own TLS transports, which hide too much. They report a handshake that
+fails on the accepting side neither to the protocol (which would count as a connection forever) nor
+to the log, they do not send an alert, and they discard the bytes of a client without TLS before it
 can be answered. They also deliver one receive buffer per turn of the loop. Here the same
 ``ssl.SSLObject`` sits between the loop's plain transport and the connection.
 
-**Memory.** ``write`` encrypts before it returns and then no longer needs the plain bytes, so
-a lease could end at once. It ends by the rule of :mod:`sluice.transport.write_side`, which holds
-unchanged: ``get_write_buffer_size`` counts encrypted bytes, which are never fewer than the plain
-bytes in them, so the mark is at most too low, and exact when the buffer is empty. The write limits
-and ``pause_writing`` and ``resume_writing`` are those of the loop's transport.
+**Memory.** ``write`` encrypts before it returns and then no longer needs the plain bytes, so a
+lease could end at once. It ends by the rule of :mod:`sluice.transport.write_side`:
+``get_write_buffer_size`` counts encrypted bytes, which are never fewer than their plain bytes, so
+the mark may be too low but never too high, and is exact when the buffer is empty. The write limits,
+``pause_writing`` and ``resume_writing`` are those of the loop's transport.
 
-**Order.** The connection is made at once, and its handshake deadline covers the TLS handshake. Its
-messages from before the end of the TLS handshake are kept until then.
+**Order.** The connection is made at once, and its handshake deadline covers the TLS handshake.
+Messages that it sends earlier are queued until the TLS handshake ends.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _RECORD_BYTES: Final = 16 * 1024
 """Most plain bytes in one TLS record (RFC 8446, section 5.1)."""
 
 _LINGER_SECONDS: Final = 1.0
-"""Time for the other side to receive the alert with the reason of the refusal."""
+"""Time for the other side to receive the alert with the reason for the refusal."""
 
 _RECORD_TYPES: Final = frozenset({20, 21, 22, 23})
 """First byte of every TLS record. A frame of Sluice begins with a zero."""
@@ -49,8 +49,8 @@ _RECORD_TYPES: Final = frozenset({20, 21, 22, 23})
 class _Scratch(threading.local):
     """Memory for encrypted bytes between the kernel and OpenSSL, which copies them at once.
 
-    All connections of an event loop share it: between ``get_buffer`` and ``buffer_updated`` no
-    other connection has its turn.
+    All connections of an event loop share it: no other connection runs between ``get_buffer`` and
+    ``buffer_updated``.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class _State(enum.Enum):
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     PLAIN = enum.auto()
-    """The other side does not speak TLS and gets an error without TLS."""
+    """The other side does not use TLS and gets an error without TLS."""
     REFUSED = enum.auto()
-    """An alert is on its way; other bytes are neither sent nor received."""
+    """An alert is being sent; other bytes are neither sent nor received."""
     CLOSED = enum.auto()
 
 
@@ -108,14 +108,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._heard = False
         self._channel_binding: bytes | None = None
         self._early: list[bytes] = []
-        """Bytes written before TLS was up: a Hello, or an error that refuses the connection."""
+        """Bytes written before the TLS handshake: a Hello, or an error that refuses."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- asyncio.BufferedProtocol, for the loop ---------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the plain transport and begin the handshake."""
+        """Store the plain transport and begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self._timer = self._loop.call_later(self._handshake_timeout_seconds, self._late)
         self._connection.connection_made(self)
@@ -141,21 +141,21 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shake_hands()
 
     def eof_received(self) -> bool:
-        """Pass on that the other side sends no more; the frames tell whether bytes are missing."""
+        """Forward the end of file; the frames show whether bytes are missing."""
         if self._state is _State.OPEN:
             self._connection.eof_received()
         return False
 
     def pause_writing(self) -> None:
-        """Pass on to the connection."""
+        """Forward to the connection."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on to the connection."""
+        """Forward to the connection."""
         self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on to the connection."""
+        """Forward to the connection."""
         self._state = _State.CLOSED
         self._cancel_timer()
         self._connection.connection_lost(exc)
@@ -169,9 +169,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Encrypt and send, in one write."""
         if self._state is _State.OPEN:
-            # A record costs more than the copy of the bytes in it, in calls and in bytes on the
-            # wire. So neighbours that fit into one record together are joined: the head of a
-            # message and its small payload, or many messages without one.
+            # A record costs more calls and bytes on the wire than copying its content. So
+            # neighbors that fit into one record are joined: the head of a message and its small
+            # payload, or many messages without one.
             together: list[bytes | bytearray | memoryview] = []
             size = 0
             for data in list_of_data:
@@ -189,12 +189,12 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             lines_writer(self._transport)(list_of_data)
 
     def get_write_buffer_size(self) -> int:
-        """Return the unsent encrypted bytes, which are never fewer than the plain bytes in them."""
+        """Return the unsent encrypted bytes, never fewer than their plain bytes."""
         waiting = self._transport.get_write_buffer_size()
         return waiting + sum(map(len, self._early)) if self._early else waiting
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Pass on to the plain transport."""
+        """Forward to the plain transport."""
         self._transport.set_write_buffer_limits(high, low)
 
     def pause_reading(self) -> None:
@@ -203,7 +203,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Deliver again from the next turn on, beginning with the bytes that have come."""
+        """Deliver again from the next turn on, buffered bytes first."""
         if self._reading_paused:
             self._reading_paused = False
             self._loop.call_soon(self._deliver_and_read_on)
@@ -223,7 +223,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Drop the connection at once, except for an alert on its way."""
+        """Drop the connection at once, except for an alert that is being sent."""
         if self._state is not _State.REFUSED:
             self._state = _State.CLOSED
             self._transport.abort()
@@ -233,12 +233,12 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._close_when_open or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information about TLS, or that of the plain transport.
+        """Return information about TLS or about the plain transport.
 
         ``ssl_object``: the ``ssl.SSLObject``.
 
-        ``channel_binding``: the SHA-256 digest of the certificate of the side that accepts, so that
-        both ends know the same bytes; None until the TLS handshake is over.
+        ``channel_binding``: the SHA-256 digest of the accepting side's certificate, which both ends
+        know; None until the TLS handshake is over.
         """
         if name == "ssl_object":
             return self._tls
@@ -294,7 +294,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             wanted = len(buffer)
             filled = 0
             try:
-                # A read gives at most one record of 16 KiB; the connection is faster with full
+                # A read returns at most one record of 16 KiB; the connection is faster with full
                 # buffers.
                 while filled < wanted and not dry:
                     # With a buffer ``read`` returns the number of bytes.
@@ -326,19 +326,19 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._transport.write(self._outgoing.read())
 
     def _refuse(self, error: TlsRefused) -> None:
-        """End the connection for a reason that OpenSSL has put into an alert."""
+        """End the connection after sending OpenSSL's alert with the reason."""
         log_end(logger, "refusing", self._connection.remote, "TLS", error)
         self._flush()
         self._state = _State.REFUSED
         self._early.clear()
-        # A close with unread bytes makes the kernel send a reset, which would overtake the alert.
+        # On a close with unread bytes the kernel sends a reset, which would overtake the alert.
         self._transport.write_eof()
         self._cancel_timer()
         self._timer = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         self._connection.abort(error)
 
     def _answer_in_plain(self) -> None:
-        """Refuse another side that does not speak TLS."""
+        """Refuse a client that does not use TLS."""
         self._early.clear()
         self._cancel_timer()
         remote = self._connection.remote

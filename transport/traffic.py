@@ -1,4 +1,4 @@
-"""Traffic of a connection, or of many together."""
+"""Counts the traffic of one or more connections."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Traffic:
     bytes_in: int = 0
     bytes_out: int = 0
     pings_in: int = 0
-    """Those of the messages that only ask for a Pong."""
+    """Received Pings, which are counted in the messages too."""
 
     def add(self, other: "Traffic") -> None:
         """Add the traffic of another connection."""

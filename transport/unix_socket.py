@@ -1,7 +1,7 @@
-"""The Unix socket of a TaskManager: its file is made, made again when it is removed, and removed.
+"""Listens on the Unix socket of a TaskManager and makes its file again if it is removed.
 
-If the file is removed (by a cleaner of temporary files, at the end of a login session, by a second
-start that failed), the socket still listens, but clients of this host cannot find it.
+If another program removes the file (a cleaner of temporary files, the end of a login session, a
+failed second start), the socket still listens, but clients on this host cannot find it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from .errors import AddressUnavailable
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 5.0
-"""Interval to check the file: one system call, which takes microseconds."""
+"""Interval between checks of the file; one takes a system call of microseconds."""
 
 
 class UnixSocket:
@@ -49,14 +49,14 @@ class UnixSocket:
         self._backlog = backlog
         self._in_need = in_need
         self._acceptors: list[Acceptor] = []
-        """The last one listens. The others are closed, but their connections may still start."""
+        """The last one listens. The others are closed, but their connections may be starting."""
         self._made: tuple[int, int] | None = None
         """Device and inode of the file that this object made."""
         self._timer: asyncio.TimerHandle | None = None
         self._refusal = ""
-        """Why the file could not be made again, as the log has it."""
+        """The logged reason why the file could not be made again."""
         self.restorations = 0
-        """Times that the file was made again."""
+        """How often the file was made again."""
 
     def start(self) -> None:
         """Make the file, listen, and watch the file.
@@ -85,9 +85,9 @@ class UnixSocket:
         _remove(self._path, made)
 
     async def wait_started(self) -> None:
-        """Wait until every accepted connection has its protocol, after :meth:`stop_accepting`.
+        """Wait until every accepted connection has its protocol.
 
-        Cancellation: safe.
+        Call after :meth:`stop_accepting`. Cancellation: safe.
         """
         for acceptor in self._acceptors:
             await acceptor.wait_started()
@@ -116,9 +116,9 @@ class UnixSocket:
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Make the file again if it is not there, or is not the one that was made."""
+        """Make the file again if it is missing or was replaced."""
         self._watch()
-        with contextlib.suppress(OSError):  # making the file reports what is wrong
+        with contextlib.suppress(OSError):  # making the file reports the error
             if _identity(self._path) == self._made:
                 return
         before = self._acceptors[-1]
@@ -126,7 +126,7 @@ class UnixSocket:
             self._listen()
         except OSError as error:
             reason = error.strerror or str(error)
-            if reason != self._refusal:  # once, and not every few seconds
+            if reason != self._refusal:  # once, not every few seconds
                 self._refusal = reason
                 logger.error(
                     "the socket file %s was removed and cannot be made again: %s; clients on this "
@@ -153,14 +153,14 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _remove(path: Path, made: tuple[int, int] | None) -> None:
-    """Remove a file that this process made. One that another process has put there stays."""
+    """Remove the file that this process made, unless another process replaced it."""
     with contextlib.suppress(FileNotFoundError):
         if made is not None and _identity(path) == made:
             path.unlink()
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a dead daemon; a living one keeps it.
+    """Remove the socket file of a daemon that no longer runs.
 
     Raises:
         OSError: A process answers there, or the file is not a socket.
@@ -172,7 +172,7 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise FileExistsError(errno.EEXIST, "a file that is not a socket is in the way")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # a living one answers at once, or has connections waiting
+        probe.setblocking(False)  # a running one answers at once, or has a full backlog
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:

@@ -1,8 +1,8 @@
-"""Writes several pieces of memory to a transport, which then pauses its writer if it must.
+"""Writes several pieces of memory to a transport so that the watermark pauses the writer.
 
-``writelines`` of asyncio's own transports does not look at the high watermark in Python 3.12.0 to
-3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254), so a writer could fill the memory. On these versions the
-pieces are joined and go through ``write``, as up to Python 3.11.
+``writelines`` of asyncio's own transports ignores the high watermark in Python 3.12.0 to 3.12.8,
+3.13.0 and 3.13.1 (CVE-2024-12254), so a writer could fill the memory. On these versions the pieces
+are joined and written with ``write``, as up to Python 3.11.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _VERSION: Final = sys.version_info[:3]
 
 
 def ignores_watermark(version: tuple[int, ...] = _VERSION) -> bool:
-    """Return whether ``writelines`` of a version's own transports never pauses a writer."""
+    """Return whether a version's ``writelines`` ignores the high watermark."""
     return (3, 12) <= version < (3, 12, 9) or (3, 13) <= version < (3, 13, 2)
 
 

@@ -1,23 +1,23 @@
 """The write side of a connection: watermarks, and leases on the memory that is being sent.
 
-Bytes are handed to the event loop without a copy; their memory is *leased* to the loop's transport
-until the kernel has taken them.
+Bytes go to the event loop without a copy; their memory is *leased* to the loop's transport until
+the kernel has accepted them.
 
-**When a lease ends.** uvloop keeps a memoryview given to ``write`` until the kernel took its bytes.
-``total written − transport.get_write_buffer_size()`` is therefore the mark up to which memory is
-free again. No event tells when the mark moves, so it is computed on every write, once after the
-loop has had a turn, and on ``resume_writing``. If there are leases left after that turn, the write
-limits are set to zero until they have ended: then the loop calls ``resume_writing`` as soon as its
-buffer is empty (the *drain watch*).
+**When a lease ends.** uvloop keeps a memoryview passed to ``write`` until the kernel has its bytes.
+So memory up to the mark ``total written − transport.get_write_buffer_size()`` is free again. There
+is no event when the mark moves, so it is computed on every write, once after the next turn of the
+loop, and on ``resume_writing``. If leases are left after that turn, the write limits are set to
+zero until they end: then the loop calls ``resume_writing`` as soon as its buffer is empty (the
+*drain watch*).
 
 **Gathering.** A sender of several messages in a row corks the write side. The messages then go to
 the loop together, in one system call, and wake the other side once.
 
-**Joining.** A loop keeps a few hundred bytes for each write that the kernel has not taken, however
-short it is. After MAX_SMALL_WRITES short ones into a transport that is not empty, those that
-follow are joined in one piece of memory, so that what waits costs what its bytes are. The piece
-goes to the loop when it is full, when a large message must go behind it, or when the loop has room:
-the drain watch is set for that.
+**Joining.** A loop uses a few hundred bytes for each pending write, even a short one. After
+MAX_SMALL_WRITES short writes into a transport that is not empty, the next ones are joined in one
+piece of memory, so that pending writes use little more memory than their bytes. The piece goes to
+the loop when it is full, before a large message, or when the drain watch reports that the loop has
+room.
 """
 
 import asyncio
@@ -28,21 +28,20 @@ from typing import Final, TypeAlias
 from .write_lines import Lines, lines_writer
 
 Release: TypeAlias = Callable[[], None]
-"""Ends a lease: the transport no longer uses the memory. Called exactly once, also on
-failure."""
+"""Ends a lease: the transport no longer uses the memory. Called exactly once, even on failure."""
 
 MAX_GATHERED_BYTES: Final = 128 * 1024
-"""Most bytes that are gathered before the loop gets them: a Unix socket takes as many at once."""
+"""Most bytes to gather before the loop gets them: a Unix socket accepts this many at once."""
 
 
 SMALL_BYTES: Final = 1024
-"""A shorter message may be joined with others; a longer one is worth a write of its own."""
+"""Shorter messages may be joined; a longer one gets its own write."""
 
 MAX_SMALL_WRITES: Final = 256
-"""Small writes into a transport before it is looked whether they have been sent."""
+"""Small writes into a transport before its buffer is checked."""
 
 JOINED_BYTES: Final = 16 * 1024
-"""Small messages are joined in pieces of about this size."""
+"""Approximate size of the pieces in which small messages are joined."""
 
 
 class WriteSide:
@@ -50,8 +49,8 @@ class WriteSide:
 
     Args:
         low_bytes: Writable again at or below this many unsent bytes.
-        high_bytes: Not writable above this many unsent bytes. Gathered bytes are at most
-            MAX_GATHERED_BYTES, never outlive their turn, and count when the loop has them.
+        high_bytes: Not writable above this many unsent bytes. Gathered bytes count when the loop
+            gets them: at most MAX_GATHERED_BYTES, in the same turn.
     """
 
     __slots__ = (
@@ -80,10 +79,10 @@ class WriteSide:
         self.bytes_out = 0
         self.messages_out = 0
         self.backlog_bytes = 0
-        """Bytes written since the side is not writable; only small messages are, for they do not
+        """Bytes written since the side stopped being writable, all of small messages, which do not
         wait."""
         self.writable = False
-        """False above the high watermark until the low one is reached, and without a transport."""
+        """False above the high watermark until the low one is reached, or without transport."""
         self._low_bytes = low_bytes
         self._high_bytes = high_bytes
         self._loop = asyncio.get_running_loop()
@@ -102,7 +101,7 @@ class WriteSide:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+        """Bytes that the kernel has not accepted yet."""
         if self._transport is None:
             return 0
         waiting = self._transport.get_write_buffer_size() + self._gathered_bytes
@@ -119,7 +118,7 @@ class WriteSide:
         return len(self._leases)
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Take the transport; the side is writable from now on unless it was closed before."""
+        """Set the transport; the side becomes writable unless it was closed before."""
         self._transport = transport
         self._write_lines = lines_writer(transport)
         self._set_limits()
@@ -136,8 +135,8 @@ class WriteSide:
 
         Args:
             head: First bytes.
-            payload: The bytes behind it; not copied.
-            release: Called when the transport has let go of the payload, or at once if there is no
+            payload: The bytes after it; not copied.
+            release: Called when the transport no longer uses the payload, or at once if there is no
                 transport or :meth:`close` was called.
             messages: Number of messages in these bytes.
         """
@@ -189,7 +188,7 @@ class WriteSide:
                 self.release_drained()
 
     def cork(self) -> None:
-        """Gather bytes until :meth:`uncork`, which must follow in the same turn of the loop."""
+        """Gather bytes until :meth:`uncork`, in the same turn of the loop."""
         self._corked = True
 
     def uncork(self) -> None:
@@ -214,7 +213,7 @@ class WriteSide:
             self._see_high_watermark(transport)
 
     def _joins(self, transport: asyncio.Transport) -> bool:
-        """Tell whether small writes must be joined: the transport still has others."""
+        """Return whether small writes must be joined: others are still pending."""
         if self._joined:
             return True
         if transport.get_write_buffer_size() == 0 or transport.is_closing():
@@ -235,21 +234,21 @@ class WriteSide:
         transport.write(joined)
 
     def _see_high_watermark(self, transport: asyncio.Transport) -> None:
-        """Check the high watermark here, because the loop's own limits are zero."""
+        """Check the high watermark here: the loop's own limits are zero."""
         if self.writable and transport.get_write_buffer_size() > self._high_bytes:
             self.writable = False
             self._set_limits()
 
     def paused(self) -> None:
-        """Note that the loop's buffer is above the limit in force."""
+        """Stop writing: the loop's buffer is above the current limit."""
         if not self._watching_drain:
             self.writable = False
 
     def resumed(self) -> bool:
-        """Note that the loop's buffer fell to the low watermark, or to zero under the drain watch.
+        """Handle that the loop's buffer fell to its low limit, zero under the drain watch.
 
         Returns:
-            True if the side was not writable, and is now.
+            True if the side became writable.
         """
         if self._watching_drain:
             self._set_limits()
@@ -265,11 +264,11 @@ class WriteSide:
             self.writable = True
             self.backlog_bytes = 0
         if self._joined:
-            self._write_joined(transport)  # the loop may pause this side anew
+            self._write_joined(transport)  # the loop may pause this side again
         return self.writable and not was_writable
 
     def close(self) -> None:
-        """Take no further bytes; those written before are still sent."""
+        """Accept no further bytes; bytes written before are still sent."""
         self.uncork()
         if self._joined and self._transport is not None:
             self._write_joined(self._transport)
@@ -277,7 +276,7 @@ class WriteSide:
         self.writable = False
 
     def lost(self) -> None:
-        """End every lease, because the transport is gone."""
+        """End every lease, because the transport is closed."""
         self.writable = False
         self._transport = None
         self._write_lines = _nowhere
@@ -313,15 +312,15 @@ class WriteSide:
         self.release_drained()
         transport = self._transport
         if self._turn_due or transport is None or self._closed or self._watching_drain:
-            return  # with a turn due, the last write has had none yet
+            return  # the last write came later and has its own turn due
         if self._leases and self.writable:
             self._watch_drain(transport)
 
     def _watch_drain(self, transport: asyncio.Transport) -> None:
-        """Let the loop tell when its buffer is empty."""
+        """Set the limits to zero, so that the loop reports when its buffer is empty."""
         self._watching_drain = True
         transport.set_write_buffer_limits(high=0, low=0)
 
 
 def _nowhere(lines: Lines) -> None:
-    """Write nothing: there is no transport."""
+    """Drop the bytes: there is no transport."""
