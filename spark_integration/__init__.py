@@ -1,6 +1,6 @@
 """The Spark side of Sluice: finds the plugin's jar and makes the settings that turn it on.
 
-Needs no PySpark to be imported.
+It can be imported without PySpark.
 """
 
 from .conf import configure, jar_path, spark_conf

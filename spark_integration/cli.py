@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _READ_BY_SHELLS: Final = re.compile(r"[\s'\"\\&;|<>()$`]")
-"""Characters that eval reads, and that $(...) splits words at or keeps the quotes of."""
+"""Characters that the shell interprets in eval, or at which $(...) splits words."""
 
 _endpoints_option = click.option(
     "--endpoints",
@@ -57,10 +57,10 @@ def spark_conf(
 
     Use: spark-submit $(sluice spark-conf --endpoints tm1:7337,tm2:7337) JOB.py
 
-    Jars and plugins of spark-defaults.conf are in them. Give your own --jars to this command: it
-    prints them with Sluice's. Behind it spark-submit still runs with Sluice where the hosts have
-    the plugin's jar at the same path, for the options put it on the class path too. If a value has
-    a blank: eval "spark-submit $(sluice spark-conf ...) JOB.py"
+    They include the jars and plugins of spark-defaults.conf. Pass your own --jars to this command:
+    it prints them with Sluice's. If you pass --jars to spark-submit instead, Sluice works only if
+    all hosts have the plugin's jar at the same path. If a value has a blank:
+    eval "spark-submit $(sluice spark-conf ...) JOB.py"
     """
     options = [(f"--{name.replace('_', '-')}", text) for name, text in own_options.items() if text]
     options += [("--conf", text) for text in conf]
@@ -131,7 +131,7 @@ def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> No
             taskmanager = stack.enter_context(LocalTaskManager(authenticated=True))
             settings[ENDPOINTS] = taskmanager.endpoint
             settings[TOKEN_FILE] = str(taskmanager.token_file)
-            if TOKEN in user:  # that of another cluster
+            if TOKEN in user:  # a token of another cluster
                 settings[TOKEN] = ""
         options = [*_conf_words(settings), *command.without(settings)]
         exit_code = _run(
@@ -142,11 +142,11 @@ def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> No
 
 
 def _echo_as_given(line: str) -> None:
-    """Print a line for a shell, with the same bytes in it as in the arguments.
+    """Print a line for a shell, with the same bytes as in the arguments.
 
     Raises:
-        click.ClickException: The encoding of the output lacks a character: an escape in its place
-            would be another value.
+        click.ClickException: The encoding of the output does not have a character; an escape
+            instead would change the value.
     """
     encoding = sys.stdout.encoding
     try:
@@ -163,9 +163,9 @@ def _conf_words(settings: Mapping[str, str]) -> list[str]:
 
 
 def _python(environment: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make Spark run this Python, unless the user has named another."""
+    """Return the variables that make Spark run this Python, unless the user set one."""
     if environment.get("PYSPARK_PYTHON") or user.get("spark.pyspark.python"):
-        return {}  # The driver's Python follows that one.
+        return {}  # The driver's Python is the same.
     variables = {"PYSPARK_PYTHON": sys.executable}
     if not (environment.get("PYSPARK_DRIVER_PYTHON") or user.get("spark.pyspark.driver.python")):
         variables["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -173,7 +173,7 @@ def _python(environment: Mapping[str, str], user: Mapping[str, str]) -> dict[str
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command, pass signals on to it, and return its exit code (128 + n for signal n)."""
+    """Run a command, forward signals, and return its exit code (128 + n for signal n)."""
     process: subprocess.Popen[bytes] | None = None
 
     def forward(number: int, frame: FrameType | None) -> None:

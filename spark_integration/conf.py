@@ -22,22 +22,22 @@ DATA_IO: Final = "io.sluice.spark.SluiceShuffleDataIO"
 OLDEST_SPARK: Final = (3, 5)
 NEWEST_SPARK: Final = (4, 3)
 PLUGIN_SETS_THE_REST: Final = (4, 0)
-"""From this version on plugins are loaded before the shuffle manager and `spark.jars` before it."""
+"""From this version on, Spark loads plugins and `spark.jars` before the shuffle manager."""
 
 ENDPOINTS: Final = endpoint_check.ENDPOINTS
 PLUGINS: Final = "spark.plugins"
 DEFAULT_PLUGINS: Final = "spark.plugins.defaultList"
-"""Plugins that Spark loads before those of `spark.plugins`; a plugin of both lists is loaded once.
-PySpark replaces `spark.plugins` when it starts a server of Spark Connect, but never this list."""
+"""Plugins that Spark loads before those of `spark.plugins`; a plugin in both lists is loaded once.
+PySpark replaces `spark.plugins` when it starts a Spark Connect server, but not this list."""
 JARS: Final = "spark.jars"
 CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 DEFAULT_CLASS_PATHS: Final = (
     "spark.driver.defaultExtraClassPath",
     "spark.executor.defaultExtraClassPath",
 )
-"""Class paths that Spark adds to those of the user."""
+"""Class paths that Spark adds to the user's."""
 DEFAULT_CLASS_PATHS_SINCE: Final = (4, 1)
-"""Spark 4.0 has them too, and keeps jars of its own there."""
+"""Spark 4.0 has them too, and puts its own jars there."""
 
 _LISTS: Final = {
     PLUGINS: ",",
@@ -45,7 +45,7 @@ _LISTS: Final = {
     JARS: ",",
     **dict.fromkeys((*CLASS_PATHS, *DEFAULT_CLASS_PATHS), ":"),
 }
-"""Settings that are lists, with what separates the entries."""
+"""Settings that are lists, with their separators."""
 
 _ONLY_SLUICE: Final = {
     "spark.shuffle.manager": (SHUFFLE_MANAGER, "sort"),
@@ -73,7 +73,7 @@ def jar_path() -> Path:
     """Return the path of the plugin's jar.
 
     Raises:
-        SparkIntegrationError: The jar is not there (a checkout in which it was not built).
+        SparkIntegrationError: The jar is missing (it was not built in this checkout).
     """
     jar = Path(__file__).resolve().parent / "jars" / JAR_NAME
     if not jar.is_file():
@@ -93,14 +93,14 @@ def spark_conf(
     """Make the settings that turn Sluice on.
 
     Args:
-        endpoints: Where TaskManagers listen, ``HOST:PORT`` or ``unix:/PATH`` each, as a comma list
-            or one by one. None leaves the plugin's default, 127.0.0.1:7337.
+        endpoints: Where TaskManagers listen, each ``HOST:PORT`` or ``unix:/PATH``, as an iterable
+            or a comma list. None: the plugin's default, 127.0.0.1:7337.
         spark_version: Version of the Spark that will run the application, such as ``4.3.0``. None:
-            that of the installed PySpark, else the newest supported.
-        jar: Path of the jar as the application's hosts see it. None: this package's own.
+            the installed PySpark's, else the newest supported.
+        jar: Path of the jar on the application's hosts. None: this package's own.
 
     Raises:
-        SparkIntegrationError: An unsupported version, an endpoint that cannot be one, or no jar.
+        SparkIntegrationError: An unsupported version, an invalid endpoint, or a missing jar.
     """
     version = supported_version(spark_version)
     path = str(jar) if jar is not None else str(jar_path())
@@ -131,24 +131,23 @@ def configure(
 ) -> Builder:
     """Turn Sluice on or off for the next session, and return the same builder.
 
-    Jars and plugins that the user has set stay: in the builder, on the command line of
-    ``spark-submit`` and in ``spark-defaults.conf``. Call it after the builder's other settings.
-    The other arguments are those of :func:`spark_conf`.
+    It keeps jars and plugins that the user set in the builder, on the command line of
+    ``spark-submit`` or in ``spark-defaults.conf``. Call it after the builder's other settings.
 
     Args:
         builder: ``SparkSession.builder``, or one with settings.
         endpoints: Where TaskManagers listen.
         spark_version: Version of the Spark that will run the application.
-        jar: Path of the jar as the application's hosts see it.
-        restart: Stop the SparkContext that is running, if there is one.
+        jar: Path of the jar on the application's hosts.
+        restart: Stop the running SparkContext, if any.
         enabled: False returns to plain Spark: it removes from this process the settings for Sluice
             of an earlier call or of the command line.
         check: Connect to the endpoints before PySpark starts Spark.
 
     Raises:
-        SparkIntegrationError: As :func:`spark_conf`; also a SparkContext that runs without Sluice,
-            a setting of the user's that excludes Sluice, a session of a remote Spark Connect
-            server, no usable Java, or no TaskManager that the application can use.
+        SparkIntegrationError: As for :func:`spark_conf`. Also: a SparkContext runs without Sluice,
+            a user's setting excludes Sluice, the session uses a remote Spark Connect server, or
+            there is no usable Java or TaskManager.
     """
     if not enabled:
         return _configure_plain(builder, _jar_name(jar), restart=restart)
@@ -187,7 +186,7 @@ def _driver_class_path(
     elif driver.is_pyspark(builder):
         driver.require_java()
     if JARS in conf and class_path is not None and driver.has_jars_option():
-        # The option decides alone which of spark.jars the driver's class path has.
+        # Only the option determines which of spark.jars are on the driver's class path.
         return {_class_paths(supported_version(spark_version))[0]: class_path}
     return {}
 
@@ -201,8 +200,8 @@ def _require_own_server(user: Mapping[str, str]) -> None:
     server = driver.connect_server(user)
     if server is not None:
         raise SparkIntegrationError(
-            "The session is one of a Spark Connect server that runs by itself, and a client cannot "
-            "choose the shuffle of its server",
+            "The session belongs to a Spark Connect server that is already running, and a client "
+            "cannot choose the shuffle of its server",
             value=server,
             remedy="Start the server with: start-connect-server.sh $(sluice spark-conf), and its "
             "clients without configure()",
@@ -233,7 +232,7 @@ def _configure_plain(builder: Builder, jar_name: str, *, restart: bool) -> Build
     for key in plain.keys() & _LISTS.keys():
         if plain[key]:
             builder.config(key, plain[key])
-    # Settings that still name Sluice are in a file, or on a command line that PySpark runs later.
+    # Settings that still name Sluice are in a file, or on a command line that PySpark uses later.
     settings = driver.user_settings() | driver.builder_settings(builder)
     for key, value in without_sluice(settings, jar_name).items():
         builder.config(key, value)
@@ -262,13 +261,12 @@ def without_sluice(settings: Mapping[str, str], jar_name: str) -> dict[str, str]
 def submit_conf(
     conf: Mapping[str, str], user: Mapping[str, str], spark_version: str | None = None
 ) -> dict[str, str]:
-    """Make the settings of a spark-submit command line out of those of :func:`spark_conf`.
+    """Make the settings of a spark-submit command line from those of :func:`spark_conf`.
 
-    They hold even where later ones replace `spark.plugins` or `spark.jars`: an option that is
-    typed behind them, or the job itself.
+    They work even if a later option or the job itself replaces `spark.plugins` or `spark.jars`.
 
     Raises:
-        SparkIntegrationError: A setting of the user's excludes Sluice.
+        SparkIntegrationError: A user's setting excludes Sluice.
     """
     conf = dict(conf)
     path = _local_path(conf[JARS]) if JARS in conf else None
@@ -278,12 +276,12 @@ def submit_conf(
 
 
 def added(conf: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
-    """Return ``conf`` with the user's entries in front of its own where a setting is a list.
+    """Return ``conf`` with the user's entries of lists before its own.
 
-    Of jars with one file name only the one of ``conf`` stays: Spark distributes jars by file name.
+    Of jars with one file name only that of ``conf`` stays: Spark distributes jars by file name.
 
     Raises:
-        SparkIntegrationError: A setting of the user's excludes Sluice.
+        SparkIntegrationError: A user's setting excludes Sluice.
     """
     for key, allowed in _ONLY_SLUICE.items():
         value = user.get(key, allowed[0])
@@ -334,7 +332,7 @@ def _installed_spark() -> str:
 
 
 def _has(conf: Mapping[str, str], running: Mapping[str, str]) -> bool:
-    """Tell whether a running application shuffles through Sluice, and through these endpoints."""
+    """Return whether a running application uses Sluice with these endpoints."""
     plugins = f"{running.get(DEFAULT_PLUGINS, '')},{running.get(PLUGINS, '')}"
     return PLUGIN in _entries(plugins, ",") and (
         ENDPOINTS not in conf or conf[ENDPOINTS] == running.get(ENDPOINTS)
@@ -346,12 +344,12 @@ def _entries(text: str, separator: str) -> list[str]:
 
 
 def _class_paths(version: tuple[int, int]) -> tuple[str, str]:
-    """Return the settings of driver and executor that a user's own replace least."""
+    """Return the class path settings of driver and executor that users rarely set."""
     return DEFAULT_CLASS_PATHS if version >= DEFAULT_CLASS_PATHS_SINCE else CLASS_PATHS
 
 
 def _file_name(entry: str) -> str:
-    """Return a jar's file name; what is no path is returned whole."""
+    """Return a jar's file name, or the whole entry if it is not a path."""
     return entry if entry.endswith("*") else entry.rpartition("/")[2]
 
 
@@ -360,7 +358,7 @@ def _jar_name(jar: str | Path | None) -> str:
 
 
 def _local_path(jar: str) -> str | None:
-    """Return the path that a class path can have, or None for a jar that is fetched."""
+    """Return a jar's path for a class path, or None for a jar that is fetched."""
     scheme, colon, path = jar.partition(":")
     if not colon:
         return jar
@@ -368,7 +366,7 @@ def _local_path(jar: str) -> str | None:
 
 
 def _require_listable(jar: str, version: tuple[int, int]) -> None:
-    """Refuse a path that the lists of Spark would cut in two.
+    """Refuse a path that Spark's lists would split.
 
     Raises:
         SparkIntegrationError: It has a comma, or on Spark 3.5 a colon.

@@ -1,6 +1,6 @@
-"""The Spark driver of this process: the settings it has, and the JVM that it runs in.
+"""The Spark driver of this process: its settings and its JVM.
 
-PySpark is used only where it is imported already or a builder of it is at hand.
+PySpark is used only if it is already imported or the caller passes a builder of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOADERS_THAT_GROW: Final = ("MutableURLClassLoader", "ChildFirstURLClassLoader"
 
 
 def running_settings() -> dict[str, str] | None:
-    """Return the settings of the SparkContext that runs in this process, or None."""
+    """Return the settings of this process's running SparkContext, or None."""
     context = _context_class()
     running = None if context is None else context._active_spark_context
     return None if running is None else dict(running.getConf().getAll())
@@ -62,7 +62,7 @@ def forget(builder: object, key: str) -> None:
 
 
 def stop() -> None:
-    """Stop the SparkContext that runs in this process, and its sessions."""
+    """Stop the running SparkContext of this process and its sessions."""
     from pyspark.sql import SparkSession
 
     context = _context_class()
@@ -81,7 +81,7 @@ def stop() -> None:
 
 
 def is_jvm_running() -> bool:
-    """Tell whether the driver's JVM runs: it then keeps its class path."""
+    """Return whether the driver's JVM runs, so that its class path is fixed."""
     context = _context_class()
     return "PYSPARK_GATEWAY_PORT" in os.environ or (
         context is not None and context._gateway is not None
@@ -92,7 +92,7 @@ def add_jar(path: str, name: str) -> None:
     """Add a jar to the class path of the running JVM unless it has the class ``name``.
 
     Raises:
-        SparkIntegrationError: Its class loader takes no jar.
+        SparkIntegrationError: Its class loader does not accept jars.
     """
     jvm = _jvm()
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -111,18 +111,18 @@ def require_java() -> None:
     """Check that PySpark will find a Java that the plugin runs on.
 
     Raises:
-        SparkIntegrationError: It finds none, or one that is too old.
+        SparkIntegrationError: It does not find Java, or finds one that is too old.
     """
     spark_home.require_java(os.environ, spark_home.conf_directory(os.environ))
 
 
 def has_jars_option() -> bool:
-    """Tell whether PySpark starts its JVM with ``--jars``."""
+    """Return whether PySpark starts its JVM with ``--jars``."""
     return not is_jvm_running() and _submit_arguments().has("--jars")
 
 
 def user_settings() -> dict[str, str]:
-    """Return the settings of ``spark-submit``'s command line and of ``spark-defaults.conf``."""
+    """Return the settings of ``spark-submit``'s command line and its defaults file."""
     if is_jvm_running():
         from pyspark import SparkConf
 
@@ -131,7 +131,7 @@ def user_settings() -> dict[str, str]:
 
 
 def builder_settings(builder: object) -> dict[str, str]:
-    """Return the settings that a session builder of PySpark has; those of another are unknown."""
+    """Return the settings of a PySpark session builder; others' are unknown."""
     options = getattr(builder, "_options", None)
     return {key: str(value) for key, value in options.items()} if options else {}
 

@@ -1,7 +1,7 @@
 """Checks before Spark starts that a TaskManager accepts the driver.
 
-Unix sockets and loopback addresses lead to another TaskManager on each host, so the driver asks the
-executors whether they reach one. Only an application whose driver decides alone is refused here.
+Unix sockets and loopback addresses reach a different TaskManager on each host, so the driver asks
+the executors whether they reach one. Only if the driver decides alone is the application refused.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Failure(NamedTuple):
     endpoint: str
     reason: str
     refused: bool
-    """Whether a TaskManager answered and refused the credential."""
+    """Whether a TaskManager answered but refused the credential."""
 
 
 def require_reachable(settings: Mapping[str, str]) -> None:
     """Check that a TaskManager answers an application with these settings.
 
-    If shuffles may fall back to Spark, a failure is a warning in the log. If only the executors can
-    decide, only a refused credential is a warning, and other failures are ignored.
+    If shuffles may fall back to Spark, a failure is logged as a warning. If only the executors can
+    decide, a refused credential is logged as a warning, and other failures are ignored.
 
     Raises:
         SparkIntegrationError: No endpoint can be used, and the driver decides alone.
@@ -92,7 +92,7 @@ def require_reachable(settings: Mapping[str, str]) -> None:
 
 
 def failures_of(settings: Mapping[str, str]) -> list[Failure]:
-    """Return why none of the endpoints can be used; empty if one can.
+    """Return why none of the endpoints can be used, or nothing if one can.
 
     Raises:
         SparkIntegrationError: The credential cannot be read.
@@ -109,8 +109,8 @@ def failures_of(settings: Mapping[str, str]) -> list[Failure]:
         nonlocal found
         found = asyncio.run(_first_success(endpoints, credential, tls=uses_tls))
 
-    # In a thread, because a notebook runs its own event loop in this one. A resolver may hang
-    # longer than the timeout.
+    # In its own thread: a notebook runs an event loop in this one, and a resolver may hang longer
+    # than the timeout.
     thread = threading.Thread(target=check, name=_THREAD, daemon=True)
     _connection_logger.addFilter(_is_of_another_thread)
     try:
@@ -162,7 +162,7 @@ def _reason(error: SluiceError | OSError) -> str:
         return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)
-    # The first sentence: the TaskManager's message goes on with a remedy for any client.
+    # Only the first sentence: a remedy for any client follows in the TaskManager's message.
     return error.message.partition(". ")[0] if isinstance(error, SluiceError) else str(error)
 
 
@@ -211,7 +211,7 @@ class _Listener:
 
 
 def _is_of_another_thread(record: logging.LogRecord) -> bool:
-    """Return whether a log line is not of the check, which reports its own failures."""
+    """Return whether another thread logs; the check reports its own failures."""
     return record.threadName != _THREAD
 
 

@@ -1,4 +1,4 @@
-"""The error of this package."""
+"""The error class of this package."""
 
 from ..protocol.errors import ErrorCode, SluiceError
 

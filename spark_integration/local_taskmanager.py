@@ -1,4 +1,4 @@
-"""Runs a TaskManager for one local run in a process of its own, and removes its files after it."""
+"""Runs a TaskManager process for one local run, and removes its files afterwards."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TAIL_LINES: Final = 20
 class LocalTaskManager:
     """Runs ``sluice taskmanager`` on loopback with free ports and its own directories.
 
-    A context manager; ``endpoint`` is valid inside. When the TaskManager does not start, the error
-    has the end of its log.
+    A context manager; ``endpoint`` is valid inside. If the TaskManager does not start, the error
+    contains the end of its log.
 
     Args:
-        authenticated: Whether it lets in only those that have its token.
+        authenticated: Whether it accepts only clients with its token.
 
     Raises:
-        SparkIntegrationError: There is no temporary directory to write to.
+        SparkIntegrationError: There is no writable temporary directory.
     """
 
     def __init__(self, *, authenticated: bool = False) -> None:
@@ -69,7 +69,7 @@ class LocalTaskManager:
 
     @property
     def token_file(self) -> Path:
-        """The file of the submit token for an authenticated TaskManager, readable by its owner."""
+        """The file of an authenticated TaskManager's submit token, private to its owner."""
         return self._directory / "token"
 
     def __enter__(self) -> LocalTaskManager:
@@ -93,7 +93,7 @@ class LocalTaskManager:
         try:
             if self._authenticated:
                 command += ("--cluster-secret-files", str(self._make_secret()))
-            # In its own process group, because Ctrl-C shall reach spark-submit first.
+            # In its own process group, so that Ctrl-C reaches spark-submit first.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ class LocalTaskManager:
         self.close()
 
     def close(self) -> None:
-        """Stop the TaskManager (SIGTERM, after 40 s SIGKILL) and remove its files. Idempotent."""
+        """Stop the TaskManager (SIGTERM, SIGKILL after 40 s), remove its files. Idempotent."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -132,7 +132,7 @@ class LocalTaskManager:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _make_secret(self) -> Path:
-        """Write a new secret and a token made of it; returns the secret's file."""
+        """Write a new secret and a token made of it; return the secret's file."""
         secret = secrets.token_bytes(SECRET_BYTES)
         token = SubmitToken.make(secret, "local run", 0, secrets.token_bytes(TOKEN_ID_BYTES))
         path = self._directory / "secret"

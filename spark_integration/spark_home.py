@@ -1,4 +1,4 @@
-"""Finds Spark and Java as Spark's own scripts find them."""
+"""Finds Spark and Java the way Spark's scripts do."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def require_java(environment: Mapping[str, str], configuration: Path | None) -> 
     """Check that Spark's scripts find a Java that the plugin runs on.
 
     Raises:
-        SparkIntegrationError: They find none, or one that is too old.
+        SparkIntegrationError: They do not find Java, or find one that is too old.
     """
     if configuration is not None and (configuration / "spark-env.sh").is_file():
         return  # The script may set another JAVA_HOME.
@@ -96,7 +96,7 @@ def _on_path(environment: Mapping[str, str]) -> str | None:
 
 
 def _version(java: str) -> int | None:
-    """Return the major version, or None when Java does not tell."""
+    """Return the major version, or None if Java does not print it."""
     try:
         done = subprocess.run(
             [java, "-version"],

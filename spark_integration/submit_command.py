@@ -1,6 +1,6 @@
-"""The command line of ``spark-submit``, and the settings that a user has made with it.
+"""Parses the command line of ``spark-submit`` and the settings that it makes.
 
-A setting is taken from the first of these that has it: an option of its own (``--jars``), the last
+A setting comes from the first of these that has it: its own option (``--jars``), the last
 ``--conf``, the properties file, and ``spark-defaults.conf``, which Spark reads only without a
 properties file or with ``--load-spark-defaults``.
 """
@@ -34,16 +34,16 @@ _WITH_EQUALS_SIGN: Final = re.compile(r"(--[^=]+)=(.+)", re.DOTALL)
 
 
 class SubmitCommand(NamedTuple):
-    """The arguments of ``spark-submit``, taken apart."""
+    """The parsed arguments of ``spark-submit``."""
 
     options: tuple[tuple[str, str | None], ...]
-    """Each option with its value, in the order in which they were typed."""
+    """The options with their values, in the order of the command line."""
     job: tuple[str, ...]
     """The job and its arguments."""
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> SubmitCommand:
-        """Take apart ``arguments``; the first word that is no option begins the job."""
+        """Parse ``arguments``; the first word that is not an option begins the job."""
         options: list[tuple[str, str | None]] = []
         position = 0
         while position < len(arguments) and arguments[position].startswith("-"):
@@ -60,11 +60,11 @@ class SubmitCommand(NamedTuple):
         return cls(tuple(options), tuple(arguments[position:]))
 
     def has(self, name: str) -> bool:
-        """Tell whether an option is given."""
+        """Return whether an option is given."""
         return any(name == each for each, _ in self.options)
 
     def conf(self) -> dict[str, str]:
-        """Return the settings that the options make."""
+        """Return the settings that the options set."""
         settings: dict[str, str] = {}
         for name, value in self.options:
             if name in _CONF and value is not None:
@@ -76,10 +76,10 @@ class SubmitCommand(NamedTuple):
         return settings
 
     def settings(self, configuration: Path | None) -> dict[str, str]:
-        """Return all settings of the user, those of property files too.
+        """Return all settings of the user, including property files.
 
         Args:
-            configuration: Directory where ``spark-defaults.conf`` may be, or None.
+            configuration: Directory that may have a ``spark-defaults.conf``, or None.
         """
         files = [value for name, value in self.options if name == "--properties-file" and value]
         found: dict[str, str] = {}
@@ -90,7 +90,7 @@ class SubmitCommand(NamedTuple):
         return found | self.conf()
 
     def without(self, keys: Container[str]) -> list[str]:
-        """Return the words of the options that set none of ``keys``."""
+        """Return the words of the options, except those that set one of ``keys``."""
         words: list[str] = []
         for name, value in self.options:
             key = (value or "").partition("=")[0] if name in _CONF else _OWN_OPTIONS.get(name, "")
@@ -100,7 +100,7 @@ class SubmitCommand(NamedTuple):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a file in the format of Java properties; a file that cannot be read has no settings.
+    """Read a file of Java properties; return nothing if it cannot be read.
 
     Spark reads the same file and reports the error.
     """
@@ -122,7 +122,7 @@ _CONTROL_CHARACTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Join each line that ends in an odd number of backslashes with the next; skip comments."""
+    """Join lines that end in an odd number of backslashes with the next; skip comments."""
     begun = ""
     for line in re.split(r"\r\n|\r|\n", text):
         stripped = line.lstrip()
