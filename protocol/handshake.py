@@ -247,7 +247,7 @@ class AcceptingHandshake:
         own = f"{self._offer.advertised_host}:{self._offer.data_port}"
         if dialled.lower() != own.lower():
             raise NotPermitted(
-                "A TaskManager dialled another address than the one advertised here",
+                "A TaskManager dialed another address than the one advertised here",
                 reason="wrong address",
                 value=dialled,
                 limit=own,

@@ -11,11 +11,10 @@ from ..protocol.framing import FrameDecoder
 from .loop_share import LoopShare, LoopShares, LoopTurns
 
 MESSAGE_COST_BYTES: Final = 8 * 1024
-"""Bytes that a message counts in addition to its size: 32 messages cost as much time as 256 KiB of
-payload."""
+"""Bytes added for each message: 32 messages cost as much time as 256 KiB of payload."""
 
 MIN_EXPECTED_BYTES: Final = 64 * 1024
-"""Least cost that is expected of a connection that resumes, in addition to its last read."""
+"""Expected cost of a connection that resumes, if its last read cost less."""
 
 
 class ReadTurn:

@@ -154,7 +154,7 @@ async def test_only_a_taskmanager_of_the_cluster_is_a_peer(cluster, victim):
         peer = await Hostile.reach(daemon.address)
         answer = await peer.prove(PEER_HELLO, credential)
         await peer.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
-    # A TaskManager that dialled another address: somebody in between passes its proof on.
+    # A TaskManager that dialed another address: an attacker in between forwards its proof.
     for wrong in (cluster.second.address, f"localhost:{daemon.data_port}", "", "127.0.0.1"):
         since = len(daemon.log)
         peer = await Hostile.reach(daemon.address)
@@ -190,7 +190,7 @@ async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, v
         await fail_to_read(dialling, victim, named)
         assert relay.connections == 1
     line = await refusing.logs("NOT_PERMITTED", since)
-    assert "dialled another address" in line
+    assert "dialed another address" in line
     assert str(relay.address) in line
     assert victim.scoped.encode() not in relay.up
     assert RECORDS[:20] not in relay.down

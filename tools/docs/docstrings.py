@@ -1,4 +1,4 @@
-"""Docstrings for the site: their references are written for Sphinx, the site reads Markdown."""
+"""Converts the Sphinx references in docstrings to Markdown for the site."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LITERAL_BLOCK: Final = re.compile(r"^( *)(.*?)(?: ?)::$", re.MULTILINE)
 
 
 class SphinxToMarkdown(Extension):
-    """Turns roles into code and the double colon of a literal block into a single one."""
+    """Converts roles to code, and the double colon of a literal block to a single one."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         """Rewrite the docstring of a module, class, function or attribute."""
@@ -21,6 +21,6 @@ class SphinxToMarkdown(Extension):
 
 
 def markdown(docstring: str) -> str:
-    """Return a docstring without the marks that only Sphinx reads."""
+    """Return a docstring without Sphinx markup."""
     text = _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", docstring)
     return _LITERAL_BLOCK.sub(lambda line: f"{line[1]}{line[2]}{':' if line[2] else ''}", text)

@@ -1,8 +1,8 @@
-"""Writes the table of ``docs/reference/errors.md`` out of the error codes and their classes.
+"""Writes the table of ``docs/reference/errors.md`` from the error codes and their classes.
 
 ``python -m tools.docs.errors_page``, or ``make docs``. Numbers, names and the retry column come
-from the code; the receiver and the meaning of a code are written here. A test fails when a code
-lacks them, or when the committed page differs.
+from the code; this module has the receiver and the meaning of each code. A test fails if they are
+missing for a code, or if the committed page differs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PACKAGES: Final = tuple(
 
 
 class Entry(NamedTuple):
-    """The half of a row that the code does not say."""
+    """The part of a row that is not in the code."""
 
     receiver: str
     meaning: str
@@ -43,85 +43,81 @@ ENTRIES: Final = {
         BOTH_SIDES, "The other side broke a rule of the protocol. The connection is closed."
     ),
     ErrorCode.UNSUPPORTED_VERSION: Entry(
-        CLIENT, "The two sides have no protocol version in common: they are of different releases."
+        CLIENT, "The two sides do not have a common protocol version: their releases differ."
     ),
     ErrorCode.FRAME_TOO_LARGE: Entry(
         f"{BOTH_SIDES}; a Python writer or reader for a record",
-        "A frame or a record is larger than its limit. On a data port it often means that the"
-        " client speaks another protocol.",
+        "A frame or a record is larger than its limit. On a data port the client often speaks"
+        " another protocol.",
     ),
-    ErrorCode.MALFORMED_MESSAGE: Entry(
-        BOTH_SIDES, "A message, a range or a number cannot be understood."
-    ),
+    ErrorCode.MALFORMED_MESSAGE: Entry(BOTH_SIDES, "A message, a range or a number is invalid."),
     ErrorCode.UNEXPECTED_MESSAGE: Entry(
         BOTH_SIDES,
         "A message is well formed but not allowed in the state of the connection or partition.",
     ),
     ErrorCode.DEADLINE_EXCEEDED: Entry(
         "the side that waits; the writer or reader that did not move",
-        "An answer, a handshake or a whole frame did not come in time, or what a TaskManager held "
-        "for somebody stood still and was taken back.",
+        "An answer, a handshake or a whole frame did not arrive in time, or a client made no "
+        "progress and the TaskManager reclaimed its resources.",
     ),
     ErrorCode.SEGMENT_SIZE_MISMATCH: Entry(
         "the TaskManager or client that connects",
         "The segment sizes of two TaskManagers differ, or a client cannot take a whole segment.",
     ),
     ErrorCode.UNKNOWN_CHANNEL: Entry(
-        "an executor", "A message names a channel that the executor never asked for."
+        "an executor", "A message names a channel that the executor did not request."
     ),
     ErrorCode.CHANNEL_IN_USE: Entry(
-        BOTH_SIDES, "A channel, gate or partition number is used while it is still taken."
+        BOTH_SIDES, "A channel, gate or partition number is already in use."
     ),
     ErrorCode.CREDIT_OVERFLOW: Entry(
         BOTH_SIDES, "A channel was granted more credit than can be counted."
     ),
     ErrorCode.SEQUENCE_GAP: Entry(
         READER,
-        "The sender of a channel, or a side behind it, left out a buffer. Only that channel fails;"
-        " the rest can be asked for again.",
+        "The sender of a channel, or a TaskManager behind it, left out a buffer. Only that channel"
+        " fails; the rest can be requested again.",
     ),
-    ErrorCode.CREDIT_EXCEEDED: Entry(
-        BOTH_SIDES, "Data arrived for which no credit had been granted."
-    ),
+    ErrorCode.CREDIT_EXCEEDED: Entry(BOTH_SIDES, "Data arrived without credit."),
     ErrorCode.INVALID_EVENT: Entry(
         READER, "The payload of an event is too large or cannot be decoded. Only its channel fails."
     ),
     ErrorCode.PARTITION_NOT_FOUND: Entry(
         READER,
-        "Nobody registered the partition within `partition_request_timeout_seconds`, or it is"
+        "The partition was not registered within `partition_request_timeout_seconds`, or it is"
         " gone.",
     ),
     ErrorCode.PARTITION_RELEASED: Entry(
         "reader and writer",
-        "The partition was released while somebody read or wrote it. A writer of a pipelined"
-        " partition gets it when all its readers have gone.",
+        "The partition was released while it was being read or written. A writer of a pipelined"
+        " partition gets this error when all its readers have closed.",
     ),
     ErrorCode.PRODUCER_FAILED: Entry(
-        READER, "The writer of a pipelined partition failed, or went away before its end."
+        READER, "The writer of a pipelined partition failed, or disconnected before its end."
     ),
     ErrorCode.REGION_MISMATCH: Entry(
-        WRITER, "The lengths, offsets or totals of a map output do not add up."
+        WRITER, "The lengths, offsets or totals of a map output are inconsistent."
     ),
     ErrorCode.CHECKSUM_MISMATCH: Entry(
-        "reader and writer", "Bytes arrived that are not the bytes that were sent."
+        "reader and writer", "The received bytes differ from the bytes that were sent."
     ),
     ErrorCode.DUPLICATE_MAP_OUTPUT: Entry(
-        WRITER, "The map attempt is committed, or being written, already."
+        WRITER, "The map attempt is already committed or being written."
     ),
     ErrorCode.END_OF_PARTITION_MISMATCH: Entry(
-        READER, "A channel ended with other totals than its bytes and buffers: something was lost."
+        READER, "The totals at the end of a channel differ from the data received: data was lost."
     ),
     ErrorCode.SUBPARTITION_IN_USE: Entry(
-        READER, "A pipelined subpartition has its one reader already."
+        READER, "A pipelined subpartition already has its one reader."
     ),
     ErrorCode.UNKNOWN_PRODUCER: Entry(
         READER, "A task event names a producer that has finished or runs elsewhere."
     ),
     ErrorCode.PARTITION_MOVED: Entry(
-        READER, "The partition is at another TaskManager now, which the error names: read it there."
+        READER, "The partition moved to another TaskManager, which the error names: read it there."
     ),
     ErrorCode.INSUFFICIENT_BUFFERS: Entry(
-        "reader and writer", "The network memory of a TaskManager or client is promised to others."
+        "reader and writer", "The network memory of a TaskManager or client is reserved by others."
     ),
     ErrorCode.STORAGE_FULL: Entry(
         WRITER, "Neither the memory tier nor a data directory has room for a region."
@@ -131,52 +127,52 @@ ENTRIES: Final = {
         "A directory, the journal or a spill file cannot be used or written.",
     ),
     ErrorCode.STORAGE_CORRUPT: Entry(
-        READER, "The disk did not give back the bytes that were committed."
+        READER, "The disk did not return the bytes that were committed."
     ),
-    ErrorCode.CONNECT_FAILED: Entry(CLIENT, "Nobody answers at an address before the deadline."),
+    ErrorCode.CONNECT_FAILED: Entry(CLIENT, "No answer from an address before the deadline."),
     ErrorCode.CONNECTION_LOST: Entry(BOTH_SIDES, "The connection ended while it was in use."),
     ErrorCode.TASKMANAGER_MISMATCH: Entry(
         "the reader; a TaskManager or driver that connects",
-        "Another TaskManager than the wanted one answers at that address, or one whose directories"
-        " are a copy of a connected one's.",
+        "The TaskManager at that address is not the expected one, or its directories are a copy of"
+        " those of a connected one.",
     ),
     ErrorCode.CONFIGURATION: Entry(
         "the process with the setting; a client that TLS refuses",
-        "A setting cannot be used. Another attempt ends the same way.",
+        "A setting cannot be used. A retry fails the same way.",
     ),
     ErrorCode.INTERNAL: Entry(
         "any",
-        "A bug of Sluice: the log of the process that raised it has the traceback. A code that"
-        " the receiver does not know counts as this one.",
+        "A bug in Sluice: the log of the process that raised it has the traceback. The receiver"
+        " treats an unknown code as this one.",
     ),
     ErrorCode.SHUTTING_DOWN: Entry(
         f"{WRITER}, also in answer to its Hello",
-        "The TaskManager drains or stops, and takes nothing new. Another one does.",
+        "The TaskManager drains or stops, and refuses new work. Use another one.",
     ),
     ErrorCode.TOO_MANY_CONNECTIONS: Entry(
         CLIENT, "The TaskManager serves as many connections as `max_connections` allows."
     ),
     ErrorCode.LIMIT_EXCEEDED: Entry(
-        "reader and writer", "More is open on one connection, or waits, than a limit allows."
+        "reader and writer", "One connection has more open or pending than a limit allows."
     ),
     ErrorCode.QUOTA_EXCEEDED: Entry(
         "reader and writer",
-        "The application holds as much on that TaskManager as it may; other applications go on. "
+        "The application has used up its quota on that TaskManager; others are not affected. "
         "Spark's map outputs go to another TaskManager that has room.",
     ),
     ErrorCode.AUTHENTICATION_REQUIRED: Entry(
-        CLIENT, "The TaskManager has a cluster secret, and the other side names no credential."
+        CLIENT, "The TaskManager has a cluster secret, but the client has no credential."
     ),
     ErrorCode.AUTHENTICATION_FAILED: Entry(
         CLIENT,
-        "A proof is wrong: the credential is of another cluster, was altered, or came through "
-        "somebody in between. Or the TaskManager proves nothing.",
+        "A proof is wrong: the credential belongs to another cluster or was altered, or the "
+        "connection was intercepted. Or the TaskManager did not authenticate.",
     ),
     ErrorCode.CREDENTIAL_EXPIRED: Entry(
         CLIENT, "The submit token has expired before the application reached this TaskManager."
     ),
     ErrorCode.NOT_PERMITTED: Entry(
-        CLIENT, "The credential is good, and not for this role, this address or this name."
+        CLIENT, "The credential is valid, but not for this role, this address or this name."
     ),
 }
 
@@ -193,7 +189,7 @@ def table() -> str:
 
 
 def page(committed: str) -> str:
-    """Return the page with its table renewed."""
+    """Return the page with its table updated."""
     return with_generated(committed, BEGIN, table(), END)
 
 
@@ -205,7 +201,7 @@ def with_generated(committed: str, begin: str, text: str, end: str) -> str:
 
 
 def _retries() -> dict[ErrorCode, str]:
-    """Say for each code whether the errors that carry it ask for another attempt."""
+    """Return for each code whether its errors can be retried."""
     found: dict[ErrorCode, set[bool]] = {code: set() for code in ErrorCode}
     for kind in errors():
         found[kind.code].add(kind.retryable)
@@ -216,7 +212,7 @@ def _retries() -> dict[ErrorCode, str]:
 
 
 def errors() -> list[type[SluiceError]]:
-    """Return every class of error that is raised: those with errors below them are not."""
+    """Return every class of error that is raised, which are those without subclasses."""
     return [
         kind
         for kind in all_errors()

@@ -1,8 +1,8 @@
-"""Writes the JVM's ``Message``, ``MessageEncoder`` and ``MessageDecoder`` out of the schema.
+"""Writes the JVM's ``Message``, ``MessageEncoder`` and ``MessageDecoder`` from the schema.
 
-``python -m tools.docs.jvm_messages``, or ``make docs``. The output is formatted as
-google-java-format does it, so that ``spotless:check`` accepts it. A test fails when the committed
-files differ.
+``python -m tools.docs.jvm_messages``, or ``make docs``. The output has the format of
+google-java-format, so that ``spotless:check`` accepts it. A test fails when the committed files
+differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def files() -> dict[Path, str]:
 
 
 class _Field(NamedTuple):
-    """A field in the JVM: its name and type, the method that writes it, the call that reads it."""
+    """A field in the JVM: its name, its type, and the calls that write and read it."""
 
     name: str
     java: str

@@ -1,4 +1,4 @@
-"""Writes a TaskManager's table of ``docs/reference/metrics.md`` out of the metrics themselves.
+"""Writes the TaskManager's table of ``docs/reference/metrics.md`` from the metrics.
 
 ``python -m tools.docs.metrics_page``, or ``make docs``. A test fails when the committed page
 differs. The text around the table is written by hand.
@@ -29,7 +29,7 @@ def table() -> str:
 
 
 def page(committed: str) -> str:
-    """Return the page with its table renewed."""
+    """Return the page with its table updated."""
     head, _, rest = committed.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
@@ -57,7 +57,7 @@ _OPEN_SETS: Final = (
     "type",
     "version",
 )
-"""Labels whose values in a sample are only examples."""
+"""Labels whose values in the sample are examples."""
 
 
 def _values(label: str, values: list[str]) -> str:

@@ -1,6 +1,6 @@
 """Writes the table of packages of ``docs/internals/index.md``: ``make docs``.
 
-Their order is that of ``tests/test_layering.py``, and their description the first line of each
+The order comes from ``tests/test_layering.py``, and the description from the first line of each
 package's docstring.
 """
 
@@ -29,7 +29,7 @@ def orders() -> dict[str, tuple[str, ...]]:
 
 
 def packages() -> list[str]:
-    """Return the folders of all packages: a package imports those before it only."""
+    """Return the folders of all packages; a package imports only earlier ones."""
     order = orders()
     found: list[str] = []
     for layer in order["LAYERS"]:
@@ -45,7 +45,7 @@ def description(folder: str) -> str:
     """Return the first line of a package's docstring.
 
     Raises:
-        ValueError: It has none.
+        ValueError: The package has no docstring.
     """
     module = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
     if not (text := ast.get_docstring(module)):
@@ -60,7 +60,7 @@ def table() -> str:
 
 
 def page(committed: str) -> str:
-    """Return the page with its table renewed."""
+    """Return the page with its table updated."""
     head, _, rest = committed.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{table()}\n{END}{tail}"

@@ -1,4 +1,4 @@
-"""A TaskManager's status with a different number in every field, for the pages and for tests."""
+"""A TaskManager's status with a different number in every field, for pages and tests."""
 
 from __future__ import annotations
 

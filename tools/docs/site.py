@@ -1,6 +1,6 @@
-"""Hooks of the site (`mkdocs.yml`): directories in the navigation, and the order of search results.
+"""Hooks for the site (`mkdocs.yml`): directories in the navigation, order of search results.
 
-A directory in the navigation stands for all of its pages. Decisions rank below other pages.
+A directory in the navigation means all of its pages. Decisions rank below other pages.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 DECISIONS_BOOST = 0.5
-"""A search should find the page that says how to use a thing before the one that says why."""
+"""Searches should list pages about usage before pages about reasons."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace each ``directory/`` of the navigation by its pages: ``index.md`` first, then by name.
+    """Replace each ``directory/`` of the navigation with its pages, ``index.md`` first.
 
-    A new decision needs no line in ``mkdocs.yml``. A directory that is not there stays as it is,
-    and the build fails because of it.
+    A new decision does not need a line in ``mkdocs.yml``. A missing directory stays unchanged, so
+    that the build fails.
     """
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rank decisions below other pages in search, as ``search: boost`` in each of them would do."""
+    """Rank decisions below other pages in search, like ``search: boost`` in each one."""
     if page.file.src_uri.startswith("decisions/"):
         page.meta.setdefault("search", {}).setdefault("boost", DECISIONS_BOOST)
     return markdown

@@ -1,6 +1,6 @@
-"""Writes the tables of messages in ``docs/reference/wire.md`` out of the schema.
+"""Writes the tables of messages in ``docs/reference/wire.md`` from the schema.
 
-``python -m tools.docs.wire_tables``, or ``make docs``. A comment on the page names the type ids of
+``python -m tools.docs.wire_tables``, or ``make docs``. A comment on the page lists the type ids of
 each table. A test fails when the committed page differs.
 """
 
@@ -36,7 +36,7 @@ _KINDS: Final = {number: kind for kind, number in schema.TYPE_IDS.items()}
 
 
 def page(text: str) -> str:
-    """Return the page with its tables made anew."""
+    """Return the page with its tables updated."""
 
     def table(match: re.Match[str]) -> str:
         rows = "".join(_row(_KINDS[int(number)]) for number in match[2].split(", "))
@@ -56,7 +56,7 @@ def _row(kind: type[schema.Message]) -> str:
 
 
 def _senders(kind: type[schema.Message]) -> str:
-    """Return the sides that the state tables let send a message: the receiver's table has it."""
+    """Return the senders of a message: the receiver's state table allows it."""
     connects, answers = (
         [name for role, name in _ROLES.items() if kind in ALLOWED_WHEN_OPEN[side, role]]
         for side in (Side.ACCEPTED, Side.CONNECTED)

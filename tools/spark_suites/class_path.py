@@ -1,8 +1,8 @@
 """The class path of Spark's tests jars, fetched by Maven, and the directory that they run in.
 
 Spark's tests look for files of Spark's source tree and start executors like an installed Spark. So
-the directory has both: ``jars`` with the class path, and the resources of the tests where the
-source tree has them. Nothing of it is committed.
+the directory has both: ``jars`` with the class path, and the resources of the tests at their paths
+in the source tree. It is not committed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MODULES: Final = {"sql": "sql/core", "core": "core"}
 
 
 class ClassPathError(RuntimeError):
-    """The class path could not be made."""
+    """The class path cannot be made."""
 
 
 def fetch(directory: Path, pom: Path = POM, sums_file: Path = SUMS) -> list[Path]:
-    """Return the jars, in the order of the class path; Maven fetches those that are missing.
+    """Return the jars in the order of the class path; Maven fetches missing ones.
 
     Args:
-        directory: Receives a listing.
+        directory: Where to write a listing.
         pom: Names them.
         sums_file: Has the SHA-256 of each.
 
     Raises:
-        ClassPathError: Maven failed, or fetched a file with another SHA-256 than the list says.
+        ClassPathError: Maven failed, or a file's SHA-256 differs from the list.
     """
     listing = directory / "class-path.txt"
     command = ["mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", str(pom)]
@@ -69,7 +69,7 @@ def prepare(directory: Path, jars: list[Path]) -> Path:
     links = home / "jars"
     links.mkdir(parents=True)
     for number, jar in enumerate(jars):
-        # Numbered, because two groups may have jars of the same name.
+        # Numbered, because two groups may have jars with the same name.
         (links / f"{number:03}-{jar.name}").symlink_to(jar)
     for module, place in zip(MODULES, resources(home), strict=True):
         for jar in jars:
@@ -104,7 +104,7 @@ def compile_suites(directory: Path, jars: list[Path]) -> Path:
 
 
 def main() -> int:
-    """Write down the SHA-256 of all that Maven fetches for the class path."""
+    """Record the SHA-256 of all files that Maven fetches for the class path."""
     if sys.argv[1:] != ["record"]:
         sys.stderr.write("usage: python -m tools.spark_suites.class_path record\n")
         return 2

@@ -1,4 +1,4 @@
-"""How Spark's test suites went on both sides, which differences are explained, and their page."""
+"""Results of Spark's test suites on both sides, reasons for differences, and their page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Suite:
 
     Attributes:
         name: Its class.
-        cases: Texts in the names of the tests to run; empty for all tests.
-        shuffles: Whether its jobs write to a TaskManager; some suites only start applications, or
+        cases: Texts in the names of the tests to run; empty: all tests.
+        shuffles: Whether its jobs write to a TaskManager; some suites only start applications or
             fake the tasks.
     """
 
@@ -43,7 +43,7 @@ class Reason:
 
     Attributes:
         suite: The class of their suite.
-        test: A pattern of their names, in the form of a shell's.
+        test: A shell pattern of their names.
         why: The explanation.
         message: A pattern that their failure messages must match.
     """
@@ -59,9 +59,9 @@ class Side:
     """The run of a suite on one side.
 
     Attributes:
-        tests: Tests that ran; those that cancelled themselves or are ignored do not count.
+        tests: Tests that ran, except those that canceled themselves or are ignored.
         failed: The first line of the message of each failed test.
-        unsteady: Tests that failed and passed when they ran again.
+        unsteady: Tests that failed first and passed the second time.
         aborted: Why the suite did not end; empty if it did.
     """
 
@@ -79,7 +79,7 @@ class Outcome:
     sluice: Side
 
     def differences(self) -> dict[str, str]:
-        """Return the tests that fail with Sluice only, and their messages."""
+        """Return the tests that fail only with Sluice, and their messages."""
         if self.sluice.aborted and not self.own.aborted:
             return {"the whole suite": self.sluice.aborted}
         return {
@@ -90,7 +90,7 @@ class Outcome:
 
 
 def read_suites() -> tuple[list[Suite], list[Reason]]:
-    """Return the suites and the reasons of ``suites.toml``."""
+    """Return the suites and the reasons in ``suites.toml``."""
     content = tomllib.loads(SUITES.read_text(encoding="utf-8"))
     suites = [
         Suite(each["name"], tuple(each.get("cases", ())), each.get("shuffles", True))
@@ -111,14 +111,14 @@ def read_results() -> tuple[str, dict[str, Outcome]]:
 
 
 def write_results(spark: str, outcomes: Mapping[str, Outcome]) -> None:
-    """Write the results file and the page made of it."""
+    """Write the results file and its page."""
     content = {"spark": spark, "suites": {name: asdict(one) for name, one in outcomes.items()}}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
 
 
 def read_report(path: Path) -> Side:
-    """Read the report of a suite, in the form of JUnit."""
+    """Read the JUnit report of a suite."""
     side = Side()
     suite = ET.parse(path).getroot()  # noqa: S314 - made by our own child
     for case in suite.iter("testcase"):
@@ -129,7 +129,7 @@ def read_report(path: Path) -> Side:
             if (problem := case.find(kind)) is not None:
                 text = problem.get("message") or problem.get("type") or kind
                 side.failed[case.get("name", "")] = _first_line(text)
-    # ScalaTest counts the abort of a suite, for example before its first test, as an error only.
+    # ScalaTest counts an aborted suite (before its first test, for example) only as an error.
     if int(suite.get("errors", "0")) > len(suite.findall("testcase/error")):
         side.aborted = "the suite aborted itself"
     elif not side.tests:
@@ -155,7 +155,7 @@ def why(reasons: list[Reason], suite: str, test: str, message: str) -> str | Non
 
 
 def unexplained(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """List the differences without a reason."""
+    """Return the differences without a reason."""
     _, reasons = read_suites()
     return [
         f"{name}: {test}: {message}"
@@ -220,7 +220,7 @@ def _lines() -> Iterator[str]:
 
 
 def _shows(outcome: Outcome) -> bool:
-    """Whether a suite needs a row of its own: something failed or did not end."""
+    """Return whether a suite needs its own row: something failed or did not end."""
     return bool(outcome.own.failed or outcome.own.aborted or outcome.differences())
 
 
@@ -237,6 +237,6 @@ def _failed(side: Side) -> str:
 
 
 def _cell(text: str) -> str:
-    """Make plain text of a message: no markup, no bar that would end the cell."""
+    """Return a message as plain text, without markup or a bar that ends the cell."""
     safe = text.replace("`", "'").replace("|", "\\|")
     return f"`{safe}`"

@@ -3,9 +3,9 @@
     python -m tools.spark_suites.run
     python -m tools.spark_suites.run SortingSuite JoinSuite --minutes 10
 
-Each run of a suite is a JVM of its own. The results replace those of the same suites in
-``results.json``, and the page of the documentation is made again. The exit code is 1 if a
-difference has no reason, a suite did not end, or no byte of a suite that shuffles went through the
+Each run of a suite has its own JVM. The results replace those of the same suites in
+``results.json``, and the page of the documentation is regenerated. The exit code is 1 if a
+difference has no reason, a suite did not end, or a suite that shuffles sent no data through the
 TaskManager.
 """
 
@@ -44,7 +44,7 @@ HOST: Final = "127.0.0.1"
 SCALA: Final = "2.13"
 POM: Final = "{http://maven.apache.org/POM/4.0.0}"
 EXECUTOR_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Executors of local clusters live for seconds, and compilation is half of their start."""
+"""Executors of local clusters run for seconds, and compilation is half of their start."""
 _OPENED: Final = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
@@ -58,10 +58,10 @@ class Runner:
     """Runs suites in JVMs.
 
     Attributes:
-        home: The directory that takes the place of Spark's.
+        home: The directory used as Spark's home.
         jars: The class path of Spark and its tests.
         classes: The directory of our own suites.
-        seconds: The longest run of a suite.
+        seconds: Time limit of a suite's run.
         endpoints: Where the TaskManager listens.
     """
 
@@ -111,7 +111,7 @@ class Runner:
             "spark.executor.extraJavaOptions": EXECUTOR_JAVA_OPTIONS,
             "io.netty.tryReflectionSetAccessible": "true",
         }
-        # As files, because Spark cannot read data out of a jar.
+        # As files, because Spark cannot read data in a jar.
         added = [str(self.classes), *map(str, class_path.resources(self.home))]
         if side == "sluice":
             properties |= {
@@ -142,10 +142,10 @@ class Runner:
 
 
 def compare(suite: Suite, runner: Runner, taskmanagers: TaskManagers) -> Outcome:
-    """Run a suite on both sides, and what differs again.
+    """Run a suite on both sides, and tests that differ again.
 
     Raises:
-        RuntimeError: The suite shuffles, and none of its data went through the TaskManager.
+        RuntimeError: The suite shuffles, but sent no data through the TaskManager.
     """
     own = runner.run(suite, "own")
     before = taskmanagers.moved()
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             write_results(spark, outcomes | run)
     problems = [f"not explained: {each}" for each in unexplained(run)]
-    # A suite without an end on the side of Spark's own shuffle compares nothing.
+    # A suite that did not end with Spark's own shuffle cannot be compared.
     problems += [f"{name}: {each.own.aborted}" for name, each in run.items() if each.own.aborted]
     for problem in problems:
         print(problem, flush=True)

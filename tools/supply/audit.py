@@ -1,9 +1,9 @@
 """Ask a vulnerability service about every distribution that requirements/ pins (``make audit``).
 
-Exit codes: 0 nothing is known, 1 vulnerabilities are known, 3 no service gave an answer that can be
-trusted. pip-audit alone calls a distribution that the service does not know "skipped" and goes on
-to "No known vulnerabilities found", so an index without that service would look like a clean audit.
-A version with known vulnerabilities is therefore asked about first, and nothing may be skipped.
+Exit codes: 0 no vulnerabilities are known, 1 some are known, 3 no service gave a reliable answer.
+pip-audit alone skips a distribution that the service does not know and still prints "No known
+vulnerabilities found", so an index without that service would look like a clean audit. Therefore it
+first asks about a version with known vulnerabilities, and no distribution may be skipped.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from tools.supply.lock import LOCKS, ROOT
 
 CLEAN, VULNERABLE, NO_ANSWER = 0, 1, 3
 SERVICES = ("pypi", "osv")
-"""The services that pip-audit knows and that need no account, in the order of asking."""
+"""The services of pip-audit that do not need an account, in the order of use."""
 KNOWN_BAD = "jinja2==2.4.1"
-"""A version that has had known vulnerabilities for years: a service that knows none is no use."""
+"""A version with long known vulnerabilities: a service that does not know them is useless."""
 
 _ANSWER_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one run of pip-audit found out."""
+    """The result of one run of pip-audit."""
 
     asked: int
     skipped: list[str] = field(default_factory=list)
     vulnerable: list[str] = field(default_factory=list)
-    """A line for each vulnerability."""
+    """One line per vulnerability."""
 
 
 class NoAnswerError(Exception):
-    """A service gave no answer, or one that cannot be trusted."""
+    """A service gave no answer, or an unreliable one."""
 
 
 def read_report(text: str) -> Report:
     """Read the JSON that pip-audit prints.
 
     Raises:
-        NoAnswerError: It is not such a report.
+        NoAnswerError: It is not a report.
     """
     try:
         dependencies: list[dict[str, Any]] = json.loads(text)["dependencies"]
@@ -67,8 +67,8 @@ def audit(service: str, requirements: list[Path], command: list[str]) -> list[st
     """Return the known vulnerabilities of all requirements files, one line each.
 
     Raises:
-        NoAnswerError: The service answers nothing, knows no vulnerability of ``KNOWN_BAD``, or
-            does not know a distribution.
+        NoAnswerError: The service does not answer, or does not know a vulnerability of
+            ``KNOWN_BAD`` or a distribution.
     """
     with tempfile.TemporaryDirectory() as directory:
         control = Path(directory, "known-bad.txt")
@@ -101,7 +101,7 @@ def _ask(service: str, path: Path, command: list[str]) -> Report:
 
 
 def main(command: list[str] | None = None) -> int:
-    """Ask one service after the other until one answers; print its answer."""
+    """Ask the services in order until one answers; print its answer."""
     command = command or [str(Path(sys.executable).with_name("pip-audit"))]
     requirements = [ROOT / path for path in LOCKS]
     reasons = []

@@ -1,11 +1,11 @@
-"""Write the lock files of requirements/: every distribution that is installed, with its SHA-256.
+"""Write the lock files of requirements/: every installed distribution with its SHA-256.
 
 ``make constraints`` calls it. One resolution covers everything; the other files are parts of it,
 so that a distribution has the same version wherever it is installed.
 
-A version alone is not enough: an index or a cache can serve another file under it. pip-tools
-resolves only for the Python and the platform that it runs on, so uv makes one universal resolution.
-They are not constraints, because pip refuses an editable installation beside hashed constraints.
+A version alone is not enough: an index or a cache can serve another file for it. pip-tools resolves
+only for its own Python and platform, so uv makes one universal resolution. The files are not
+constraints, because pip refuses an editable installation together with hashed constraints.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOCKS = {
     "requirements/build.txt": ("--group", "pyproject.toml:build", *_AS_IN_WHOLE),
     "requirements/taskmanager.txt": ("pyproject.toml", "--extra", "remote", *_AS_IN_WHOLE),
     "requirements/spark.txt": ("pyproject.toml", "--extra", "spark", *_AS_IN_WHOLE),
-    # Resolved apart: these tools have an environment of their own.
+    # Resolved separately: these tools have their own environment.
     "requirements/supply-chain.txt": ("--group", "pyproject.toml:supply-chain"),
 }
-"""The lock files, and the parts of pyproject.toml that each one resolves."""
+"""The lock files, and the parts of pyproject.toml that they resolve."""
 
 
 def main() -> int:
-    """Compile all lock files; return uv's code if one cannot be."""
+    """Compile all lock files; return uv's exit code if one fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     upgrade = ["--upgrade"] if parser.parse_args().upgrade else []

@@ -1,11 +1,11 @@
-"""Record and verify the SHA-256 of all that Maven fetches to build the plugin's jar.
+"""Record and verify the SHA-256 of all files that Maven fetches to build the plugin's jar.
 
-Maven from 3.9 on compares each file with the list before it uses it (``.mvn/maven.config``). An
-older one ignores the list, so ``make jar`` calls ``verify`` after the build: a jar that was built
-with another file is not put in place. The list pins the POMs, too, and so everything that they
-name: a Maven whose files all match has used no others.
+Maven 3.9 and later compares each file with the list before using it (``.mvn/maven.config``). Older
+versions ignore the list, so ``make jar`` calls ``verify`` after the build and does not install a
+jar that was built with another file. The list also pins the POMs, and so everything that they name:
+if all files match, Maven used no other files.
 
-Needs nothing beside Python, because it runs before anything is installed, in the image too.
+It needs only Python, because it runs before anything is installed, in the image too.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def read_sums(path: Path = SUMS) -> dict[str, str]:
 
 
 def verify(repository: Path, sums: dict[str, str]) -> list[str]:
-    """Return the listed files of a Maven repository that are not as listed.
+    """Return the listed files of a Maven repository whose SHA-256 differs.
 
-    A file that is not there was not used. A repository without any of them is the wrong one.
+    A missing file was not used. A repository without any listed file is the wrong one.
 
     Raises:
         FileNotFoundError: The repository holds none of the files.
@@ -53,10 +53,10 @@ def verify(repository: Path, sums: dict[str, str]) -> list[str]:
 
 
 def record(sums: Path = SUMS, pom: Path = JVM / "pom.xml", goals: tuple[str, ...] = GOALS) -> int:
-    """Build with an empty repository and write down all that it holds then; return Maven's code.
+    """Build with an empty repository and record its files; return Maven's exit code.
 
-    Maven 3.8 fetches one jar that Maven 3.9 does not, and the list has to serve both: files that
-    this Maven does not fetch stay listed as long as it fetches others of the same version.
+    Maven 3.8 fetches a jar that Maven 3.9 does not, and the list must work for both: files that
+    this Maven does not fetch stay listed if it fetches others of the same version.
     """
     old = read_sums(sums) if sums.is_file() else {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -86,7 +86,7 @@ def record(sums: Path = SUMS, pom: Path = JVM / "pom.xml", goals: tuple[str, ...
 
 
 def local_repository() -> Path:
-    """Return where Maven keeps what it has fetched: the place told by its options or settings."""
+    """Return Maven's local repository, as its options or settings specify."""
     options = " ".join(os.environ.get(name, "") for name in ("MAVEN_OPTS", "MAVEN_ARGS"))
     if told := re.findall(r"-Dmaven\.repo\.local=(\S+)", options):
         return Path(told[-1])
@@ -100,7 +100,7 @@ def local_repository() -> Path:
 
 
 def main() -> int:
-    """Run ``record`` or ``verify``; say what differs."""
+    """Run ``record`` or ``verify``; report differences."""
     if sys.argv[1:] == ["record"]:
         return record()
     if sys.argv[1:] != ["verify"]:

@@ -1,9 +1,9 @@
 """Write the bills of materials of wheel, jar and images as CycloneDX JSON (``make sbom``).
 
-The Python parts are those of the development environment that a lock file names, each with the
-hashes of the lock file: `make setup` has installed exactly these versions. The Debian packages of
-an image are listed by the image itself, if an engine has it; otherwise the file says that they are
-not listed, and names the base image by its digest.
+The Python parts are the distributions of the development environment that a lock file names, with
+its hashes: `make setup` installs exactly these versions. The image itself lists its Debian packages
+if an engine has it; otherwise the file says that they are not listed, and names the base image by
+its digest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OUTPUT = ROOT / "build" / "sbom"
 JAR = ROOT / "spark_integration" / "jars" / "sluice-spark.jar"
 JVM = ROOT / "spark_integration" / "jvm"
 DEBIAN_PACKAGES = "sluice:debian-packages"
-"""Property of an image's file: where its list of Debian packages comes from."""
+"""Property of an image's file: the source of its list of Debian packages."""
 
 _ROOT = "root-component"
 _IMAGES = {
@@ -58,7 +58,7 @@ def normalised(name: str) -> str:
 
 
 def restricted(environment: Json, lock: dict[str, list[str]]) -> Json:
-    """Keep the components that a lock file names, and add its hashes to them.
+    """Keep the components that a lock file names, and add its hashes.
 
     Args:
         environment: Bill of materials of the development environment.
@@ -90,12 +90,12 @@ def image_bom(name: str, wheel: Json, dockerfile: str, packages: list[Json] | st
 
     Args:
         name: The image's stage in the Dockerfile.
-        wheel: The bill of materials of what is installed from the lock file of the image.
+        wheel: The bill of materials of the image's lock file.
         dockerfile: The text that names the base image.
         packages: Components of the Debian packages, or the reason why they are not listed.
 
     Raises:
-        ValueError: The Dockerfile names no base image with a digest.
+        ValueError: The Dockerfile does not name a base image with a digest.
     """
     base = _BASE_IMAGE.search(dockerfile)
     if base is None:
@@ -136,11 +136,11 @@ def image_bom(name: str, wheel: Json, dockerfile: str, packages: list[Json] | st
 
 
 def debian_components(listing: str) -> list[Json]:
-    """Make components of what ``dpkg-query`` lists: name, version and architecture in a line."""
+    """Make components from ``dpkg-query``'s lines of name, version and architecture."""
     components = []
     for line in listing.splitlines():
         name, version, architecture = line.split("\t")
-        # "+" and ":" are versions' own characters and have a meaning in a purl.
+        # Versions contain "+" and ":", which have a meaning in a purl.
         quoted = version.replace("+", "%2B").replace(":", "%3A")
         purl = f"pkg:deb/debian/{name}@{quoted}?arch={architecture}"
         components.append(
@@ -155,7 +155,7 @@ def check(bom: Json) -> str:
     Raises:
         ValueError: It is not CycloneDX 1.6.
     """
-    # Only the environment of these tools has it; the functions above are tested without it.
+    # Only the environment of these tools has it; tests use the functions above without it.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -175,7 +175,7 @@ def main() -> int:
         name: restricted(environment, locked(ROOT / "requirements" / f"{name}.txt"))
         for name in _IMAGES
     }
-    # The wheel carries the jar, and the jar what is shaded into it.
+    # The wheel contains the jar, and the jar its shaded dependencies.
     inside = {**jar["metadata"]["component"], "components": jar["components"]}
     for bom in python.values():
         bom["metadata"]["component"]["components"] = [inside]
@@ -213,7 +213,7 @@ def _jar() -> Json:
 
 
 def _packages(name: str) -> list[Json] | str:
-    """Ask the image for its Debian packages; say why not if that is impossible."""
+    """Ask the image for its Debian packages; return the reason if that fails."""
     variable, usual = _IMAGES[name]
     image = os.environ.get(variable, usual)
     if shutil.which("docker") is None:

@@ -55,7 +55,7 @@ public sealed interface Message {
         }
     }
 
-    /** Answer of the accepting side to a Hello that it agrees with. */
+    /** Answer of the accepting side to a Hello that it accepts. */
     record HelloAck(
             long version,
             String taskManagerId,
@@ -72,7 +72,7 @@ public sealed interface Message {
         }
     }
 
-    /** Asks for a range of subpartitions of some map attempts' output, with the first credit. */
+    /** Requests subpartitions of some map attempts' output and grants the first credit. */
     record PartitionRequest(
             long channel,
             String applicationId,
@@ -88,7 +88,7 @@ public sealed interface Message {
         }
     }
 
-    /** One buffer (payload) or event of a channel, with the sender's backlog behind it. */
+    /** One buffer (payload) or event of a channel, with the sender's backlog after it. */
     record BufferResponse(long channel, long sequenceNumber, long backlog, int dataType)
             implements Message {
         @Override
@@ -178,7 +178,7 @@ public sealed interface Message {
         }
     }
 
-    /** One buffer or event (payload) of a pipelined partition, on its way in. */
+    /** One buffer or event (payload) that a producer writes to a pipelined partition. */
     record PipelinedData(long partition, long subpartition, int dataType) implements Message {
         @Override
         public int typeId() {
@@ -186,7 +186,7 @@ public sealed interface Message {
         }
     }
 
-    /** Begins the output of one map attempt, or continues it behind its secured regions. */
+    /** Begins the output of one map attempt, or continues it after its secured regions. */
     record ResumePartition(long partition, long shuffleId, long mapAttemptId, long numSubpartitions)
             implements Message {
         @Override
@@ -204,7 +204,7 @@ public sealed interface Message {
         }
     }
 
-    /** Asks that a map output's regions up to this one outlive the TaskManager's process. */
+    /** Asks the TaskManager to secure a map output's regions up to this one against a crash. */
     record SecureRegion(long partition, long region) implements Message {
         @Override
         public int typeId() {
@@ -212,7 +212,7 @@ public sealed interface Message {
         }
     }
 
-    /** Answer to SecureRegion: the producer may forget these regions. */
+    /** Answer to SecureRegion: the producer may drop these regions. */
     record RegionSecured(long partition, long region) implements Message {
         @Override
         public int typeId() {
@@ -260,7 +260,7 @@ public sealed interface Message {
         }
     }
 
-    /** The next bytes (payload) of the region that was begun. */
+    /** The next bytes (payload) of the current region. */
     record RegionData(long partition, long offset) implements Message {
         @Override
         public int typeId() {
@@ -276,7 +276,7 @@ public sealed interface Message {
         }
     }
 
-    /** The output is committed; it outlives a killed TaskManager. */
+    /** The output is committed; it survives a crash of the TaskManager. */
     record PartitionFinished(long partition) implements Message {
         @Override
         public int typeId() {
@@ -284,7 +284,7 @@ public sealed interface Message {
         }
     }
 
-    /** Gives up the output of a map attempt. */
+    /** Discards the output of a map attempt. */
     record AbortPartition(long partition) implements Message {
         @Override
         public int typeId() {
@@ -355,10 +355,10 @@ public sealed interface Message {
     }
 
     /**
-     * Asks for a region area: memory that a producer on the same host shares with the TaskManager.
+     * Requests a region area: memory that a producer on this host shares with the TaskManager.
      *
-     * <p>An empty token asks for a new area of that size. With size 0 the connection gives up the
-     * area that is attached to it.
+     * <p>An empty token requests a new area of that size. Size 0 releases the area that is attached
+     * to the connection.
      */
     record AttachRegionArea(String token, long sizeBytes) implements Message {
         @Override
@@ -390,7 +390,7 @@ public sealed interface Message {
         }
     }
 
-    /** Answer of the accepting side to a Hello with a claim, which is to be proven. */
+    /** Answer of the accepting side to a Hello with a claim: asks for proof. */
     record Challenge(byte[] nonce) implements Message {
         @Override
         public int typeId() {
@@ -457,7 +457,7 @@ public sealed interface Message {
     }
 
     /**
-     * Asks that a map output be kept by several TaskManagers; before FinishPartition.
+     * Asks for copies of a map output at other TaskManagers; before FinishPartition.
      *
      * <p>{@code replicas} counts the TaskManager that the producer writes to. If synchronous,
      * PartitionFinished waits for the copies.
@@ -471,10 +471,10 @@ public sealed interface Message {
     }
 
     /**
-     * Says that a map output is written by a TaskManager that has it; before FinishPartition.
+     * Marks a map output as a copy from another TaskManager; before FinishPartition.
      *
-     * <p>{@code origin} is the TaskManager that vouches for the copy, which is the sender; {@code
-     * moved} says that the sender will not keep its own.
+     * <p>{@code origin} is that TaskManager, the sender; {@code moved} says that the sender will
+     * not keep its own copy.
      */
     record CopyOf(long partition, String origin, int replicas, boolean moved) implements Message {
         @Override
@@ -499,7 +499,7 @@ public sealed interface Message {
         }
     }
 
-    /** Map outputs of the connection's application are at another TaskManager from now on. */
+    /** Map outputs of the connection's application have moved to another TaskManager. */
     record OutputsMoved(
             long move,
             long shuffleId,
@@ -514,7 +514,7 @@ public sealed interface Message {
         }
     }
 
-    /** Answer to OutputsMoved: readers are sent to the new place. */
+    /** Answer to OutputsMoved: the driver sends readers to the new TaskManager. */
     record MoveNoted(long move) implements Message {
         @Override
         public int typeId() {
