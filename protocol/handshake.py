@@ -187,7 +187,7 @@ class AcceptingHandshake:
             )
         if is_scoped(hello.application_id):
             raise NotPermitted(
-                "This form of name is kept for applications with a credential",
+                "This form of name is reserved for applications with a credential",
                 reason="reserved name",
                 value=hello.application_id,
                 remedy="Choose a name that does not end in @ and 16 letters",

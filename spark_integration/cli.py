@@ -75,7 +75,7 @@ def spark_conf(
         _echo_as_given(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")
     if any(map(_READ_BY_SHELLS.search, words)):
         click.echo(
-            "sluice: a value has a character that the shell would read in its own way: write "
+            "sluice: a value has a character that the shell would interpret: write "
             'eval "spark-submit $(sluice spark-conf ...) JOB.py"',
             err=True,
         )
@@ -103,9 +103,9 @@ def spark_conf(
 def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> None:
     """Run spark-submit with Sluice: sluice submit [--endpoints LIST] -- [OPTIONS] JOB.py [ARGS].
 
-    The words after -- go to spark-submit of the installed PySpark; your jars and plugins are kept
-    beside Sluice's. The job runs in this Python unless PYSPARK_PYTHON or spark.pyspark.python names
-    another. Without --endpoints a TaskManager is started for this run and stopped after it. With
+    The words after -- go to spark-submit of the installed PySpark, with Sluice's jars and plugins
+    added to yours. The job runs in this Python unless PYSPARK_PYTHON or spark.pyspark.python names
+    another. Without --endpoints, a TaskManager is started for this run and stopped afterwards. With
     --endpoints, they are checked before Spark starts. The exit code is spark-submit's.
     """
     command = SubmitCommand.parse(arguments)
@@ -120,7 +120,7 @@ def submit(endpoints: str | None, check: bool, arguments: tuple[str, ...]) -> No
         server = connect_server(user)
         if server is not None:
             raise SparkIntegrationError(
-                "The job is a client of a Spark Connect server, which has a shuffle of its own",
+                "The job is a client of a Spark Connect server, which has its own shuffle",
                 value=server,
                 remedy="Run spark-submit without Sluice, and start the server with: "
                 "start-connect-server.sh $(sluice spark-conf)",

@@ -374,7 +374,7 @@ def _require_listable(jar: str, version: tuple[int, int]) -> None:
     separators = "," if version >= PLUGIN_SETS_THE_REST else ",:"
     if any(separator in jar for separator in separators):
         raise SparkIntegrationError(
-            "Spark would take this path of the jar for several",
+            "Spark would split this path of the jar into several",
             value=jar,
             remedy=f"Put the jar where its path has none of: {' '.join(separators)}",
         )

@@ -100,7 +100,7 @@ def add_jar(path: str, name: str) -> None:
         return
     if loader.getClass().getSimpleName() not in _LOADERS_THAT_GROW:
         raise SparkIntegrationError(
-            "The driver runs already, and takes no further jar",
+            "The driver is already running and cannot load another jar",
             value=path,
             remedy="Start it with: spark-submit $(sluice spark-conf)",
         )

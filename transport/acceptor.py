@@ -191,7 +191,7 @@ class Acceptor:
         if self._short_since is not None:
             return
         self._short_since = self._loop.time()
-        remedy = "raise the limit of open files" if error.errno in _SHORT else "look at the host"
+        remedy = "raise the limit of open files" if error.errno in _SHORT else "check the host"
         logger.error("%s cannot accept connections: %s; %s", self._name, error, remedy)
 
     def _wait_for_resources(self) -> None:

@@ -164,7 +164,7 @@ def read_secret(path: Path) -> bytes:
         return parse_secret(text)
     except InvalidCredential as error:
         raise SecretUnusable(
-            "The file of a cluster secret holds none",
+            "The file of a cluster secret does not contain a secret",
             value=path,
             remedy="Make one with: sluice secret create FILE",
         ) from error

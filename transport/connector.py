@@ -148,5 +148,5 @@ async def _attempt(
             raise SluiceError("The connection has a Hello and no handshake to wait for")
         return await asyncio.shield(connection.opened)
     except BaseException:
-        connection.abort(ConnectFailed(f"The handshake with {address} was given up"))
+        connection.abort(ConnectFailed(f"The handshake with {address} was canceled"))
         raise

@@ -293,7 +293,7 @@ class Listener:
         )
         if most < config.max_connections:
             logger.info(
-                "the limit of open files lets %d connections be served, max_connections is %d",
+                "the limit of open files allows %d connections, max_connections is %d",
                 most,
                 config.max_connections,
             )

@@ -138,7 +138,7 @@ def _check_host(host: str) -> str:
         known = host.isprintable() and not {" ", "/", ANY_FAMILY} & set(host)
     if not known or len(host) > MAX_NAME_CHARACTERS:
         raise ValueError(
-            "is no host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
+            "is not a host name or address: write node-1.example, 10.0.0.1 or 2001:db8::1"
         )
     return host
 

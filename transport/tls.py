@@ -134,7 +134,7 @@ class ReloadingTls:
             loaded = _load(self._settings)
         except (TlsConfigurationError, OSError) as error:  # a file may be removed meanwhile
             self.failures += 1
-            logger.error("TLS goes on with the certificates that were loaded before: %s", error)
+            logger.error("TLS keeps the certificates that were loaded before: %s", error)
             return False
         self._tls = loaded
         self.reloads += 1
@@ -371,7 +371,7 @@ def _try_out(
             if not waiting:
                 return _shown(connecting, accepting)
         raise TlsConfigurationError(
-            "A handshake of this process with itself does not end", value=certificate
+            "A handshake of this process with itself did not end", value=certificate
         )
     except ssl.SSLError as error:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -94,8 +94,8 @@ def test_without_a_secret_no_other_host_is_served(tmp_path, key, host):
     [
         (0o644, secret_to_text(SECRET), "is open to every user of this host"),
         (0o601, secret_to_text(SECRET), "is open to every user of this host"),
-        (0o600, secret_to_text(SECRET)[:-3], "holds none"),
-        (0o600, "", "holds none"),
+        (0o600, secret_to_text(SECRET)[:-3], "does not contain a secret"),
+        (0o600, "", "does not contain a secret"),
     ],
 )
 def test_a_secret_that_others_can_read_or_that_is_none_is_refused(tmp_path, mode, text, told):

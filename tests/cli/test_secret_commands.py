@@ -214,7 +214,7 @@ class TestCreateToken:
         cases = {
             "cannot be read": tmp_path / "missing",
             "open to every user": written(tmp_path / "open", TEXT, 0o644),
-            "holds none": written(tmp_path / "cut", TEXT[:-3]),
+            "does not contain a secret": written(tmp_path / "cut", TEXT[:-3]),
         }
         for told, path in cases.items():
             line = refused(create(path, *access))

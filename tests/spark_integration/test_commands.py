@@ -66,7 +66,7 @@ def test_spark_conf_prints_options_that_a_shell_reads_back() -> None:
     assert "spark.plugins.defaultList=io.sluice.spark.SluicePlugin" in words
     assert "spark.sluice.endpoints=tm 1:7337" in words
     # $(...) would keep the quotes and cut at the blanks.
-    assert result.stderr.startswith("sluice: a value has a character that the shell would read")
+    assert result.stderr.startswith("sluice: a value has a character that the shell would")
     assert 'eval "spark-submit $(sluice spark-conf' in result.stderr
 
 

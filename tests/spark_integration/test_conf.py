@@ -100,7 +100,7 @@ def test_an_endpoint_of_another_form(endpoint: str) -> None:
 
 @pytest.mark.parametrize(("version", "jar"), [("4.3.0", "/a,b/s.jar"), ("3.5.9", "/a:b/s.jar")])
 def test_a_path_of_the_jar_that_spark_would_cut_is_refused(version: str, jar: str) -> None:
-    with pytest.raises(SparkIntegrationError, match="take this path of the jar for several"):
+    with pytest.raises(SparkIntegrationError, match="split this path of the jar into several"):
         spark_conf(spark_version=version, jar=jar)
 
 

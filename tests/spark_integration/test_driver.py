@@ -74,7 +74,7 @@ def test_a_class_that_is_there_is_not_added_again(jvm: Any) -> None:
 
 def test_a_driver_that_takes_no_jar_is_told_with_the_remedy(jvm: Any) -> None:
     loader = jvm(Loader("AppClassLoader"))
-    with pytest.raises(SparkIntegrationError, match=r"takes no further jar .*spark-submit \$\("):
+    with pytest.raises(SparkIntegrationError, match=r"cannot load another jar .*spark-submit \$\("):
         driver.add_jar("/opt/s.jar", NAME)
     assert loader.added == []
 

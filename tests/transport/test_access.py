@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path: Path, kin
 )
 def test_a_damaged_secret_is_refused_and_not_repeated(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path / "file", content)
-    with pytest.raises(SecretUnusable, match="holds none") as caught:
+    with pytest.raises(SecretUnusable, match="does not contain a secret") as caught:
         read_secret(path)
     assert caught.value.value == path
     error: BaseException | None = caught.value

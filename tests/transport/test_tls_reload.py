@@ -246,7 +246,7 @@ async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(
         tls = loaded(files)
         assert (tls.reloads, tls.failures) == (0, 1)
         (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert "goes on with the certificates that were loaded before" in line.getMessage()
+        assert "keeps the certificates that were loaded before" in line.getMessage()
         assert re.search(reason, line.getMessage()), line.getMessage()
         # What is whole again is used from the next connection on.
         for path, content in zip((files.certificate, files.key, files.ca), good, strict=True):

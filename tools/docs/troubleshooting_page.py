@@ -93,7 +93,7 @@ FOR_AUTHORS: Final = frozenset(
         "The connection is dropped: the other side does not read, too many … wait",
         "The credential does not allow this role",
         "The name of the application is too long",
-        "This form of name is kept for applications with a credential",
+        "This form of name is reserved for applications with a credential",
     }
 )
 """Messages with these codes whose remedy is for authors of clients."""

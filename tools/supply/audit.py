@@ -118,7 +118,7 @@ def main(command: list[str] | None = None) -> int:
         sys.stdout.write(f"{service} knows {count} vulnerabilities of what {names} pin\n")
         return VULNERABLE if found else CLEAN
     sys.stderr.write(
-        "NOT AUDITED: no vulnerability service can be asked from here, so nothing is known about"
+        "NOT AUDITED: no vulnerability service gave a reliable answer about"
         f" the dependencies ({'; '.join(reasons)})\n"
     )
     return NO_ANSWER

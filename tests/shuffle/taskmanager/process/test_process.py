@@ -127,7 +127,7 @@ def test_a_hangup_signal_loads_the_tls_files_again(tmp_path):
         assert "sluice_tls_certificate_expiry_timestamp_seconds" in metrics(daemon)
         files.key.write_bytes(b"half")
         daemon.process.send_signal(signal.SIGHUP)
-        daemon.read_log_until("goes on with the certificates that were loaded before")
+        daemon.read_log_until("keeps the certificates that were loaded before")
         assert str(files.key) in daemon.log.splitlines()[-1]
         assert 'sluice_tls_reloads_total{result="refused"} 1.0' in metrics(daemon)
         assert daemon.end() == 0
