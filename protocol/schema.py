@@ -222,7 +222,7 @@ class PartitionResumed(Message, frozen=True, tag=17):
 
 
 class SecureRegion(Message, frozen=True, tag=18):
-    """Asks the TaskManager to secure a map output's regions up to this one against a crash."""
+    """Asks that a map output's regions up to this one survive a crash of the process."""
 
     partition: U32
     region: U32
@@ -288,7 +288,7 @@ class FinishPartition(Message, frozen=True, tag=25):
 
 
 class PartitionFinished(Message, frozen=True, tag=26):
-    """The output is committed; it survives a crash of the TaskManager."""
+    """The output is committed; it survives a crash of the TaskManager's process."""
 
     partition: U32
 
@@ -356,7 +356,7 @@ class GateClosed(Message, frozen=True, tag=33):
 
 
 class AttachRegionArea(Message, frozen=True, tag=34):
-    """Requests a region area: memory that a producer on this host shares with the TaskManager.
+    """Requests a region area: memory that the TaskManager shares with a producer on its host.
 
     An empty token requests a new area of that size. Size 0 releases the area that is attached to
     the connection.

@@ -124,7 +124,7 @@ class Connection:
 
     @property
     def close_reason(self) -> SluiceError | None:
-        """The error that ended the connection, if any; None after it was closed."""
+        """The error that ended the connection, if any; dropped after ``on_closed``."""
         return self._error
 
     @property

@@ -18,7 +18,7 @@ SENDS_A_TURN_BYTES: Final = 1024 * 1024
 """Bytes that they may send in a turn; sending to the kernel is faster than reading."""
 
 UNSHARED_READS_A_TURN_BYTES: Final = 4 * 1024 * 1024
-"""For a connection that this process made, which does not share a turn."""
+"""For a connection that this process made, which does not share its turns."""
 
 
 class LoopTurns:

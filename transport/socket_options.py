@@ -49,7 +49,7 @@ class SocketUser(NamedTuple):
 
 
 def peer_user(sock: socket.socket) -> SocketUser | None:
-    """Return the user at the other end of a Unix socket; None if the kernel has none."""
+    """Return the user at the other end of a Unix socket; None if unsupported."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)

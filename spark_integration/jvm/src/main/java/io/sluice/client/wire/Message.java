@@ -204,7 +204,7 @@ public sealed interface Message {
         }
     }
 
-    /** Asks the TaskManager to secure a map output's regions up to this one against a crash. */
+    /** Asks that a map output's regions up to this one survive a crash of the process. */
     record SecureRegion(long partition, long region) implements Message {
         @Override
         public int typeId() {
@@ -276,7 +276,7 @@ public sealed interface Message {
         }
     }
 
-    /** The output is committed; it survives a crash of the TaskManager. */
+    /** The output is committed; it survives a crash of the TaskManager's process. */
     record PartitionFinished(long partition) implements Message {
         @Override
         public int typeId() {
@@ -355,7 +355,7 @@ public sealed interface Message {
     }
 
     /**
-     * Requests a region area: memory that a producer on this host shares with the TaskManager.
+     * Requests a region area: memory that the TaskManager shares with a producer on its host.
      *
      * <p>An empty token requests a new area of that size. Size 0 releases the area that is attached
      * to the connection.
