@@ -1,9 +1,9 @@
-"""The quotas of applications: settings, and the limits that follow from them on this host.
+"""The quotas of applications: settings, and the resulting limits on this host.
 
-An override is ``PATTERN: RESOURCE = VALUE, ...``. It gives quotas of their own to the applications
-whose names match the pattern, which is that of a shell, ``*``, ``?`` and ``[abc]``. A pattern with
-a slash is matched with ``SUBJECT/NAME``, where the subject is that of the submit token. The first
-override that matches and names a resource decides on it.
+An override is ``PATTERN: RESOURCE = VALUE, ...``. It sets quotas for the applications whose names
+match the pattern. Patterns are shell patterns with ``*``, ``?`` and ``[abc]``. A pattern with a
+slash is matched with ``SUBJECT/NAME``, with the subject of the submit token. For each resource, the
+first matching override that names it applies.
 
     etl-*: disk_tier_bytes = 20 %, channels = 10000
     alice/*: map_outputs = none
@@ -55,7 +55,7 @@ def _parse_share(value: object) -> object:
 Share = Annotated[
     Annotated[int, Field(ge=1)] | str | None, BeforeValidator(_parse_share), NONE_ALLOWED
 ]
-"""An amount, or a percentage of the TaskManager's whole; None: no quota."""
+"""An amount, or a percentage of the TaskManager's total; None: no quota."""
 
 Most = Annotated[Annotated[Count, Field(ge=1)] | None, NONE_ALLOWED]
 """A whole number; None: no quota."""
@@ -65,40 +65,40 @@ class QuotaConfig(Settings):
     """The most that one application may hold. `"none"`: no quota."""
 
     quota_memory_tier_bytes: Share = "100 %"
-    """Bytes in the memory tier, or a part of it such as `"50 %"`. Beyond it an application's
+    """Bytes in the memory tier, or a percentage such as `"50 %"`. Above it, an application's
     regions go to the disk tier."""
 
     quota_disk_tier_bytes: Share = "80 %"
-    """Bytes on all disks together, or a part of what they had room for at the start."""
+    """Bytes on all disks together, or a percentage of their room at the start."""
 
     quota_network_segments: Share = "50 %"
-    """Segments of gates, partitions and reads, or a part of the pool. What an application leaves
-    of it goes to others in equal shares."""
+    """Segments of gates, partitions and reads, or a percentage of the pool. Other applications
+    share unused segments equally."""
 
     quota_region_areas_bytes: Share = "50 %"
-    """Memory shared with producers, or a part of `region_areas_bytes`. Beyond it producers send
-    their regions."""
+    """Memory shared with producers, or a percentage of `region_areas_bytes`. Above it, producers
+    send their regions."""
 
     quota_connections: Most = 4096
-    """Connections of producers, consumers and drivers. One of them is kept for the driver."""
+    """Connections of producers, consumers and drivers. One is reserved for the driver."""
 
     quota_open_partitions: Most = 16384
-    """Map outputs and pipelined partitions that are being written."""
+    """Map outputs and pipelined partitions being written."""
 
     quota_channels: Most = 65536
-    """Open channels, of its own reduce tasks and of other TaskManagers that read from here."""
+    """Open channels of its own reduce tasks, and of other TaskManagers that read from this one."""
 
     quota_map_outputs: Most = 500_000
-    """Committed map outputs. A map output that is opened below the quota is committed."""
+    """Committed map outputs. Checked when a map output is opened, not when it is committed."""
 
     quota_remote_tier_bytes: Share = "100 %"
-    """Bytes in the remote tier, or a part of `remote_quota_bytes`."""
+    """Bytes in the remote tier, or a percentage of `remote_quota_bytes`."""
 
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
     such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
-    as `alice/*: map_outputs = none`; see `docs/operate/limits.md`. A resource is the end of a key
-    above. As a flag or variable: separated by semicolons."""
+    as `alice/*: map_outputs = none`; see `docs/operate/limits.md`. A resource is a key above
+    without `quota_`. As a flag or variable: separated by semicolons."""
 
     @field_validator("quota_overrides")
     @classmethod
@@ -131,7 +131,7 @@ class Override:
     quotas: Mapping[Resource, int | str | None]
 
     def applies_to(self, name: str, subject: str) -> bool:
-        """Return whether an application of this name and subject has these quotas."""
+        """Return whether these quotas apply to an application name and subject."""
         return fnmatch.fnmatchcase(
             f"{subject}/{name}" if "/" in self.pattern else name, self.pattern
         )
@@ -142,7 +142,7 @@ def parse_override(text: str) -> Override:
     """Read an override.
 
     Raises:
-        ValueError: The text is no override; the error has the value, the form and an example.
+        ValueError: The text is not an override; the error has the form and an example.
     """
     match = _RULE.fullmatch(text.strip())
     if match is None:
@@ -175,8 +175,8 @@ class Quotas:
 
     Args:
         config: The settings.
-        wholes: What there is of a resource altogether, for percentages. Of one that is missing
-            there is any amount, and a percentage of it is no limit.
+        wholes: Total amounts of resources, for percentages. Resources not in it are unlimited, so
+            a percentage of them is no limit.
     """
 
     def __init__(self, config: QuotaConfig, wholes: Mapping[Resource, int]) -> None:

@@ -14,11 +14,11 @@ from ....transport.address import Address, InvalidAddress
 from ....transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 
 _PAGE_BYTES: Final = 4096
-"""Least size of a memory tier: what it gives out is whole pages."""
+"""Minimum size of a memory tier, which allocates whole pages."""
 
 
 class NetworkMemoryConfig(Settings):
-    """The pool of network segments and how it is shared out."""
+    """The pool of network segments and how it is shared."""
 
     segment_size_bytes: Bytes = Field(32 * 1024, ge=1024, le=1024 * 1024)
     """Size of a network buffer. The same on every TaskManager of a cluster."""
@@ -28,42 +28,42 @@ class NetworkMemoryConfig(Settings):
 
     exclusive_buffers_per_channel: Count = Field(2, ge=0, le=1024)
     """Segments that each remote input channel owns while it is open. 0: a channel has memory only
-    while it has data, and asks for it after the sender has announced some."""
+    while it has data, and requests it after the sender has announced data."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
-    """Segments that the channels of a gate share, given to where the backlog is."""
+    """Segments that the channels of a gate share; channels with a backlog get them."""
 
     floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
-    """The same for a gate of stored map outputs. No barrier waits behind these, so the gate may
-    have so many buffers under way that a sender never waits for credit."""
+    """The same for a gate of stored map outputs. No barrier waits behind their buffers, so the
+    number can be large enough that senders never wait for credit."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
-    """Segments that a pipelined partition of a task in the TaskManager's own process may use beyond
-    its share, while others leave some free, to end a record that it has begun. Clients in other
-    processes have settings of their own for this and the next key."""
+    """Free segments that a pipelined partition of a task in the TaskManager's own process may use
+    beyond its share to finish a record. Clients in other processes have their own settings for
+    this and the next key."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
-    """Segments that may wait for one consumer of such a partition until its producer begins no
-    further record."""
+    """Segments that may wait for one consumer of such a partition before its producer stops
+    starting new records."""
 
     max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
-    """Remote channels of stored map outputs that a gate reads at a time. The others are opened as
-    these end, so the memory of a reduce task does not grow with the number of hosts."""
+    """Remote channels of stored map outputs that a gate reads at a time. It opens the next ones
+    when these end, so the memory of a reduce task does not grow with the number of hosts."""
 
     exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which a new gate may wait for its exclusive segments."""
 
     partition_request_timeout_seconds: Seconds = Field(10, gt=0)
-    """Time for which a partition may be asked for before its producer has registered."""
+    """Time for which a request for a partition waits until its producer has registered."""
 
     read_segments_per_connection: Count = Field(16, ge=1, le=65536)
-    """Most segments that one connection may hold for reads from the disk tier."""
+    """Maximum segments that one connection may hold for reads from the disk tier."""
 
     write_segments_per_partition: Count = Field(16, ge=1, le=65536)
-    """Most segments that one map attempt may hold for writes to the disk tier."""
+    """Maximum segments that one map attempt may hold for writes to the disk tier."""
 
     max_partitions_per_connection: Count = Field(1024, ge=1, le=1 << 20)
-    """Map outputs and pipelined partitions that one connection may be writing at a time."""
+    """Map outputs and pipelined partitions that one connection may write at a time."""
 
     max_channels_per_connection: Count = Field(65536, ge=2, le=1 << 24)
     """Gates and channels that one connection may have open at a time."""
@@ -72,22 +72,22 @@ class NetworkMemoryConfig(Settings):
     """Regions that one map output may have."""
 
     map_output_resume_timeout_seconds: Seconds = Field(30, gt=0)
-    """Time for which the secured regions of a map output are kept when its producer's connection is
-    lost, or after a restart, for the producer to come back and go on."""
+    """Time for which the secured regions of a map output are kept after its producer's connection
+    is lost, or after a restart, so that the producer can reconnect and continue."""
 
     region_progress_timeout_seconds: Seconds = Field(120, gt=0)
-    """Time for which a region that a producer has announced waits for its next byte while the
-    producer has credit. After it the map output fails, and its space is free."""
+    """Time for which an announced region waits for its next byte while the producer has credit.
+    After it the map output fails, and its space is freed."""
 
     gate_progress_timeout_seconds: Seconds = Field(20, gt=0)
-    """Time for which segments are held for a gate, channel or pipelined partition that does not
-    move while another application waits for segments. Without anyone waiting there is no limit."""
+    """Time after which a gate, channel or pipelined partition without progress loses its segments
+    while another application waits for segments. If no application waits, there is no limit."""
 
     @property
     def least_network_segments(self) -> int:
-        """Segments below which a transfer may never begin.
+        """Minimum number of segments with which a transfer can begin.
 
-        One channel's exclusive segments, and one segment each for the gate to share, for a
+        The exclusive segments of one channel, and one segment each for the gate to share, for a
         connection that reads the disk tier and for a map attempt that writes to it.
         """
         return self.exclusive_buffers_per_channel + 3
@@ -122,16 +122,16 @@ _ENDPOINT: Final = re.compile(
 
 
 def _split_directories(value: object) -> object:
-    """Take ``"/a:/b"`` for two directories, as an environment variable or a flag gives them."""
+    """Split ``"/a:/b"`` from an environment variable or a flag into two directories."""
     return (
         tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
     )
 
 
 def _temporary_directory() -> str:
-    """Return the system's temporary directory, also if nothing can be written there.
+    """Return the system's temporary directory, even if it is not writable.
 
-    If nothing can be written there, opening the storage fails with an error of one line.
+    If it is not writable, opening the storage fails with a one-line error.
     """
     try:
         return tempfile.gettempdir()
@@ -140,16 +140,16 @@ def _temporary_directory() -> str:
 
 
 def _own_directory(parent: str) -> Path:
-    """Return a directory below ``parent`` that belongs to this user alone."""
+    """Return the path of a directory below ``parent`` for this user."""
     return Path(parent, f"sluice-{os.getuid()}")
 
 
 def remote_url(given: str) -> str:
-    """Check the place of the remote tier, and bring it into its one form.
+    """Validate the URL of the remote tier, and normalize it.
 
     Raises:
-        ValueError: It is neither a bucket nor an absolute path. The text may hold a secret, so the
-            error does not repeat it.
+        ValueError: It is neither a bucket nor an absolute path. The error does not repeat it,
+            because it may contain a secret.
     """
     scheme, separator, rest = given.partition("://")
     if not separator:
@@ -164,7 +164,7 @@ def remote_url(given: str) -> str:
     if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
         raise ValueError(
             "must be s3://BUCKET/PREFIX with the plain name of a bucket and a prefix of letters, "
-            "digits and . _ - / only; credentials belong into the environment, see "
+            "digits and . _ - / only; credentials belong in the environment, see "
             "docs/operate/remote.md"
         )
     parts = [part for part in prefix.split("/") if part]
@@ -172,10 +172,10 @@ def remote_url(given: str) -> str:
 
 
 def http_url(given: str) -> str:
-    """Check the URL of a service.
+    """Validate the URL of a service.
 
     Raises:
-        ValueError: It is not a plain one.
+        ValueError: It is not a plain HTTP URL.
     """
     if not _ENDPOINT.fullmatch(given):
         raise ValueError("must be http://HOST:PORT or https://HOST:PORT, without user and password")
@@ -191,36 +191,36 @@ class StorageConfig(Settings):
         default_factory=lambda: (_own_directory(_temporary_directory()) / "data",),
         json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
     )
-    """Directories of the disk tier, each best on a disk of its own; they also keep the journal and
-    the TaskManager's id. As a flag or variable: separated by colons."""
+    """Directories of the disk tier, ideally each on its own disk. They also contain the journals
+    and the TaskManager's id. As a flag or variable: separated by colons."""
 
     memory_directory: Annotated[FilePath | None, NONE_ALLOWED] = Field(
         default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
         json_schema_extra={"default_text": "`/dev/shm/sluice-<user id>`"},
     )
-    """Directory of the memory tier, on tmpfs, so that the tier outlives a killed daemon. None: no
+    """Directory of the memory tier, on tmpfs, so that the tier survives a killed daemon. None: no
     memory tier."""
 
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
-    """Maximum size of the memory tier, which takes memory as it fills and as its tmpfs has room; 0
-    means no memory tier."""
+    """Maximum size of the memory tier. It uses memory only as it fills, and only if its tmpfs has
+    room. 0: no memory tier."""
 
     memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
-    """Part of the memory tier that a lone application leaves free, so that another one finds room
-    at once; with several applications less is left. 0: the memory tier goes to those who come
-    first."""
+    """Percentage of the memory tier that a single application leaves free, so that another one
+    finds room at once. Several applications leave less free. 0: the memory tier is allocated first
+    come, first served."""
 
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
-    """Most memory shared with producers on this host, beside the memory tier: producers put regions
-    there instead of sending them. 0: producers send all regions."""
+    """Maximum memory shared with producers on this host, in addition to the memory tier. Producers
+    write regions there instead of sending them. 0: producers send all regions."""
 
     region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Directory of that memory, on a tmpfs that producers see under the same path: in containers, a
-    volume that both mount. None: below `memory_directory`."""
+    """Directory of that memory, on a tmpfs that producers see at the same path; with containers, a
+    volume mounted in both. None: below `memory_directory`."""
 
     disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
-    """Most bytes used in each data directory. None: the disk is the limit. 0: no map output lies
-    there, only the journal."""
+    """Maximum bytes used in each data directory. None: limited by the disk. 0: store no map
+    outputs there, only the journal."""
 
     min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
     """Bytes left free on the disk of each data directory."""
@@ -229,44 +229,44 @@ class StorageConfig(Settings):
     """Threads that read and write the disk tier."""
 
     health_check_seconds: Seconds = Field(1.0, gt=0)
-    """Time between two probes of each directory: a few bytes are written and read back. A directory
-    that fails is left out, and taken back after three good probes."""
+    """Time between two probes of each directory. A probe writes a few bytes and reads them back. A
+    directory that fails is not used until three probes succeed."""
 
     slow_disk_seconds: Seconds = Field(10.0, gt=0)
-    """A directory whose probe takes longer is left out."""
+    """A directory whose probe takes longer than this is not used."""
 
     remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
-    """Third tier, behind the disks: `s3://BUCKET/PREFIX`, or a directory of a shared file system as
-    a path or `file:///PATH`. The same on every TaskManager of a cluster. None: there is none."""
+    """Third tier, used when the disks are full: `s3://BUCKET/PREFIX`, or a shared directory as a
+    path or `file:///PATH`. Must be the same on every TaskManager. None: no remote tier."""
 
     remote_endpoint: Annotated[Annotated[str, AfterValidator(http_url)] | None, NONE_ALLOWED] = None
-    """URL of the S3 service, such as `https://minio.example:9000`. None: that of the environment
-    variable `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, or else of Amazon."""
+    """URL of the S3 service, such as `https://minio.example:9000`. None: the environment variable
+    `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, or else Amazon."""
 
     remote_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Most bytes that this TaskManager keeps in the remote tier. None: no limit of its own."""
+    """Maximum bytes that this TaskManager keeps in the remote tier. None: no limit."""
 
     remote_part_bytes: Bytes = Field(8 * 1024 * 1024, ge=5 * 1024 * 1024, le=1024 * 1024 * 1024)
-    """Size of a part of an upload. A region up to this size is one request; S3 takes no smaller
-    parts than 5 MiB."""
+    """Size of a part of an upload. A region up to this size is uploaded in one request. S3 does
+    not accept parts smaller than 5 MiB."""
 
     remote_upload_bytes: Bytes = Field(64 * 1024 * 1024, ge=1)
-    """Most memory for parts that are being filled or sent. Producers get no credit while it is used
-    up. At least one region is always uploaded."""
+    """Maximum memory for parts that are being filled or sent. While it is used up, producers get no
+    credit. At least one region is always uploaded."""
 
     remote_requests: Count = Field(64, ge=1, le=4096)
-    """Most reads of the remote tier under way at a time."""
+    """Maximum number of concurrent reads of the remote tier."""
 
     remote_timeout_seconds: Seconds = Field(30, gt=0, le=240)
-    """Time for a request to the remote tier, repetitions included. A request that fails is repeated
-    until then, at random intervals that grow."""
+    """Timeout of a request to the remote tier, including retries. A failed request is retried until
+    then, with exponential backoff and jitter."""
 
     remote_orphan_seconds: Seconds = Field(24 * 3600, ge=1)
-    """Age from which objects are removed that no map output refers to; the time for which no
-    TaskManager has known an application after which what moved to the remote tier is removed."""
+    """Age after which objects without a map output are removed. Map outputs that moved to the
+    remote tier are removed when no TaskManager has known their application for this time."""
 
     verify_checksums: bool = True
-    """Verify the checksum of every region as it arrives. Reduce tasks verify blocks in any case."""
+    """Verify the checksum of every region on arrival. Reduce tasks always verify blocks."""
 
     @field_validator("memory_tier_bytes")
     @classmethod
@@ -286,7 +286,7 @@ class StorageConfig(Settings):
 
 
 def _split_names(value: object) -> object:
-    """Take ``"a:1,b:1"`` for two addresses, as an environment variable or a flag gives them."""
+    """Split ``"a:1,b:1"`` from an environment variable or a flag into two addresses."""
     return (
         tuple(part.strip() for part in value.split(",") if part.strip())
         if isinstance(value, str)
@@ -298,9 +298,9 @@ class ClusterConfig(Settings):
     """The other TaskManagers of the cluster."""
 
     taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
-    """Addresses of other TaskManagers, as `HOST:PORT`, to which map outputs are copied and moved.
-    Drivers name those of their applications, so this is for programs without a driver. It may name
-    this TaskManager too. As a flag or variable: separated by commas."""
+    """Addresses (`HOST:PORT`) of other TaskManagers to which map outputs are copied and moved. Only
+    needed for programs without a driver, because drivers name the TaskManagers of their
+    applications. May include this TaskManager. As a flag or variable: separated by commas."""
 
     @field_validator("taskmanagers")
     @classmethod
@@ -319,29 +319,29 @@ class ClusterConfig(Settings):
 
 
 class ReplicationConfig(Settings):
-    """Copies of map outputs on other TaskManagers, and moves there."""
+    """Copying and moving map outputs to other TaskManagers."""
 
     copy_streams: Count = Field(4, ge=1, le=64)
-    """Map outputs that are copied or moved at a time."""
+    """Map outputs copied or moved at a time."""
 
     synchronous_timeout_seconds: Seconds = Field(20, gt=0)
-    """Time for which the commit of a map output waits for its copies, where the producer asks for
-    that. After it the commit is answered, and the copies follow."""
+    """Time for which the commit of a map output waits for its copies if the producer requests it.
+    After it the commit is acknowledged, and the copies are made later."""
 
     lost_after_seconds: Seconds = Field(30, gt=0)
-    """Time for which a TaskManager may be away before its copies count as lost and are made again
-    elsewhere. A restart should take less."""
+    """Time for which a TaskManager may be unreachable before its copies count as lost and are made
+    again elsewhere. A restart should take less."""
 
     restore_bytes_per_second: Bytes = Field(128 * 1024 * 1024, ge=1)
-    """Most bytes in a second that are copied again after a loss."""
+    """Maximum bytes per second that are copied again after a loss."""
 
     move_noted_timeout_seconds: Seconds = Field(10, gt=0)
-    """Time for which a move waits for the driver to take note of the new places, before readers are
-    sent there."""
+    """Time for which a move waits for the driver to acknowledge the new locations before it
+    redirects readers there."""
 
 
 class ApplicationConfig(Settings):
-    """How long an application may be out of touch."""
+    """How long an application may be disconnected."""
 
     application_expiry_seconds: Seconds = Field(60, gt=0)
-    """Time after an application's last connection has closed until all its data is dropped."""
+    """Time after which an application's data is dropped when its last connection has closed."""

@@ -1,9 +1,9 @@
 """The configuration of a TaskManager and where it is read from.
 
-A key may be given in a TOML file, as an environment variable and as a flag; a flag wins over the
-environment, the environment over the file, the file over the default. Every key has one name: the
-key ``data_port`` of table ``[transport]`` is ``SLUICE_DATA_PORT`` and ``--data-port``. The whole is
-validated at once, so that one start shows every mistake.
+A key can be set in a TOML file, as an environment variable or as a flag. Flags override the
+environment, the environment overrides the file, and the file overrides the defaults. Every key has
+one name: ``data_port`` in table ``[transport]`` is ``SLUICE_DATA_PORT`` and ``--data-port``. All
+values are validated together, so one start shows every mistake.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SERVICE_LINK = re.compile(
 )
 """Variables that Kubernetes sets for a service whose name begins with "sluice"."""
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
-"""The value of a further one: of the service sluice-data it is called SLUICE_DATA_PORT."""
+"""The value of another one; for the service sluice-data its name is SLUICE_DATA_PORT."""
 
 
 class HttpConfig(Settings):
@@ -75,34 +75,34 @@ class HttpConfig(Settings):
     """Addresses that the HTTP port listens on, as for `bind_host`."""
 
     http_port: Port = 7338
-    """TCP port of the HTTP server; 0 takes a free one."""
+    """TCP port of the HTTP server; 0 selects a free port."""
 
     names_on_loopback: bool = False
-    """Tell this host the names of applications without an access token. Leave it off where other
-    users, or a proxy that others reach, are on this host."""
+    """Show the names of applications to clients on this host without an access token. Leave it off
+    if this host has other users, or a proxy that others can reach."""
 
     http_max_connections: Count = Field(64, ge=1, le=65536)
-    """Connections to the HTTP port at the same time. Above it a new one takes the place of the one
-    that has waited longest for a request. A low limit of open files makes it smaller."""
+    """Maximum number of connections to the HTTP port. Above it, a new connection replaces the one
+    that has been idle for the longest time. A low limit of open files reduces it."""
 
     http_request_timeout_seconds: Seconds = Field(10, gt=0)
-    """Time in which an HTTP request must arrive, and in which its client must take a piece of the
-    answer; else the connection is closed."""
+    """Time in which an HTTP request must arrive, and in which its client must receive a piece of
+    the response; otherwise the connection is closed."""
 
     http_idle_timeout_seconds: Seconds = Field(75, gt=0)
-    """Time for which an HTTP connection is kept for a next request."""
+    """Time for which an idle HTTP connection stays open for the next request."""
 
     http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
-    """Least time between two snapshots that are taken for the HTTP port, over a few of them.
-    Requests in between see the last one."""
+    """Minimum time between two snapshots for the HTTP port, averaged over a few of them. Requests
+    in between get the last snapshot."""
 
     http_answer_timeout_seconds: Seconds = Field(5, gt=0)
-    """Time in which the data path must answer an HTTP request; after it `/healthz` and all other
-    pages are 503."""
+    """Time in which the data path must answer an HTTP request; otherwise `/healthz` and all other
+    pages return 503."""
 
 
 class TaskManagerConfig(Settings):
-    """Everything that can be set on a TaskManager."""
+    """All settings of a TaskManager."""
 
     transport: TransportConfig = Field(default_factory=TransportConfig)
     auth: AuthConfig = Field(default_factory=AuthConfig)
@@ -118,15 +118,15 @@ class TaskManagerConfig(Settings):
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
     ] = "info"
-    """Minimum log level. At `debug` every line is written; otherwise repeated lines, such as those
-    of refused connections, are counted, and their number is logged once a minute."""
+    """Minimum log level. At `debug` every line is written. Otherwise repeated lines, such as
+    refused connections, are counted, and their number is logged once a minute."""
 
     drain_timeout_seconds: Seconds = Field(30, ge=0)
-    """Time that running transfers get to end when the daemon is told to stop."""
+    """Time for running transfers to finish after the daemon received a signal to stop."""
 
     drain_migrate: bool = False
-    """Move all map outputs to other TaskManagers when the daemon is told to stop, within the same
-    time."""
+    """Move all map outputs to other TaskManagers after the daemon received a signal to stop, within
+    the same time."""
 
     @model_validator(mode="after")
     def _watermarks_in_order(self) -> TaskManagerConfig:
@@ -211,7 +211,7 @@ class Key:
 
 
 def sections() -> Iterator[tuple[str, type[Settings]]]:
-    """Yield each table's name and class, the top level (named "") last."""
+    """Yield the name and class of each table, with the top level (named "") last."""
     for name, field in TaskManagerConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield name, field.annotation
@@ -246,7 +246,7 @@ class ConfigProblem:
 
 
 class ConfigError(SluiceError):
-    """A configuration cannot be used. ``problems`` has every mistake in it."""
+    """A configuration is invalid. ``problems`` lists every mistake."""
 
     code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
 
@@ -265,12 +265,12 @@ def load(
 
     Args:
         config_file: TOML file, or None.
-        env: Environment variables; those that begin with ``SLUICE_`` count.
+        env: Environment variables; only names with the prefix ``SLUICE_`` are read.
         flags: Values by key name; None means not given.
-        check: Returns further mistakes of a configuration that is valid in itself: keys and texts.
+        check: Returns keys and texts of further mistakes in a configuration that is valid so far.
 
     Raises:
-        ConfigError: The file cannot be read, or the configuration has mistakes; all are listed.
+        ConfigError: The file cannot be read, or the configuration has mistakes.
     """
     given = _Given()
     if config_file is not None:
@@ -286,7 +286,7 @@ def load(
 
 
 def foreign_variables(env: Mapping[str, str]) -> list[str]:
-    """Return the variables that look like Sluice's and belong to Docker Compose or Kubernetes."""
+    """Return variables named like Sluice's that belong to Docker Compose or Kubernetes."""
     return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
 
 
@@ -391,7 +391,7 @@ class _Given:
 
     def _problem(self, details: ErrorDetails) -> ConfigProblem:
         name = next((str(part) for part in reversed(details["loc"]) if part in keys()), None)
-        if name is None:  # a rule between keys: its text names them
+        if name is None:  # a rule about several keys, whose text names them
             return ConfigProblem(_sentence("", details))
         value = self.values[name]
         shown = f'"{_USER.sub("//…@", value)}"' if isinstance(value, str) else value
@@ -408,7 +408,7 @@ def _suggestion(name: str, known: list[str]) -> str:
 
 
 _USER: Final = re.compile(r"//.*@")
-"""User and password in a URL: they belong elsewhere, and no error repeats them."""
+"""User and password in a URL, which errors must not repeat."""
 
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "must be at least"),
@@ -427,7 +427,7 @@ _KINDS: Final = {
 
 
 def _sentence(name: str, details: ErrorDetails) -> str:
-    """Say what is wrong with the value of ``name`` without naming the library that found it."""
+    """Describe an invalid value of ``name`` without naming the validation library."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
