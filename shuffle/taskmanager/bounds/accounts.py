@@ -1,8 +1,8 @@
 """Counts the resources that each application holds on a TaskManager, and bounds them.
 
-An application has one :class:`Account`. Whoever gives it something (an extent, a channel, a
-connection) takes the amount from the account first, and gives it back with the thing itself. An
-application above its quota gets a :class:`QuotaExceeded`, and nobody else notices.
+An application has one :class:`Account`. Code that allocates something for it (an extent, a channel,
+a connection) first charges the amount to the account, and returns it when the thing is freed. An
+application above its quota gets a :class:`QuotaExceeded`; other applications are not affected.
 """
 
 import enum
@@ -17,16 +17,16 @@ from .application_status import HoldingStatus
 
 
 class Resource(enum.IntEnum):
-    """A thing that applications hold. Its name in lower case is the end of the quota's key."""
+    """A resource with a quota, set by the key ``quota_`` and its name in lower case."""
 
     MEMORY_TIER_BYTES = 0
-    """Bytes of its extents in the memory tier, those reserved for regions to come included."""
+    """Bytes of its extents in the memory tier, including regions not written yet."""
     DISK_TIER_BYTES = 1
     """The same on all disks together."""
     NETWORK_SEGMENTS = 2
-    """Segments that are promised to its gates, partitions and reads."""
+    """Segments promised to its gates, partitions and reads."""
     REGION_AREAS_BYTES = 3
-    """Bytes of the memory that it shares with its producers."""
+    """Bytes of memory shared with its producers."""
     CONNECTIONS = 4
     """Connections of its producers, consumers and drivers."""
     OPEN_PARTITIONS = 5
@@ -36,7 +36,7 @@ class Resource(enum.IntEnum):
     MAP_OUTPUTS = 7
     """Committed map outputs."""
     REMOTE_TIER_BYTES = 8
-    """Bytes of its objects in the remote tier that this TaskManager wrote, or serves."""
+    """Bytes of its objects in the remote tier that this TaskManager wrote or serves."""
 
     @property
     def key(self) -> str:
@@ -50,19 +50,19 @@ class Resource(enum.IntEnum):
 
 
 Limits: TypeAlias = tuple[int | None, ...]
-"""Quota by resource; None: without a quota."""
+"""Quota by resource; None: no quota."""
 
 NO_LIMITS: Final[Limits] = (None,) * len(Resource)
 
 
 class QuotaExceeded(SluiceError):
-    """Root of the refusals by a quota.
+    """Root of the quota errors.
 
     Args:
-        resource: The resource that the application asks for.
-        wanted: Amount that it would hold.
+        resource: The requested resource.
+        wanted: Amount that the application would hold.
         limit: Its quota.
-        way_out: Advice besides a larger quota.
+        way_out: Remedy besides a larger quota.
     """
 
     code = ErrorCode.QUOTA_EXCEEDED
@@ -78,7 +78,7 @@ class QuotaExceeded(SluiceError):
 
 
 class QuotaUsedUp(QuotaExceeded):
-    """An application holds so much that a request does not fit; what it holds may come back."""
+    """A request does not fit into the rest of the quota; it may fit later."""
 
     retryable = True
 
@@ -98,14 +98,14 @@ class RequestAboveQuota(QuotaExceeded):
 class Account(SegmentOwner):
     """The holdings of one application by resource; the owner of its pools in the network memory.
 
-    Made by :meth:`Accounts.of`. It lives as long as it holds anything, or somebody refers to it.
+    Made by :meth:`Accounts.of`. It exists as long as it holds anything or is referenced.
     """
 
     def __init__(self, accounts: "Accounts", application_id: str, subject: str) -> None:
         super().__init__(application_id)
         self.application_id: Final = application_id
         self.subject = subject
-        """Whoever was given the application's submit token; empty: not known."""
+        """The subject of the application's submit token; empty: not known."""
         self._accounts: Final = accounts
         self._limits = NO_LIMITS
         self._held: Final = [0] * len(Resource)
@@ -117,7 +117,7 @@ class Account(SegmentOwner):
         return tuple(self._held)
 
     def status(self) -> tuple[HoldingStatus, ...]:
-        """Return what is held of each resource, and the quota."""
+        """Return the amount held and the quota of each resource."""
         return tuple(
             HoldingStatus(resource.name.lower(), held, limit)
             for resource, held, limit in zip(Resource, self._held, self._limits, strict=True)
@@ -129,15 +129,15 @@ class Account(SegmentOwner):
         return self._limits[Resource.NETWORK_SEGMENTS]
 
     def check(self, segments: int) -> None:
-        """Check that so many more segments may be promised to a pool of the application.
+        """Check that more segments may be promised to a pool of the application.
 
         Raises:
-            QuotaExceeded: They would be beyond its quota.
+            QuotaExceeded: They would exceed its quota.
         """
         self.require_room(Resource.NETWORK_SEGMENTS, segments)
 
     def promise(self, segments: int) -> None:
-        """Count segments that are promised to it, or no longer if negative."""
+        """Add to the segments promised to it; a negative number subtracts."""
         super().promise(segments)
         if segments > 0:
             self.hold(Resource.NETWORK_SEGMENTS, segments)
@@ -150,7 +150,7 @@ class Account(SegmentOwner):
         return self._in_use == 0
 
     def set_limits(self, limits: Limits) -> None:
-        """Change the quotas. What is held beyond a new one stays until it is given back."""
+        """Change the quotas. Amounts above a new quota stay held until they are freed."""
         self._limits = limits
 
     def amount(self, resource: Resource) -> int:
@@ -158,7 +158,7 @@ class Account(SegmentOwner):
         return self._held[resource]
 
     def sharers(self, resource: Resource) -> int:
-        """Return how many applications hold any of a resource; this one counts in any case."""
+        """Return how many applications hold any of a resource, always including this one."""
         return self._accounts.holders[resource] + (self._held[resource] == 0)
 
     def has_room(self, resource: Resource, amount: int = 1) -> bool:
@@ -167,7 +167,7 @@ class Account(SegmentOwner):
         return limit is None or self._held[resource] + amount <= limit
 
     def require_room(self, resource: Resource, amount: int = 1) -> None:
-        """Check that the application may hold ``amount`` more; takes nothing.
+        """Check that the application may hold ``amount`` more, without taking it.
 
         Raises:
             QuotaExceeded: It may not.
@@ -179,13 +179,13 @@ class Account(SegmentOwner):
         """Take ``amount`` of a resource for the application.
 
         Raises:
-            QuotaExceeded: It would hold more than its quota; nothing is taken.
+            QuotaExceeded: It would exceed its quota; nothing is taken.
         """
         self.require_room(resource, amount)
         self.hold(resource, amount)
 
     def hold(self, resource: Resource, amount: int = 1) -> None:
-        """Take ``amount`` although it may be beyond the quota: what was adopted, or checked."""
+        """Take ``amount`` without a quota check: it was adopted, or checked before."""
         before = self._held[resource]
         self._held[resource] = before + amount
         if before == 0 and amount:
@@ -195,10 +195,10 @@ class Account(SegmentOwner):
                 self._accounts.opened(self)
 
     def give_back(self, resource: Resource, amount: int = 1) -> None:
-        """Give ``amount`` back.
+        """Return ``amount``.
 
         Raises:
-            ValueError: The application does not hold as much: a mistake of this TaskManager.
+            ValueError: The application holds less: a bug in this TaskManager.
         """
         after = self._held[resource] - amount
         if after < 0:
@@ -235,8 +235,8 @@ class Accounts:
     """The accounts of all applications of a TaskManager.
 
     Attributes:
-        refused: Requests beyond a quota, by resource; only grows.
-        holders: Applications that hold any of a resource, by resource.
+        refused: Requests refused by a quota, by resource; only grows.
+        holders: Number of applications that hold any of a resource, by resource.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class Accounts:
 
         Args:
             application_id: The application.
-            subject: The subject of its submit token, by whoever has a proof of it.
+            subject: The subject of its submit token, if proven; empty: not known.
         """
         account = self._all.get(application_id)
         if account is None:
@@ -263,7 +263,7 @@ class Accounts:
         return account
 
     def set_limits(self, limits_of: Callable[[str, str], Limits]) -> None:
-        """Set the quotas of all applications, from now on.
+        """Set the quotas of all applications.
 
         Args:
             limits_of: Returns the quotas of an application and the subject of its token.
@@ -277,9 +277,9 @@ class Accounts:
         return list(self._in_use.values())
 
     def opened(self, account: Account) -> None:
-        """Keep an account that holds something now."""
+        """Register an account that now holds something."""
         self._in_use[account.application_id] = account
 
     def closed(self, account: Account) -> None:
-        """Forget an account that holds nothing."""
+        """Unregister an account that holds nothing."""
         del self._in_use[account.application_id]

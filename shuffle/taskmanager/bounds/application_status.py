@@ -10,7 +10,7 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
     """The end of the key of ``[quotas]``, such as ``channels``."""
     held: int = 0
     quota: int | None = None
-    """The most that it may hold; None: as much as there is."""
+    """Maximum amount that it may hold; None: no quota."""
 
 
 class ApplicationStatus(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Rules for connections whose handshake is good."""
+"""Rules for connections after a successful handshake."""
 
 from ....protocol.errors import SegmentSizeMismatch
 from ....protocol.schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_PRODUCER
@@ -10,26 +10,26 @@ def require_whole_segments(connection: Connection, least_bytes: int) -> None:
     """Check that a consumer can take the segments of this TaskManager.
 
     Raises:
-        SegmentSizeMismatch: It cannot take a whole one: buffers of other TaskManagers are passed on
-            as they came, never cut.
+        SegmentSizeMismatch: It cannot take a whole segment. Buffers of other TaskManagers are
+            forwarded as received, never split.
     """
     if connection.role == ROLE_CONSUMER and connection.max_payload_bytes < least_bytes:
         raise SegmentSizeMismatch(
             "Consumer cannot take the buffers of this TaskManager",
             value=connection.max_payload_bytes,
             limit=least_bytes,
-            remedy="Let it say 0 in its Hello: no limit of its own",
+            remedy="Send 0 in its Hello, which means no limit",
         )
 
 
 def refuse_writers(connection: Connection, *, parked: bool) -> None:
-    """Refuse those who come to write while the TaskManager drains.
+    """Refuse connections for writing while the TaskManager drains.
 
-    One that watches this TaskManager is let in.
+    A connection that watches this TaskManager is accepted.
 
     Args:
         connection: The connection.
-        parked: Whether a producer is expected back.
+        parked: Whether a producer is expected to reconnect.
 
     Raises:
         ShuttingDown: A producer connects and none is expected back, or another TaskManager

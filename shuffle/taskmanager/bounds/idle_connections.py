@@ -1,7 +1,7 @@
-"""Closes connections that hold nothing and ask for nothing but Pongs.
+"""Closes connections that hold nothing and send nothing but Pings.
 
-Two kinds of connections stay for as long as they like, because they keep an application alive: its
-only driver, and without a driver its last connection while it has data here.
+Two kinds of connections are never closed, because they keep an application alive: its only driver,
+and if it has no driver, its last connection while it has data here.
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
-    """The handler of a connection, as far as it matters here."""
+    """The part of a connection's handler that is used here."""
 
     @property
     def holds_anything(self) -> bool:
@@ -33,8 +33,8 @@ class IdleConnections:
     """Watches the accepted connections of a TaskManager.
 
     Args:
-        handlers: The connections that are past the handshake.
-        accounts: What their applications hold.
+        handlers: The connections that have finished the handshake.
+        accounts: The accounts of their applications.
         counters: The TaskManager's counters.
         timeout_seconds: Time after which an idle connection is closed; None: never.
     """
@@ -50,22 +50,22 @@ class IdleConnections:
         self._accounts = accounts
         self._counters = counters
         self._open: Multiset[str] = Multiset()
-        """Connections by application, as of the last look, without those closed since."""
+        """Connections by application at the last check, without those closed since."""
         self._drivers: Multiset[str] = Multiset()
         self._watch: ProgressWatch[Connection] = ProgressWatch(
             timeout_seconds, self._marks, self._late
         )
 
     def accepted(self) -> None:
-        """Watch a connection that has come."""
+        """Watch a new connection."""
         self._watch.watch()
 
     def gone(self, connection: Connection) -> None:
-        """Forget a connection that has ended."""
+        """Forget a closed connection."""
         self._watch.forget(connection)
 
     def look(self) -> None:
-        """Close those that have been idle since the last look; the timer calls this."""
+        """Close connections idle since the last check; the timer calls this."""
         self._watch.look()
 
     def close(self) -> None:
@@ -95,13 +95,12 @@ class IdleConnections:
             self._drivers[connection.application_id] -= 1
         self._counters.progress_deadlines.bump("connection")
         error = NoProgress(
-            "The connection holds nothing and asks for nothing but Pongs, so it is closed",
+            "The connection was idle: it held nothing and sent only Pings",
             value=f"{connection.traffic.pings_in} pings",
             limit=f"{self._watch.timeout_seconds} s",
-            remedy="Connect again when there is something to do; "
-            "idle_connection_timeout_seconds is the limit",
+            remedy="Connect again when it is needed; idle_connection_timeout_seconds is the limit",
         )
-        # Not an error for the log or the metrics: whoever keeps connections meets this every day.
+        # Not an error in the log or the metrics: clients that keep connections see it often.
         extra = counted("idle connections closed", connection.remote)
         logger.info("closing connection %s: it is idle", connection.remote, extra=extra)
         connection.send(error_response(None, error))

@@ -1,9 +1,9 @@
-"""Deadlines for progress: finds what is held for somebody who does not move.
+"""Deadlines for progress: finds things that are held without progress.
 
-One timer serves many things. It is set when there is something to watch, and looks at all of them
-when it fires: what has the same mark as at the look before has not moved in between. So a deadline
-costs nothing for each buffer, and a thing is late after once to twice the time. Time in which this
-process did not run does not count: what has arrived meanwhile is not read yet.
+One timer serves many things. It is set when there is something to watch, and checks all of them
+when it fires: a thing with the same mark as at the previous check made no progress. So a deadline
+costs nothing per buffer, and a thing is late after one to two timeouts. Time in which this process
+did not run does not count, because it has not read data that arrived meanwhile.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ from typing import Final, Generic, TypeAlias, TypeVar
 Thing = TypeVar("Thing")
 
 Mark: TypeAlias = object
-"""Differs from the one before if the thing has moved."""
+"""Changes when the thing makes progress."""
 
 OURS: Final[Mark] = object()
-"""The mark of a thing that waits for this side: it is watched on, and never late."""
+"""Mark of a thing that waits for this side; it is never late."""
 
 _ASLEEP: Final = 0.5
-"""Part of the time by which the timer fires late when the process did not run."""
+"""If the timer fires late by more than this part of the timeout, the process did not run."""
 
 
 class ProgressWatch(Generic[Thing]):
     """Watches things of one kind.
 
     Args:
-        timeout_seconds: Time without a move after which a thing is late; None: never.
-        marks: Returns the things that there are to watch, each with its mark.
-        late: Called with each thing that has not moved; it may end others. What it spares has its
-            time from the next look on.
-        ended: Called when nothing is left to watch; :meth:`watch` begins anew.
+        timeout_seconds: Time without progress after which a thing is late; None: never.
+        marks: Returns the things to watch, each with its mark.
+        late: Called with each late thing; it may end others. The time of a thing that it does not
+            end starts again at the next check.
+        ended: Called when nothing is left to watch, until :meth:`watch` is called again.
     """
 
     __slots__ = ("_due", "_ended", "_late", "_loop", "_marks", "_seen", "_timer", "timeout_seconds")
@@ -57,17 +57,17 @@ class ProgressWatch(Generic[Thing]):
         return self._timer is not None
 
     def watch(self) -> None:
-        """Begin to watch, unless it is watching already; call this when a thing comes."""
+        """Start to watch, unless already watching; call this when a thing is added."""
         if self._timer is None and self.timeout_seconds is not None:
             self._seen = dict(self._marks())
             self._set(self.timeout_seconds)
 
     def forget(self, thing: Thing) -> None:
-        """Keep nothing of a thing that is gone. Idempotent."""
+        """Forget a thing that has ended. Idempotent."""
         self._seen.pop(thing, None)
 
     def look(self) -> None:
-        """Look at all things; the timer calls this."""
+        """Check all things; the timer calls this."""
         if self._timer is None or self.timeout_seconds is None:
             return
         self._timer.cancel()
@@ -91,7 +91,7 @@ class ProgressWatch(Generic[Thing]):
             self._ended()
 
     def close(self) -> None:
-        """Stop watching, and forget whose things these are. Idempotent."""
+        """Stop watching, and drop the callbacks. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -110,7 +110,7 @@ def _none() -> Iterable[tuple[Thing, Mark]]:
 
 
 def _nobody(thing: Thing) -> None:
-    """Tell nobody: the watch is closed."""
+    """Ignore: the watch is closed."""
 
 
 def _nothing() -> None:

@@ -1,9 +1,9 @@
-"""Takes segments back from those who do not move while another application waits for segments.
+"""Reclaims segments held without progress while another application waits for segments.
 
-Nothing is watched while nobody waits: then a slow reader is as good as any. When an application
-begins to wait for segments, or is refused some, the watch begins. What has not moved at the end of
-the time is taken back, from the application with the most promised segments first, until nobody
-else waits.
+While no application waits, holders are not watched, and a slow reader does no harm. The watch
+starts when an application waits for segments or is refused some. At the deadline, segments of
+holders without progress are reclaimed, from the application with the most promised segments first,
+until no other application waits.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from .progress import OURS, Mark, ProgressWatch
 
 
 class Unmoved(NamedTuple):
-    """Something that holds segments and waits for the other side of its connection.
+    """A holder of segments that waits for the other side of its connection.
 
     Attributes:
         number: Its number on the connection.
         owner: The application.
-        mark: Differs from the one before if it has moved.
+        mark: Changes when the holder makes progress.
     """
 
     number: int
@@ -31,33 +31,33 @@ class Unmoved(NamedTuple):
 
 
 class SegmentHolder(Protocol):
-    """The handler of a connection, as far as it matters here."""
+    """The part of a connection's handler that is used here."""
 
     @property
     def held_kind(self) -> str:
-        """The things that it has, in a word for metrics."""
+        """The kind of its things, in one word for metrics."""
 
     def unmoved(self) -> Iterator[Unmoved]:
-        """Yield the things that hold segments, and wait for the other side."""
+        """Yield the things that hold segments and wait for the other side."""
 
     def take_back(self, number: int, error: NoProgress) -> bool:
-        """Take the segments of a thing back, and tell its client the error; False if it is gone."""
+        """Reclaim a thing's segments, and send its client the error; False if it is gone."""
 
 
 _Thing: TypeAlias = tuple[SegmentHolder | None, int]
 
 _WAITERS: _Thing = None, 0
-"""Stands for those who wait: the watch goes on for as long as there are any."""
+"""Stands for waiting applications: the watch continues while any application waits."""
 
 
 class SegmentPressure:
-    """Watches who holds segments while others wait for them.
+    """Watches the holders of segments while other applications wait for segments.
 
     Args:
         pool: The TaskManager's segments.
         holders: Returns the handlers of all connections that can hold segments.
         counters: The TaskManager's counters.
-        timeout_seconds: Time without a move after which segments are taken back.
+        timeout_seconds: Time without progress after which segments are reclaimed.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class SegmentPressure:
         self._counters = counters
         self._owners: dict[_Thing, SegmentOwner | None] = {}
         self._refused: dict[SegmentOwner, int] = {}
-        """The promised segments that each owner would have had, if it had not been refused some
-        since the look before the last."""
+        """Segments that would be promised to each owner without the refusals since the check before
+        the last."""
         self._refused_lately: dict[SegmentOwner, int] = {}
         self._loop = asyncio.get_running_loop()
         self._watch: ProgressWatch[_Thing] = ProgressWatch(
@@ -82,14 +82,14 @@ class SegmentPressure:
         self._rest()
 
     def gone(self, holder: object) -> None:
-        """Forget the handler of a connection that has ended."""
+        """Forget the handler of a closed connection."""
         if self._watch.is_watching:
             for thing in [each for each in self._owners if each[0] is holder]:
                 del self._owners[thing]
                 self._watch.forget(thing)
 
     def look(self) -> None:
-        """Take back what has not moved since the last look; the timer calls this."""
+        """Reclaim segments held without progress since the last check; the timer calls this."""
         self._watch.look()
 
     def close(self) -> None:
@@ -99,12 +99,12 @@ class SegmentPressure:
         self._owners.clear()
 
     def _rest(self) -> None:
-        """Watch nothing until somebody waits."""
+        """Watch nothing until an application waits."""
         self._owners.clear()
         self._pool.demand.on_wait = self._somebody_waits
 
     def _somebody_waits(self) -> None:
-        # In a turn of its own: the pool is in the midst of its work.
+        # In a later turn, because the pool calls this partway through its work.
         self._loop.call_soon(self._watch.watch)
 
     def _marks(self) -> list[tuple[_Thing, Mark]]:
@@ -146,14 +146,14 @@ class SegmentPressure:
         if holder is None or not self._others_wait(owner):
             return
         error = NoProgress(
-            f"A {holder.held_kind} holds segments and does not move while another application "
-            "waits for some, so they are taken back",
+            f"The {holder.held_kind} made no progress while another application waited for "
+            "segments; its segments were reclaimed",
             value=f"{holder.held_kind} {number}",
-            limit=f"{self._watch.timeout_seconds} s without a move",
-            remedy="Read what is open, and close what is not needed; more network_segments, or a "
-            "longer gate_progress_timeout_seconds, leave more time",
+            limit=f"{self._watch.timeout_seconds} s without progress",
+            remedy="Read open gates and close unneeded ones, or raise network_segments or "
+            "gate_progress_timeout_seconds",
         )
-        if holder.take_back(number, error):  # otherwise it ended with one before it
+        if holder.take_back(number, error):  # otherwise it ended with an earlier one
             self._counters.progress_deadlines.bump(holder.held_kind)
 
     def _others_wait(self, owner: SegmentOwner | None) -> bool:

@@ -73,7 +73,7 @@ def check_taken_back(message: Message, channel: int) -> None:
     assert message.code == ErrorCode.DEADLINE_EXCEEDED
     assert message.channel == channel
     assert message.retryable
-    assert message.limit == "20.0 s without a move"
+    assert message.limit == "20.0 s without progress"
     assert "gate_progress_timeout_seconds" in message.message
 
 
