@@ -1,4 +1,4 @@
-"""The errors that clients get of connections to programs that do not prove to be TaskManagers."""
+"""Errors that clients get when a program does not prove that it is a TaskManager."""
 
 import logging
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     """Return the error that a client gets for a connection that failed in its handshake.
 
-    A client names any address. It must not learn what a program there answers that has not proven
-    to be a TaskManager of this cluster: that goes to the log alone.
+    A client can name any address. It must not see the answer of a program that has not proven to be
+    a TaskManager of this cluster: only the log has it.
     """
     if isinstance(error, AuthenticationFailed | UnsupportedVersion):
         return error  # in this TaskManager's own words

@@ -1,9 +1,9 @@
-"""Detects two TaskManagers with the same id: one of them runs on a copy of the other's directories.
+"""Detects two TaskManagers with the same id: one uses a copy of the other's directories.
 
-The id is stored in the directories and outlives the process; the instance id is new at each start.
-Two instances with one id may follow each other, when a TaskManager is restarted, perhaps on another
-host. They must not run at the same time: one does not have the map outputs that the other commits,
-and drivers and readers know TaskManagers by the id.
+The id is stored in the directories and survives the process; the instance id is new at each start.
+A restarted TaskManager is a new instance with the same id, perhaps on another host. Two instances
+must not run at the same time: one does not have the map outputs that the other commits, and drivers
+and readers identify TaskManagers by the id.
 """
 
 import secrets

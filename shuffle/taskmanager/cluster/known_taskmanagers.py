@@ -1,7 +1,7 @@
-"""The other TaskManagers that this one knows, and the order in which a map output goes to them.
+"""The other TaskManagers that this one knows, and their order as targets for a map output.
 
-Drivers name the TaskManagers that their application uses, and ``[cluster] taskmanagers`` those that
-every application may use. Copies of an application go to no others.
+Drivers name the TaskManagers for their application, and ``[cluster] taskmanagers`` names the ones
+for every application. An application's copies only go to these.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from ...errors import LimitExceeded
 from ...names import MapAttemptKey, TaskManagerPlace
 
 MAX_TOLD: Final = 4096
-"""TaskManagers that the drivers of an application may name."""
+"""Maximum number of TaskManagers that the drivers of an application may name."""
 
 
 def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> list[str]:
-    """Return TaskManagers in the order in which a map output goes to them.
+    """Return TaskManagers in their order as targets for a map output.
 
-    Every TaskManager finds the same order. One that comes or goes changes nothing among the others,
-    and the map outputs of one TaskManager are spread evenly over all others.
+    Every TaskManager computes the same order. Adding or removing one does not change the order of
+    the others, and the map outputs of one TaskManager are spread evenly over all others.
     """
     (application_id, shuffle_id), map_attempt_id = attempt
     prefix = f"{application_id}\0{shuffle_id}\0{map_attempt_id}\0"
@@ -36,12 +36,12 @@ def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> 
 class KnownTaskManagers:
     """The places of other TaskManagers, by id, and the applications that use them.
 
-    A driver names places for its own application only: one that names a wrong place, or another
-    name of the same host, changes nothing for others. What TaskManagers of the settings say of
-    themselves counts for all.
+    A driver names places for its own application only: a wrong place, or another name for the same
+    host, does not affect other applications. The places that configured TaskManagers report for
+    themselves apply to all.
 
     Args:
-        own_id: The id of this TaskManager, which is not one of the others.
+        own_id: The id of this TaskManager, which is ignored among the others.
     """
 
     def __init__(self, own_id: str) -> None:
@@ -53,7 +53,7 @@ class KnownTaskManagers:
         return len(self._configured.keys() | set().union(*self._told.values()))
 
     def configure(self, place: TaskManagerPlace) -> None:
-        """Record a TaskManager of the settings; another one at its address is gone."""
+        """Record a configured TaskManager, replacing another one at its address."""
         if place.taskmanager_id == self._own_id:
             return
         for other_id, other in list(self._configured.items()):
@@ -62,10 +62,10 @@ class KnownTaskManagers:
         self._configured[place.taskmanager_id] = place
 
     def tell(self, application_id: str, place: TaskManagerPlace) -> bool:
-        """Record a TaskManager that a driver names; return whether it or its place is new.
+        """Record a TaskManager named by a driver; return whether it or its place is new.
 
         Raises:
-            LimitExceeded: The application has named as many as it may.
+            LimitExceeded: The application has named too many.
         """
         if place.taskmanager_id == self._own_id:
             return False
@@ -83,7 +83,7 @@ class KnownTaskManagers:
         self._told.pop(application_id, None)
 
     def places(self, taskmanager_id: str) -> list[TaskManagerPlace]:
-        """Return where a TaskManager may be: by its own word, and by that of any application."""
+        """Return the places of a TaskManager, reported by itself or by any application."""
         known = [self._configured, *reversed(self._told.values())]
         found = [places[taskmanager_id] for places in known if taskmanager_id in places]
         return list(dict.fromkeys(found))
@@ -94,7 +94,7 @@ class KnownTaskManagers:
         return self._configured.get(taskmanager_id) or told.get(taskmanager_id)
 
     def order(self, attempt: MapAttemptKey) -> list[TaskManagerPlace]:
-        """Return the places to which a map output may go, in its order."""
+        """Return the places to which a map output may be copied, in its order."""
         told = self._told.get(attempt.shuffle.application_id, {})
         places = told | self._configured
         return [places[each] for each in rendezvous_order(attempt, places)]
@@ -106,5 +106,5 @@ def address_of(place: TaskManagerPlace) -> Address:
 
 
 def is_absence(error: SluiceError) -> bool:
-    """Tell whether an error says that a TaskManager is not there at all."""
+    """Return whether an error means that a TaskManager cannot be reached."""
     return error.code.name in ("CONNECT_FAILED", "CONNECTION_LOST", "TASKMANAGER_MISMATCH")

@@ -1,4 +1,4 @@
-"""Connects a TaskManager to others: to read there, to write copies there, or to watch them."""
+"""Connects a TaskManager to others, to read from them, write copies to them, or watch them."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ from .watch_leg import WatchLeg
 Leg = TypeVar("Leg", bound=ConnectionHandler)
 
 COPY_ANSWER_SECONDS: Final = 30.0
-"""Time in which another TaskManager answers where no reader is waited for."""
+"""Time in which another TaskManager must answer if no reader waits for it."""
 
 
 class PeerConnector:
@@ -48,15 +48,15 @@ class PeerConnector:
 
     Args:
         transport: Deadlines and watermarks.
-        access: What the TaskManager proves.
-        networks: The networks in which others may be.
+        access: Credentials of this TaskManager.
+        networks: Networks in which other TaskManagers may be.
         segment_size_bytes: Size of its segments.
         counters: Its counters.
         taskmanager_id: Its id.
-        count_in: Counts the messages of a connection in the memory of all.
+        count_in: Counts the messages of a connection in the memory for all connections.
 
     Attributes:
-        readers: The connections by which it reads, one pool for all its gates.
+        readers: The connections for reading, one pool for all gates.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PeerConnector:
         count_in: Callable[[Connection], None],
     ) -> None:
         self._transport = transport
-        # Another TaskManager may have the data, or take the copy. Those who wait try again.
+        # Another TaskManager may have the data or accept the copy; callers retry if necessary.
         self._once = transport.model_copy(update={"connect_retries": 0})
         self._access = access
         self._networks = networks
@@ -87,7 +87,7 @@ class PeerConnector:
         return self._transport.reachable_host()
 
     async def reader(self, address: Address) -> PartitionRequestClient:
-        """Connect in order to read partitions, by a single attempt.
+        """Connect in order to read partitions, without retries.
 
         Raises:
             SluiceError: The other TaskManager does not answer, or refuses.
@@ -115,10 +115,10 @@ class PeerConnector:
         try:
             return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
-            raise without_foreign_bytes(address, error) from error  # a client is told
+            raise without_foreign_bytes(address, error) from error  # a client gets this error
 
     def abort_readers_of(self, taskmanager_id: str) -> None:
-        """End the connections to a lost TaskManager: a host that vanishes closes none itself."""
+        """Close the connections to a lost TaskManager: a vanished host does not close them."""
         for client in self.readers.clients():
             if client.taskmanager_id == taskmanager_id:
                 client.connection.abort(
@@ -144,7 +144,7 @@ class PeerConnector:
         return await self._connect(address, self._copier_hello(application_id), make)
 
     async def watch(self, address: Address) -> WatchLeg:
-        """Connect in order to know whether the other TaskManager lives.
+        """Connect in order to watch whether the other TaskManager is alive.
 
         Raises:
             SluiceError: It does not answer, or refuses.

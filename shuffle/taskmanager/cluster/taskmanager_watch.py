@@ -1,4 +1,4 @@
-"""Watches another TaskManager: whether it is there, away for a short time, or lost.
+"""Watches whether another TaskManager is present, away for a short time, or lost.
 
 ::
 
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
 PINGS: Final = 3
-"""Pings in the time after which a TaskManager counts as lost."""
+"""Number of pings in the time after which a TaskManager counts as lost."""
 LONGEST_PING_SECONDS: Final = 10.0
 
 
 class Presence(enum.Enum):
-    """The state of a TaskManager that is watched."""
+    """The state of a watched TaskManager."""
 
     UNKNOWN = "unknown"
     PRESENT = "present"
@@ -46,12 +46,12 @@ class TaskManagerWatch:
     """Watches one TaskManager until it is closed.
 
     Args:
-        addresses: Returns where it may be; at first at least one address.
-        taskmanager_id: Its id; empty: whichever answers there. When that one is lost, another one
-            that answers takes its place.
+        addresses: Returns its possible addresses; the first call must return at least one.
+        taskmanager_id: Its id; empty: any TaskManager at the address. When that one is lost,
+            another one that answers replaces it.
         connect: Connects to an address.
         lost_after_seconds: Time away after which it counts as lost.
-        changed: Called with this watch and what was known before, when that changes.
+        changed: Called with this watch and the previous state when the state changes.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class TaskManagerWatch:
         self.taskmanager_id = taskmanager_id
         self.presence = Presence.UNKNOWN
         self.place: TaskManagerPlace | None = None
-        """Its own words of the last connection to it."""
+        """Its place as it reported it on the last connection."""
         self.address = addresses()[0]
-        """The address at which it was last."""
+        """The address where it was last reached."""
         self._addresses = addresses
         self._is_any = not taskmanager_id
         self._connect = connect
@@ -78,7 +78,7 @@ class TaskManagerWatch:
         self._task = start_task(self._run())
 
     async def first_answer(self) -> None:
-        """Wait until it was connected to once, or could not be, or the watch is closed.
+        """Wait until the first connection succeeds or fails, or the watch is closed.
 
         Cancellation: safe.
         """
@@ -113,8 +113,8 @@ class TaskManagerWatch:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _reach(self) -> WatchLeg | None:
-        """Connect to it, wherever it may be; None: it is not there."""
-        # Where it was last comes first. Those who named its places may have ended by now.
+        """Connect to it at any of its addresses; return None if that fails."""
+        # Try its last address first. The applications that named its addresses may have ended.
         addresses = sorted(self._addresses(), key=lambda each: each != self.address)
         for address in addresses or [self.address]:
             try:
@@ -134,10 +134,10 @@ class TaskManagerWatch:
         return None
 
     def _check(self, leg: WatchLeg) -> None:
-        """Record who answers.
+        """Record which TaskManager answers.
 
         Raises:
-            TaskManagerMismatch: It is another TaskManager than before.
+            TaskManagerMismatch: It is not the same TaskManager as before.
         """
         if self._is_any and self.presence in (Presence.UNKNOWN, Presence.LOST):
             if leg.place.taskmanager_id != self.taskmanager_id:

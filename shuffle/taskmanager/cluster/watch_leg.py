@@ -1,4 +1,4 @@
-"""A connection to another TaskManager that carries pings only, to know whether it lives."""
+"""A connection to another TaskManager that only carries pings, to check that it is alive."""
 
 import asyncio
 
@@ -24,9 +24,9 @@ class WatchLeg:
         self._pings = 0
 
     async def until_ended(self, ping_seconds: float) -> None:
-        """Wait until the other TaskManager is gone, or leaves a ping without an answer.
+        """Wait until the connection ends, or the other side does not answer a ping.
 
-        Cancellation: safe; close the leg then.
+        Cancellation: safe; close the leg afterwards.
         """
         while not self._ended.is_set():
             before = self._connection.bytes_in
@@ -60,7 +60,7 @@ class WatchLeg:
         raise UnexpectedMessage("Payload on a leg that watches", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Close if the other side asks for it."""
+        """Close if the other side requests it."""
         if type(message) is CloseRequest:
             self._connection.close()
 

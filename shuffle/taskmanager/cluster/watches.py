@@ -1,4 +1,4 @@
-"""The watches of one TaskManager over others."""
+"""The watches of one TaskManager on others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,13 +13,13 @@ from .watch_leg import WatchLeg
 
 
 class Watches:
-    """Watches the TaskManagers of the settings, and those that share map outputs with this one.
+    """Watches TaskManagers from the settings, and those that share map outputs with this one.
 
     Args:
-        known: The places of other TaskManagers; it learns those of the settings.
+        known: The places of other TaskManagers, to which places found by watches are added.
         connect: Connects to an address.
         lost_after_seconds: Time away after which a TaskManager counts as lost.
-        changed: Called with the id of a TaskManager, what is known now and what was before.
+        changed: Called with the id of a TaskManager, its current and its previous state.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Watches:
                 self._configured[address] = self._new(partial(list, [address]), "")
 
     async def configured(self) -> None:
-        """Wait until each TaskManager of the settings has answered once, or has not.
+        """Wait until the first connection to each configured TaskManager succeeds or fails.
 
         Cancellation: safe.
         """
@@ -55,7 +55,7 @@ class Watches:
             await watch.first_answer()
 
     def presence(self, taskmanager_id: str) -> Presence:
-        """Return what is known of a TaskManager."""
+        """Return the state of a TaskManager."""
         watch = self._by_id.get(taskmanager_id)
         if watch is None:
             watch = next(
@@ -64,7 +64,7 @@ class Watches:
         return Presence.UNKNOWN if watch is None else watch.presence
 
     def keep(self, taskmanager_ids: Iterable[str]) -> None:
-        """Watch exactly these TaskManagers, as far as their places are known."""
+        """Watch exactly these TaskManagers, if their places are known."""
         wanted = {each for each in taskmanager_ids if self._known.places(each)}
         wanted -= {watch.taskmanager_id for watch in self._configured.values()}
         for taskmanager_id in wanted:
@@ -84,7 +84,7 @@ class Watches:
             self._by_id[taskmanager_id] = self._new(addresses, taskmanager_id)
 
     def forget_configured(self) -> None:
-        """End the watches of the settings."""
+        """End the watches of configured TaskManagers."""
         for watch in self._configured.values():
             self._end(watch)
         self._configured.clear()
