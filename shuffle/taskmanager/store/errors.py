@@ -4,24 +4,24 @@
 
     StorageError(SluiceError)
     ├── StorageFull             tiers full, or quota or free-space floor reached
-    ├── StorageUnavailable      a directory cannot be used (at the start: no directory can)
+    ├── StorageUnavailable      a directory cannot be used (at the start: no directory)
     │   ├── OtherJournalFormat  another release wrote it
     │   └── StorageInUse        another process holds the directory
     ├── RemoteFailed            the remote tier does not answer, or refuses
     │   └── RemoteFull          the remote tier has no room
-    ├── RemoteObjectMissing     an object of the remote tier is gone, and a map output with it
+    ├── RemoteObjectMissing     an object of the remote tier is missing: a map output is lost
     ├── StorageReadFailed       the disk did not return the bytes that were written
-    ├── StorageWriteFailed      the disk did not take the bytes of a region
-    ├── JournalWriteFailed      a directory takes no rows of its journal: no commit happened
+    ├── StorageWriteFailed      a region could not be written to disk
+    ├── JournalWriteFailed      a journal could not be written, so nothing was committed
     ├── CorruptJournal          a journal of the previous daemon is damaged
     ├── CorruptRegion           the bytes of a region do not match its checksum
     ├── OutsideRegion           bytes were written or read outside a region
-    ├── DuplicateMapOutput      that map attempt is committed (or being committed) already
-    ├── ReleasedDuringCommit         the shuffle was released while the commit was being written
-    ├── MapOutputDropped        the map output was given up while its regions were being written
+    ├── DuplicateMapOutput      the map attempt is committed or being committed
+    ├── ReleasedDuringCommit    the shuffle was released while the commit was being written
+    ├── MapOutputDropped        the map output was dropped while its regions were being written
     └── StorageClosed           the store was closed
 
-All of them concern one map output or one directory; the store goes on serving the others.
+Except for the last, each concerns one map output or directory; the store still serves the others.
 """
 
 from pathlib import Path
@@ -39,8 +39,8 @@ class StorageFull(StorageError):
     """No tier has room for an extent.
 
     Args:
-        required_bytes: Length of the region that was to be stored.
-        largest_free_bytes: Longest extent that any tier could have given.
+        required_bytes: Length of the region.
+        largest_free_bytes: Longest extent that any tier could allocate.
         detail: State of the tiers, one clause each.
     """
 
@@ -65,7 +65,7 @@ class StorageUnavailable(StorageError):
     Args:
         directory: The directory, or several joined by a comma.
         reason: Cause, for the message.
-        remedy: Advice to the operator; empty for the usual one.
+        remedy: Advice to the operator; empty: the default advice.
     """
 
     def __init__(self, directory: Path | str, reason: str, remedy: str = "") -> None:
@@ -84,7 +84,7 @@ class StorageInUse(StorageUnavailable):
 
     Args:
         directory: The directory.
-        holder: Content of the lock file, usually the process id of the holder; may be empty.
+        holder: Content of the lock file, usually the holder's process id; may be empty.
     """
 
     def __init__(self, directory: Path | str, holder: str) -> None:
@@ -97,12 +97,12 @@ class StorageInUse(StorageUnavailable):
 
 
 class RemoteFailed(StorageError):
-    """A request to the remote tier failed, repetitions included.
+    """A request to the remote tier failed, after all retries.
 
     Args:
         what: The request, with the URL of the tier.
         reason: Cause, without any credentials.
-        timeout_seconds: How long it was repeated at most.
+        timeout_seconds: Time limit of the retries.
     """
 
     retryable = True
@@ -111,8 +111,8 @@ class RemoteFailed(StorageError):
         super().__init__(
             f"{what} failed: {reason}",
             limit=f"{timeout_seconds:g} s",
-            remedy="Check that the remote store answers and takes this host's credentials, or "
-            "raise remote_timeout_seconds; it is used again by itself",
+            remedy="Check that the remote store answers and accepts this host's credentials, or "
+            "raise remote_timeout_seconds; it is used again when it answers",
         )
 
 
@@ -123,11 +123,11 @@ class RemoteFull(RemoteFailed):
 
 
 class RemoteObjectMissing(StorageError):
-    """An object of the remote tier is gone.
+    """An object of the remote tier is missing.
 
     Args:
         url: URL of the tier.
-        name: The object below it.
+        name: Name of the object.
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -164,12 +164,12 @@ class StorageReadFailed(StorageError):
 
 
 class StorageWriteFailed(StorageError):
-    """A write to a data directory failed; the region is lost, its map attempt must be repeated.
+    """A write to a data directory failed; the map attempt must be repeated.
 
     Args:
         path: The arena file.
         offset: Position in that file.
-        length: Bytes that were to be written.
+        length: Number of bytes to write.
         reason: Message of the operating system.
     """
 
@@ -186,10 +186,10 @@ class StorageWriteFailed(StorageError):
 
 
 class JournalWriteFailed(StorageError):
-    """The journal of a directory takes no rows; what they tell of has not happened.
+    """Rows could not be written to a journal, so they have no effect.
 
     Args:
-        directory: The directory; None: of any.
+        directory: The directory; None: not known.
         reason: Message of the operating system.
     """
 
@@ -204,7 +204,7 @@ class JournalWriteFailed(StorageError):
 
 
 class CorruptJournal(StorageError):
-    """A journal is damaged. The rows of all whole records of it count.
+    """A journal is damaged. The rows in its intact records are still valid.
 
     Args:
         path: The journal.
@@ -228,10 +228,10 @@ class CorruptJournal(StorageError):
 
 
 class OtherJournalFormat(StorageUnavailable):
-    """The journal of a directory has a format that another release writes.
+    """The journal of a directory has the format of another release.
 
     Args:
-        directory: The directory; nothing in it was changed.
+        directory: The directory; it was not changed.
         found: The format of the journal.
         known: The format that this release reads.
     """
@@ -246,11 +246,11 @@ class OtherJournalFormat(StorageUnavailable):
 
 
 class CorruptRegion(StorageError):
-    """The stored bytes of a region do not have the checksum they were committed with.
+    """The stored bytes of a region do not match its checksum.
 
     Args:
-        expected: crc32c of the commit.
-        found: crc32c of the bytes as they are.
+        expected: crc32c in the commit.
+        found: crc32c of the stored bytes.
         where: File and offset.
     """
 
@@ -269,7 +269,7 @@ class OutsideRegion(StorageError):
     """Bytes were written or read outside a region.
 
     Args:
-        end: Offset just behind those bytes.
+        end: Offset after the last of these bytes.
         length: Length of the region.
     """
 
@@ -285,7 +285,7 @@ class OutsideRegion(StorageError):
 
 
 class DuplicateMapOutput(StorageError):
-    """The map attempt is committed already, or its commit is being written."""
+    """The map attempt is committed, or its commit is being written."""
 
     code = ErrorCode.DUPLICATE_MAP_OUTPUT
 
@@ -314,7 +314,7 @@ class ReleasedDuringCommit(StorageError):
 
 
 class MapOutputDropped(StorageError):
-    """The map output was given up before its regions were secured."""
+    """The map output was dropped before its regions were secured."""
 
     code = ErrorCode.PARTITION_RELEASED
 
@@ -328,7 +328,7 @@ class MapOutputDropped(StorageError):
 
 
 class StorageClosed(StorageError):
-    """The store was closed; it neither stores nor serves anything."""
+    """The store was closed."""
 
     code = ErrorCode.SHUTTING_DOWN
 

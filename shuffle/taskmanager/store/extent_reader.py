@@ -1,4 +1,4 @@
-"""Reads extents of any tier: from the mapping, the page cache, the disk in a thread, or objects."""
+"""Reads extents of any tier: from the mapping, the page cache, a disk (in a thread), or objects."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,19 +17,19 @@ from .tiers.tier import Extent, ExtentRead
 _VERIFY_BYTES = 1024 * 1024
 
 CACHED_READS = 32
-"""Most reads that the event loop makes in one go: with more, other work would wait."""
+"""Maximum reads that the event loop makes at once: with more, other work would wait."""
 
 
 def read_cached(reads: Sequence[ExtentRead]) -> bool:
-    """Fill buffers from the page cache, in the caller's own thread.
+    """Fill buffers from the page cache, in the caller's thread.
 
-    Copying a few hundred KiB takes less time than a hop to a thread and back.
+    Copying a few hundred KiB takes less time than a switch to a thread and back.
 
     Args:
         reads: Reads of extents of any tier but memory.
 
     Returns:
-        Whether all buffers were filled; if not, :func:`read_extents` fills them or tells the error.
+        Whether all buffers were filled; if not, :func:`read_extents` fills them or raises an error.
     """
     return len(reads) <= CACHED_READS and all(
         read.is_within
@@ -39,19 +39,19 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
 
 
 async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Flow) -> None:
-    """Read extents of any tier; one call of a thread makes all reads of disks.
+    """Read extents of any tier; one thread call makes all reads of disks.
 
     Args:
-        threads: They read from the disk tier.
-        reads: The reads; their extents are retained meanwhile.
-        flow: Whose turn they take.
+        threads: Threads for reads of the disk tier.
+        reads: The reads; the call retains their extents.
+        flow: The flow in whose turn they run.
 
     Raises:
-        OutsideRegion: A range reaches beyond its extent.
-        StorageReadFailed: The disk failed or gave less than was written.
+        OutsideRegion: A range ends beyond its extent.
+        StorageReadFailed: The disk failed or returned less than was written.
         RemoteFailed: The remote tier does not answer.
-        RemoteObjectMissing: It has lost an object.
-        asyncio.CancelledError: Raised when no thread touches the buffers.
+        RemoteObjectMissing: An object is missing.
+        asyncio.CancelledError: Raised only when no thread uses the buffers.
     """
     on_disk: list[ExtentRead] = []
     remote: dict[RemoteTier, list[ExtentRead]] = {}
@@ -81,7 +81,7 @@ async def _read_remote(
     on_disk: list[ExtentRead],
     flow: Flow,
 ) -> None:
-    """Read objects, and disks at the same time."""
+    """Read objects, and disks concurrently."""
     retained = [read.extent for reads in (*remote.values(), on_disk) for read in reads]
     for extent in retained:  # now, before a task's first step: other owners may release it then
         extent.retain()
@@ -111,7 +111,7 @@ async def _read_disks(threads: IoThreads, on_disk: list[ExtentRead], flow: Flow)
 
 
 def _cost(reads: Sequence[ExtentRead]) -> int:
-    """Return the bytes to read; each read but the first counts as a call of its own, too."""
+    """Return the bytes to read, plus the cost of a call for each read but the first."""
     wanted = sum(len(buffer) for read in reads for buffer in read.buffers)
     return wanted + (len(reads) - 1) * CALL_COST
 
@@ -154,7 +154,7 @@ async def verify_region(threads: IoThreads, region: Region) -> None:
 
 
 async def _fetched_checksum(extent: Extent, tier: RemoteTier) -> int:
-    """Compute an object's checksum, a piece at a time."""
+    """Compute an object's checksum piece by piece."""
     value = 0
     buffer = memoryview(bytearray(min(_VERIFY_BYTES, extent.length)))
     extent.retain()
@@ -169,7 +169,7 @@ async def _fetched_checksum(extent: Extent, tier: RemoteTier) -> int:
 
 
 def checksum_of(extent: Extent) -> int:
-    """Compute an extent's checksum, a piece at a time. Blocks.
+    """Compute an extent's checksum piece by piece. Blocks.
 
     Raises:
         StorageReadFailed: The file ended early.
@@ -192,7 +192,7 @@ def disk_tier_of(extent: Extent) -> DiskTier:
     """Return the disk tier that holds an extent.
 
     Raises:
-        RuntimeError: The extent was given up, or lies in the memory tier.
+        RuntimeError: The extent was released, or lies in the memory tier.
     """
     tier = extent.tier
     if not isinstance(tier, DiskTier):

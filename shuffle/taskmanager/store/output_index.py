@@ -15,16 +15,16 @@ from .journal.rows import pack_secure
 from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
-"""Map attempts that were lost with a storage directory, by shuffle."""
+"""Map attempts lost with a storage directory, by shuffle."""
 
 _ROW_BYTES: Final = 40
-"""Of the record of a row without its regions and the name of its application."""
+"""Size of a row's record without its regions and the name of its application."""
 
 _REGION_BYTES: Final = 32
-"""Of a region in a row without its offsets."""
+"""Size of a region in a row without its offsets."""
 
 ANYWHERE: Final = b""
-"""In place of an arena: rows of map outputs without a byte in any arena."""
+"""Key for rows of map outputs without bytes in any arena, instead of an arena's id."""
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -36,10 +36,10 @@ class ShuffleEntry:
         account: The account of its application.
 
     Attributes:
-        outputs: By map attempt id.
-        stored_bytes: Bytes over all map outputs.
+        outputs: Map outputs by map attempt id.
+        stored_bytes: Bytes of all map outputs.
         journal_bytes: Bytes of their rows in the journal of each arena, by its id.
-        regions: Regions over all map outputs.
+        regions: Number of regions of all map outputs.
     """
 
     __slots__ = ("account", "journal_bytes", "outputs", "regions", "stored_bytes")
@@ -58,11 +58,11 @@ class OutputIndex:
     Secured regions of uncommitted map outputs are kept beside them, by map attempt.
 
     Args:
-        accounts: The accounts in which committed map outputs are counted.
+        accounts: Accounts to charge for committed map outputs.
 
     Attributes:
-        journal_bytes: About how many bytes of the journal of each arena are rows that still count,
-            by the arena's id; of those that lie in every journal, under ``ANYWHERE``.
+        journal_bytes: Approximate bytes of the valid rows in the journal of each arena, by the
+            arena's id; ``ANYWHERE`` has the rows of map outputs without bytes in any arena.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -95,7 +95,7 @@ class OutputIndex:
         return list(self._open.values())
 
     def pop_open(self, attempt: MapAttemptKey) -> OpenOutput | None:
-        """Remove the secured part of a map output and return it; the caller releases it."""
+        """Remove and return the secured part of a map output; the caller releases it."""
         output = self._open.pop(attempt, None)
         if output is not None:
             for _, regions in output.rows():
@@ -166,7 +166,7 @@ class OutputIndex:
 
         Args:
             key: The shuffle.
-            forget: Whether to forget also which of its map outputs were lost.
+            forget: Whether to forget its lost map outputs, too.
         """
         if forget:
             self._lost.pop(key, None)
@@ -198,7 +198,7 @@ class OutputIndex:
         return entry
 
     def live_bytes(self, arena: bytes) -> int:
-        """Return about how many bytes of the journal of an arena are rows that still count."""
+        """Return the approximate bytes of the valid rows in an arena's journal."""
         return self.journal_bytes[arena] + self.journal_bytes[ANYWHERE]
 
     def lose(self, is_lost: Callable[[MapOutput], bool]) -> list[MapOutput]:
@@ -244,7 +244,7 @@ class OutputIndex:
                 yield ShuffleKey(application_id, shuffle_id), entry
 
     def outputs_in(self, arena: bytes) -> list[MapOutput]:
-        """Return the map outputs of which an arena's journal has rows, or may have some."""
+        """Return the map outputs that have, or may have, rows in an arena's journal."""
         return [
             output
             for output in self.outputs()
@@ -253,7 +253,7 @@ class OutputIndex:
         ]
 
     def secured_in(self, arena: bytes) -> list[bytes]:
-        """Return the rows of secured regions that an arena's journal has."""
+        """Return the rows of secured regions in an arena's journal."""
         return [
             pack_secure(output.key, output.map_attempt_id, output.num_subpartitions, first, regions)
             for output in self._open.values()
@@ -267,7 +267,7 @@ class OutputIndex:
 
 
 def row_bytes_of(key: ShuffleKey, regions: Sequence[Region]) -> dict[bytes, int]:
-    """Return about how many bytes the row of regions takes in the journal of each arena."""
+    """Return the approximate bytes of a row of regions in the journal of each arena."""
     size = _ROW_BYTES + len(key.application_id)
     for region in regions:
         size += _REGION_BYTES + len(region.offsets) * region.offsets.itemsize
@@ -287,11 +287,11 @@ class StoreStatistics:
     """Totals of a store. Counters start with the process.
 
     Args:
-        map_outputs: Committed map attempts now.
+        map_outputs: Current number of committed map outputs.
         stored_bytes: Their bytes.
         commits: Commits since the start.
-        adopted_map_outputs: Map outputs taken over from the previous process.
-        forgotten_map_outputs: Map outputs in its journal whose bytes are gone.
+        adopted_map_outputs: Map outputs adopted from the previous process.
+        forgotten_map_outputs: Map outputs in its journals whose bytes are gone.
         journal_bytes: Length of all journals.
         compactions: Rewrites of journals since the start.
     """

@@ -1,15 +1,14 @@
-"""Region areas: memory that producers on the same host fill with regions, for the store to copy.
+"""Region areas: shared memory that producers on this host fill and the store copies from.
 
-An area is a file on tmpfs that the TaskManager makes and an executor maps. A region that lies in it
-costs one message and one copy, in place of a socket's two copies and its credit. Other executors
-cannot reach it: each area has a file of its own, with a name that cannot be guessed in a directory
-that cannot be listed, and the store's files stay private. The TaskManager reads an area with
-``pread``, never through a mapping, so that a file cut short is an error and not a SIGBUS.
+An area is a file on tmpfs that the TaskManager creates and an executor maps. A region in an area
+costs one message and one copy, instead of a socket's two copies and its credit. Other executors
+cannot open it: each area is a separate file with a random name in a directory that cannot be
+listed, and the store's files stay private. The TaskManager reads an area with ``pread``, never
+through a mapping, so a truncated file causes an error instead of a SIGBUS.
 
-An area lives as long as there is a reference to it: of a connection to which it is attached, or of
-a copy under way. The next start removes the files of a killed daemon. If the directory is removed,
-as RemoveIPC of systemd does, the areas in use stay usable, and the next area that is made makes
-the directory again.
+Each connection to which an area is attached holds a reference to it, and so does each running copy.
+The next start removes the files of a killed daemon. If the directory is removed, e.g. by systemd's
+RemoveIPC, the areas in use stay usable, and the next area creates the directory again.
 """
 
 import asyncio
@@ -39,13 +38,13 @@ _TOKEN_BYTES = 16
 
 
 class RegionArea(Referenced):
-    """An area; the last release removes its file.
+    """A region area; the last release removes its file.
 
     Attributes:
         application_id: The owner; connections of other applications cannot attach the area.
-        path: Its file, whose name is the token that names the area on the wire.
+        path: Its file; the file name is the token that names the area on the wire.
         fd: Descriptor of the file.
-        size_bytes: Size of the file, all of it allotted.
+        size_bytes: Size of the file, fully allocated.
     """
 
     __slots__ = ("_removed", "application_id", "fd", "path", "size_bytes")
@@ -79,16 +78,16 @@ class RegionArea(Referenced):
 
 
 class AreasDirectory:
-    """The locked directory of the areas. Its methods block; one thread at a time may call them.
+    """The locked directory of the areas. Methods block and are not thread-safe.
 
     Args:
-        path: The directory; it is made if it is missing, and areas of a killed daemon are removed.
-        enclosing: Directories above it that executors have to pass.
+        path: The directory; it is created if missing, and areas of a killed daemon are removed.
+        enclosing: Parent directories that executors must be able to enter.
 
     Raises:
         StorageUnavailable: The directory cannot be used.
-        StorageInUse: Another process has it.
-        OSError: It cannot be made.
+        StorageInUse: Another process uses it.
+        OSError: It cannot be created.
     """
 
     def __init__(self, path: Path, enclosing: "Sequence[Path]" = ()) -> None:
@@ -97,14 +96,14 @@ class AreasDirectory:
         self._lock = self._open()
 
     def make(self, name: str, size_bytes: int) -> int:
-        """Make an area's file with all its pages, and the directory if it was removed.
+        """Create an area's file with all its pages, and the directory if it was removed.
 
         Returns:
             The file's descriptor.
 
         Raises:
-            OSError: The file cannot be made.
-            StorageError: The directory was removed and cannot be made again.
+            OSError: The file cannot be created.
+            StorageError: The directory was removed and cannot be created again.
         """
         try:
             return _make(self.path / name, size_bytes)
@@ -124,7 +123,7 @@ class AreasDirectory:
         lock = DirectoryLock(self.path)
         try:
             _remove_areas(self.path)
-            # Executors may run as another user: they can enter these directories, not list them.
+            # Executors may run as another user, who may enter these directories but not list them.
             for each in (*self._enclosing, self.path):
                 each.chmod(0o711)
         except OSError:
@@ -137,9 +136,9 @@ class RegionAreas:
     """All areas of a TaskManager. Belongs to the event-loop thread.
 
     Args:
-        directory: Directory of the areas; None: :meth:`create` makes none. :meth:`close` closes it.
-        limit_bytes: Most bytes of all areas together.
-        accounts: Applications pay here for their areas; by default there are no quotas.
+        directory: Directory of the areas, closed by :meth:`close`; None: there are no areas.
+        limit_bytes: Maximum bytes of all areas together.
+        accounts: Accounts to charge for areas; by default there are no quotas.
     """
 
     def __init__(
@@ -157,10 +156,10 @@ class RegionAreas:
 
     @classmethod
     def open(cls, config: "StorageConfig", accounts: Accounts) -> "RegionAreas":
-        """Make the directory, and remove the files of a killed daemon. Blocks.
+        """Create the directory, and remove the files of a killed daemon. Blocks.
 
-        If the directory cannot be used, the reason is logged, there are no areas, and regions come
-        through the socket.
+        If the directory cannot be used, log the reason; then executors send regions through the
+        socket.
         """
         directory, enclosing = config.region_areas_directory, list[Path]()
         if directory is None and config.memory_directory is not None:
@@ -180,7 +179,7 @@ class RegionAreas:
         return cls(opened, config.region_areas_bytes, accounts)
 
     def status(self) -> RegionAreasStatus:
-        """Return their number and size."""
+        """Return the number and total size of the areas."""
         return RegionAreasStatus(len(self._areas), self.used_bytes)
 
     @property
@@ -189,7 +188,7 @@ class RegionAreas:
         return sum(area.size_bytes for area in self._areas.values())
 
     def find(self, application_id: str, token: str) -> RegionArea | None:
-        """Return an area of an application with a reference for the caller, or None."""
+        """Return an application's area, retained for the caller, or None."""
         area = self._areas.get(token)
         if area is None or area.application_id != application_id:
             return None
@@ -197,13 +196,13 @@ class RegionAreas:
         return area
 
     async def create(self, application_id: str, size_bytes: int) -> RegionArea | None:
-        """Make an area, in a thread because allotting its pages takes a while.
+        """Create an area, in a thread because allocating its pages takes a while.
 
         Returns:
-            The area with a reference for the caller; None if there is no directory or no room, or
-            the application is at its quota: it can do without.
+            The area, retained for the caller. None if there is no directory or no room, or the
+            application is at its quota; it can work without an area.
 
-        Cancellation: safe; an area that was made in the meantime is removed.
+        Cancellation: safe; an area created in the meantime is removed.
         """
         directory = self._directory
         taken = self.used_bytes + self._making_bytes
@@ -238,7 +237,7 @@ class RegionAreas:
         return area
 
     def close(self) -> None:
-        """Unlock the directory, once all connections are gone and their areas with them."""
+        """Unlock the directory. Call this after all connections and areas are gone."""
         self._thread.end()
         if self._directory is not None:
             self._directory.close()
@@ -252,10 +251,10 @@ class RegionAreas:
 
 
 def _make(path: Path, size_bytes: int) -> int:
-    """Make an area's file with all its pages; return its descriptor. Runs in a thread."""
+    """Create an area's file with all pages; return its descriptor. Runs in a thread."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # Touching a page that a full tmpfs cannot allot would kill the executor with SIGBUS.
+        # Touching a page that a full tmpfs cannot allocate kills the executor with SIGBUS.
         allot(fd, 0, size_bytes)
         os.fchmod(fd, 0o666)
     except OSError:
@@ -270,7 +269,7 @@ def _remove(fd: int, path: Path) -> None:
 
 
 def _require_utf8(directory: Path) -> None:
-    """Refuse a directory that the protocol cannot name to an executor.
+    """Refuse a directory whose name the protocol cannot encode.
 
     Raises:
         StorageUnavailable: Its name is not UTF-8.
@@ -301,7 +300,7 @@ def _remove_areas(directory: Path) -> tuple[int, int]:
 
 
 def _remove_left(directory: Path) -> None:
-    """Remove what a killed daemon left, although there are no areas now. Blocks."""
+    """Remove the areas of a killed daemon when areas are turned off. Blocks."""
     if not directory.is_dir():
         return
     try:

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 
 DIRECT_COPY_BYTES = 256 * 1024
-"""The event loop itself copies regions up to this size: that takes no longer than a hop to a
+"""The event loop itself copies regions up to this size: that takes no longer than a switch to a
 thread and back."""
 
 COPY_CALL_BYTES = 4 * 1024 * 1024
-"""Most bytes of a region that are copied in one turn: others wait as long for theirs."""
+"""Maximum bytes of a region that are copied in one turn, while other flows wait."""
 
 _COPY_BYTES = 1024 * 1024
-"""A region is copied and checked in pieces that the processor's cache still has for the check."""
+"""A region is copied in pieces that are still in the CPU cache when their checksum is computed."""
 
 
 class RegionWriter:
-    """Writes a region. Ends with exactly one of :meth:`finish` and :meth:`abort`.
+    """Writes a region. Call either :meth:`finish` or :meth:`abort` at the end.
 
     Args:
         key: The shuffle of the region.
-        extent: Place of the region, or None if it is empty. The writer takes over the owner's
+        extent: The region's extent, or None if it is empty. The writer takes over the owner's
             reference.
         first_subpartition: Number of the region's first subpartition.
         offsets: Cumulative offsets of its subpartitions.
-        threads: They write to the disk tier.
-        flow: Whose turns the writes take.
+        threads: Threads for writes to the disk tier.
+        flow: The flow in whose turns the writes run.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class RegionWriter:
 
     @property
     def view(self) -> memoryview:
-        """The whole extent, to receive into; only a region in memory has it.
+        """The whole extent, to receive into; only for a region in memory.
 
         Raises:
             RuntimeError: The region is not in memory, or was finished or aborted.
@@ -104,18 +104,18 @@ class RegionWriter:
         return view
 
     async def write(self, offset: int, buffers: list[memoryview]) -> None:
-        """Write buffers one behind the other. Several calls may be under way at a time.
+        """Write buffers in order. Several calls may run at a time.
 
-        The remote tier takes bytes in their order only: there a call waits for those before it.
+        The remote tier only accepts bytes in order, so a call waits for the calls before it.
 
         Args:
             offset: Position of the first buffer in the region, in bytes.
             buffers: Must not change until the call has ended.
 
         Raises:
-            OutsideRegion: They would reach beyond the region; no byte was written.
-            StorageWriteFailed: The disk did not take them. The region can only be aborted.
-            RemoteFailed: The remote tier did not take them, or bytes before them.
+            OutsideRegion: The buffers end beyond the region; no byte was written.
+            StorageWriteFailed: The write failed. The region can only be aborted.
+            RemoteFailed: The upload of these bytes, or of bytes before them, failed.
             asyncio.CancelledError: Raised when the buffers are free again; the extent's content is
                 unknown.
         """
@@ -150,18 +150,18 @@ class RegionWriter:
             extent.release()
 
     async def flush(self) -> None:
-        """Wait until all bytes are where they are read: objects are sent behind :meth:`write`.
+        """Wait until all bytes can be read: uploads continue after :meth:`write` returns.
 
         Raises:
-            RemoteFailed: The remote tier did not take them. The region can only be aborted.
+            RemoteFailed: The upload failed. The region can only be aborted.
 
-        Cancellation: safe, the upload goes on.
+        Cancellation: safe, the upload continues.
         """
         if self._upload is not None and self._open:
             await self._upload.flush()
 
     async def _counted(self, write: Coroutine[Any, Any, None]) -> None:
-        """Count a write to the remote tier as under way, and keep its failure."""
+        """Count a write to the remote tier while it runs, and record its failure."""
         self._writes += 1
         try:
             await write
@@ -175,19 +175,19 @@ class RegionWriter:
         """Fill the whole region from a region area.
 
         Args:
-            area: The caller keeps a reference meanwhile.
-            offset: Position of the region's bytes there.
-            checksum: Whether to compute the checksum of the bytes on the way.
+            area: The area; the caller holds a reference during the call.
+            offset: Position of the region's bytes in the area.
+            checksum: Whether to compute the checksum of the bytes.
 
         Returns:
             The CRC-32C of the bytes; 0 without ``checksum``.
 
         Raises:
-            OutsideRegion: The area's file was cut short.
-            StorageReadFailed: It could not be read.
-            StorageWriteFailed: The disk did not take the bytes. The region can only be aborted.
-            RemoteFailed: The remote tier did not take them.
-            asyncio.CancelledError: Raised when no thread uses the area or the extent.
+            OutsideRegion: The area's file was truncated.
+            StorageReadFailed: The area could not be read.
+            StorageWriteFailed: The write failed. The region can only be aborted.
+            RemoteFailed: The upload failed.
+            asyncio.CancelledError: Raised only when no thread uses the area or the extent.
         """
         self._check_open()
         extent = self._extent
@@ -205,7 +205,7 @@ class RegionWriter:
         try:
             for start in range(0, self.length, COPY_CALL_BYTES):
                 if not self._open:
-                    break  # aborted meanwhile: nobody wants the rest
+                    break  # aborted meanwhile
                 end = min(start + COPY_CALL_BYTES, self.length)
                 copy = partial(_copy, extent, (start, end), area, offset + start, checksum, value)
                 value = await self._threads.run_for(self._flow, end - start, copy)
@@ -218,18 +218,18 @@ class RegionWriter:
         return value
 
     def finish(self, crc32c: int) -> Region:
-        """End the region.
+        """Finish the region.
 
         Args:
             crc32c: Checksum over all its bytes.
 
         Returns:
-            The region; the caller now owns its extent until a commit takes it over.
+            The region; the caller owns its extent until a commit takes it over.
 
         Raises:
-            StorageWriteFailed: An earlier write had failed. Abort the region.
-            RuntimeError: A write is still under way, or was not flushed, or the region was ended
-                before.
+            StorageWriteFailed: An earlier write failed. Abort the region.
+            RuntimeError: A write still runs or was not flushed, or the region was finished or
+                aborted before.
         """
         self._check_open()
         if self._writes:
@@ -244,7 +244,7 @@ class RegionWriter:
         return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
 
     def abort(self) -> None:
-        """Give the region up. Its space is free once the last write under way has ended.
+        """Abort the region. Its space becomes free when the last running write has ended.
 
         Does nothing if the region was finished or aborted before.
         """
@@ -267,12 +267,12 @@ class _Sending:
     """Sends a region from a region area to the remote tier.
 
     Args:
-        upload: Takes the bytes.
-        area: Holds them; the caller keeps a reference.
-        offset: Position of the first one there.
+        upload: The upload of the region.
+        area: Contains the bytes; the caller holds a reference.
+        offset: Position of the first byte in the area.
 
     Attributes:
-        crc32c: Checksum of the bytes that were sent.
+        crc32c: Checksum of the bytes sent so far.
     """
 
     def __init__(self, upload: Upload, area: "RegionArea", offset: int) -> None:
@@ -282,7 +282,7 @@ class _Sending:
         self._offset = offset
 
     async def send(self, threads: IoThreads, flow: Flow, *, checksum: bool) -> None:
-        """Send all bytes, and wait until they are stored."""
+        """Send all bytes and wait until they are stored."""
         length = self._upload.length
         buffer = memoryview(bytearray(min(_COPY_BYTES, length)))
         for start in range(0, length, _COPY_BYTES):
@@ -308,10 +308,10 @@ def _copy(
     """Copy a part of a region, in the calling thread.
 
     Args:
-        extent: Place of the region.
-        part: Start and end of the part in it.
-        area: Holds the bytes.
-        offset: Position of the part there.
+        extent: Extent of the region.
+        part: Start and end of the part in the extent.
+        area: Contains the bytes.
+        offset: Position of the part in the area.
         checksum: Whether to compute the checksum.
         value: Checksum of the bytes before the part.
 

@@ -12,9 +12,9 @@ MAX_KEPT: Final = 4096
 class Releases:
     """The latest releases of shuffles: of all map attempts, or of those below a number.
 
-    A client that releases a shuffle without a number may use the shuffle's id again. So later
-    commits of its producers are accepted. Later copies are refused: they come from a TaskManager
-    that has not heard of the release. With a number, the number decides about commits and copies.
+    A client that releases a shuffle without a number may reuse the shuffle's id. So later commits
+    of its producers are accepted. Later copies are refused: they come from a TaskManager that does
+    not know of the release. With a number, commits and copies below it are refused.
     """
 
     def __init__(self) -> None:

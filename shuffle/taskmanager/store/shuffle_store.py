@@ -1,4 +1,4 @@
-"""Stores the committed map outputs of one TaskManager: the facade of this package.
+"""The facade of this package: stores the committed map outputs of one TaskManager.
 
 ::
 
@@ -11,8 +11,8 @@ One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks: run
 or in a thread before the loop uses the store. Afterwards ``io_threads`` threads access the disks,
 and another thread writes the journal.
 
-Every map output whose commit was acknowledged survives any death of the process, because it lies in
-the page cache or in tmpfs. After a reboot the memory tier's outputs are forgotten.
+A map output whose commit was acknowledged survives the process, because its bytes are in the page
+cache or in tmpfs. A reboot loses the map outputs of the memory tier.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ from .tiers.tiers import Tiers
 class ShuffleStore:
     """Ties together the tiers, the journal and the index of a TaskManager's data directories.
 
-    Made by :meth:`open`. An extent stays valid as long as there is a reference to it: retain it
-    before using it across an ``await``, release it afterwards.
+    Made by :meth:`open`. An extent stays valid as long as it has a reference: retain it before
+    using it across an ``await``, and release it afterwards.
     """
 
     def __init__(self, config: StorageConfig, storage: OpenedStorage) -> None:
         self._storage = storage
         self.accounts = storage.accounts
-        """The accounts of the applications whose bytes it stores."""
+        """The accounts of the applications whose bytes this store holds."""
         self._index = storage.index
         self._threads = IoThreads(config.io_threads, "sluice-storage")
         self._tiers = Tiers(
@@ -67,7 +67,7 @@ class ShuffleStore:
         self._config = config
         self._health = StoreHealth(storage, self._tiers, self._journal, config)
         self.remote: RemoteOutputs | None = None
-        """The map outputs that have moved, if there is a remote tier."""
+        """The map outputs that moved to the remote tier; None without a remote tier."""
         if storage.remote is not None:
             self.remote = RemoteOutputs(
                 storage.remote,
@@ -86,14 +86,14 @@ class ShuffleStore:
     def open(cls, config: StorageConfig, accounts: Accounts | None = None) -> Self:
         """Lock the directories and adopt the map outputs that a previous daemon committed. Blocks.
 
-        Directories that cannot be used are left out, with a logged reason.
+        Unusable directories are left out, and the reason is logged.
 
         Args:
             config: Directories and sizes.
-            accounts: Applications pay here for what is stored; by default there are no quotas.
+            accounts: Accounts to charge for stored bytes; by default there are no quotas.
 
         Raises:
-            StorageInUse: Another process has one of the directories.
+            StorageInUse: Another process uses one of the directories.
             StorageUnavailable: No data directory can be used.
         """
         with open_storage(config, accounts or Accounts()).closed_on_error() as storage:
@@ -111,18 +111,18 @@ class ShuffleStore:
         lengths: Sequence[int],
         connection: int = 0,
     ) -> RegionWriter:
-        """Allot an extent for a region: in memory if there is room, else on a disk, else remotely.
+        """Allocate an extent for a region: in memory, else on a disk, else remotely.
 
         Args:
             key: The shuffle.
             first_subpartition: Number of the region's first subpartition; ``EVERY_SUBPARTITION``
-                for a broadcast region, whose bytes are those of each subpartition.
+                for a broadcast region, whose bytes belong to every subpartition.
             lengths: Bytes of each of its subpartitions; a single length for a broadcast region.
-            connection: The producer's connection, of which writes to a disk take turns.
+            connection: The producer's connection; connections take turns to write to a disk.
 
         Raises:
             StorageFull: No tier has room.
-            QuotaExceeded: The application may not hold as much.
+            QuotaExceeded: The application would exceed its quota.
             StorageClosed: The store was closed.
             ValueError: A length is negative.
         """
@@ -135,22 +135,22 @@ class ShuffleStore:
         return RegionWriter(key, extent, first_subpartition, offsets, self._threads, flow)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
-        """Commit a map output: its row goes to the journal first, then it becomes visible.
+        """Commit a map output: write its row to the journal, then make it visible.
 
-        Commits that are made while a journal write is under way share the next one.
+        Commits that arrive during a journal write share the next write.
 
         Args:
-            output: Its regions come from :meth:`RegionWriter.finish`. Once the future has succeeded
-                they belong to the store; if this call or the future raises, they still belong to
-                the caller, who must release them (``outputs.release_regions``).
+            output: Its regions come from :meth:`RegionWriter.finish`. When the future succeeds,
+                they belong to the store. If this call or the future raises, they still belong to
+                the caller, who must release them (``stored_outputs.release_regions``).
 
         Returns:
-            A future that ends when the output survives the process and is visible. Cancelling it
-            does not take the commit back; the store then owns the regions in either case. The
+            A future that ends when the output survives the process and is visible. Canceling it
+            does not undo the commit; the store then owns the regions in either case. The
             future may fail with JournalWriteFailed, ReleasedDuringCommit or StorageClosed.
 
         Raises:
-            DuplicateMapOutput: The map attempt is committed, or being committed.
+            DuplicateMapOutput: The map attempt is committed or being committed.
             StorageClosed: The store was closed.
         """
         self._check_open()
@@ -167,17 +167,17 @@ class ShuffleStore:
         """Make the next regions of a map output survive the process before its commit.
 
         Args:
-            attempt: The map attempt; one call is under way at a time.
+            attempt: The map attempt; do not call this again for it before the future has ended.
             num_subpartitions: Subpartitions of the shuffle.
-            regions: The regions behind those secured before. Once the future has succeeded they
-                belong to the store; if this call or the future raises, they still belong to the
+            regions: The regions after the ones secured before. When the future succeeds, they
+                belong to the store. If this call or the future raises, they still belong to the
                 caller.
 
         Returns:
-            A future like that of :meth:`commit`, which raises as this does.
+            A future like the one from :meth:`commit`.
 
         Raises:
-            DuplicateMapOutput: The map attempt is committed, or a row of it is being written.
+            DuplicateMapOutput: The map attempt is committed, or one of its rows is being written.
         """
         self._check_open()
         if self.lookup(*attempt) is not None or self._journal.is_pending(*attempt):
@@ -193,11 +193,11 @@ class ShuffleStore:
         return self._index.open_outputs()
 
     def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
-        """Return the future of the row of a map attempt that is being written, or None."""
+        """Return the future of the row being written for a map attempt, or None."""
         return self._journal.pending(attempt)
 
     def drop_open(self, attempt: MapAttemptKey) -> None:
-        """Give up the secured regions of a map output, also those being written. Idempotent."""
+        """Drop the secured regions of a map output, even if being written. Idempotent."""
         if not self._closed:
             self._journal.drop(attempt)
 
@@ -212,11 +212,11 @@ class ShuffleStore:
     def release_shuffle(self, key: ShuffleKey, end: int | None = None) -> int:
         """Forget a shuffle, or its map attempts below ``end``.
 
-        Its space is free when the release is written and its last reader has ended. Running commits
-        of it fail with ReleasedDuringCommit.
+        Its space becomes free when the release is written and its last reader has ended. Running
+        commits of the shuffle fail with ReleasedDuringCommit.
 
         Returns:
-            Stored bytes that are given up; :meth:`released` tells when a restart cannot undo it.
+            Number of stored bytes released. Wait for :meth:`released` until it survives a restart.
 
         Raises:
             StorageClosed: The store was closed.
@@ -250,9 +250,9 @@ class ShuffleStore:
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
     def released(self) -> "asyncio.Future[None] | None":
-        """Return a future that ends when a restart will not undo the last release; None: now.
+        """Return a future for the last release to survive a restart; None: it does.
 
-        It may fail with JournalWriteFailed or StorageClosed. Do not cancel it: others may wait.
+        It may fail with JournalWriteFailed or StorageClosed. Do not cancel it: callers share it.
         """
         return self._journal.released()
 
@@ -263,7 +263,7 @@ class ShuffleStore:
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
-            on_unlocked: Called with the finding when the lock of a directory is gone.
+            on_unlocked: Called with a description when the lock of a directory is gone.
         """
         self._health.watch(on_lost, on_unlocked)
         remote = self._tiers.remote
@@ -281,23 +281,23 @@ class ShuffleStore:
     async def move_to_remote(self, output: MapOutput) -> None:
         """Copy a committed map output to the remote tier, where any TaskManager finds it.
 
-        Afterwards each TaskManager with the same ``remote`` finds it. What lies here is served and
-        counted as before, until it is released. A map output that is there already is left as it
-        is. The copy is removed when its shuffle is released on a TaskManager that moved or found
-        it, when its application ends, or as an orphan.
+        The local copy is served and counted as before, until it is released. If the remote tier
+        has the map output already, it is not copied again. The remote copy is removed when its
+        shuffle is released on a TaskManager that moved or found it, when its application ends, or
+        as an orphan.
 
         Args:
-            output: A committed map output with bytes in any tier. Its extents are retained
-                meanwhile, so that it may be released during the call.
+            output: A committed map output with bytes in any tier. The call retains its extents, so
+                it may be released during the call.
 
         Raises:
             StorageUnavailable: There is no remote tier.
-            RemoteFailed: The remote tier does not take it; nothing of it can be found.
-            StorageReadFailed: Its bytes cannot be read; so do other errors of :meth:`read_all`.
-            CorruptRegion: Its bytes do not have their checksum.
+            RemoteFailed: The upload failed; no TaskManager finds any part of it.
+            StorageReadFailed: Its bytes cannot be read. All errors of :meth:`read_all` are raised.
+            CorruptRegion: Its bytes do not match their checksum.
             StorageClosed: The store was closed.
 
-        Cancellation: safe, nothing of it can be found; what was uploaded is deleted.
+        Cancellation: safe, uploaded parts are deleted.
         """
         self._check_open()
         if self.remote is None:
@@ -305,12 +305,12 @@ class ShuffleStore:
         await self.remote.move(output)
 
     def application_ends(self, application_id: str) -> None:
-        """Delete what an application has moved to the remote tier, in the background."""
+        """Delete an ended application's objects in the remote tier, in the background."""
         if self.remote is not None and not self._closed:
             self.remote.ended(application_id)
 
     def _lose_objects(self, missing: set[Extent]) -> None:
-        """Forget the map outputs of which objects are gone."""
+        """Forget the map outputs whose objects are gone."""
         self._health.lose_outputs(
             lambda output: any(region.extent in missing for region in output.regions),
             "their objects in the remote tier",
@@ -328,32 +328,32 @@ class ShuffleStore:
         """Fill buffers from one extent; see :meth:`read_all`.
 
         Args:
-            extent: It is retained meanwhile.
+            extent: The extent; the call retains it.
             offset: Position in the extent, in bytes.
             buffers: Filled completely.
 
         Raises:
-            StorageReadFailed: The disk failed or gave less than was written.
-            OutsideRegion: The range reaches beyond the extent.
-            asyncio.CancelledError: Raised when no thread touches the buffers; their
+            StorageReadFailed: The disk failed or returned less than was written.
+            OutsideRegion: The range ends beyond the extent.
+            asyncio.CancelledError: Raised only after no thread uses the buffers; their
                 content is unknown.
         """
         await self.read_all([ExtentRead(extent, offset, buffers)])
 
     async def read_all(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
-        """Fill buffers from extents: copies from memory, one call of a thread for all disks.
+        """Fill buffers from extents: copy from memory, and read all disks in one thread call.
 
         Args:
             reads: The reads.
-            flow: Whose turn at the disks they take.
+            flow: The flow in whose turn they run.
 
         Raises:
-            StorageReadFailed: As :meth:`read` does; so are the other errors.
+            StorageReadFailed: And the other errors of :meth:`read`.
         """
         await read_extents(self._threads, reads, flow)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
-        """Fill buffers at once if the page cache has all: ``extent_reader.read_cached``."""
+        """Fill buffers at once if the page cache has all bytes; see ``read_cached``."""
         return read_cached(reads)
 
     async def verify(self, region: Region) -> None:
@@ -366,7 +366,7 @@ class ShuffleStore:
         await verify_region(self._threads, region)
 
     def applications(self) -> list[str]:
-        """Return the applications that have committed map outputs, adopted ones included."""
+        """Return the applications with committed map outputs, including adopted ones."""
         return self._index.applications()
 
     def shuffles(self) -> list[ShuffleStatus]:
@@ -381,16 +381,16 @@ class ShuffleStore:
         return self._tiers.statistics()
 
     def remote_status(self) -> RemoteStatus:
-        """Return the status of the remote tier; all zero without one."""
+        """Return the status of the remote tier; all zero without a remote tier."""
         return RemoteStatus() if self.remote is None else self.remote.status()
 
     @property
     def memory_refusals(self) -> int:
-        """Regions that went to the disk because their application had its share of memory."""
+        """Regions sent to disk because their application had its share of memory."""
         return self._tiers.memory_refusals
 
     def wholes(self) -> dict[Resource, int]:
-        """Return the bytes that the tiers can hold altogether, by resource."""
+        """Return the total bytes that the tiers can hold, by resource."""
         return self._tiers.wholes()
 
     def statistics(self) -> StoreStatistics:
@@ -406,9 +406,9 @@ class ShuffleStore:
         )
 
     async def close(self) -> None:
-        """Write the queued rows, wait for disk accesses, close all files, give up the locks.
+        """Write the queued rows, wait for disk accesses, close all files, unlock directories.
 
-        Data stays for the next process. Idempotent. Do not cancel it; it waits for disks only.
+        The next process adopts the data. Idempotent. Do not cancel it: it only waits for disks.
         """
         if self._closed:
             return

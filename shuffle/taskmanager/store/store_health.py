@@ -1,4 +1,4 @@
-"""Draws the consequences of the health of directories for a store."""
+"""Applies changes in the health of directories to a store."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 
 class StoreHealth:
-    """The store as the watch sees it: a ``WatchedStore``.
+    """The store as the health watch sees it: a ``WatchedStore``.
 
     Args:
-        storage: Has the index, and opens directories anew.
+        storage: Has the index, and reopens directories.
         tiers: All tiers of the store.
         journal: Its journals.
-        config: How often directories are probed, and what counts as slow.
+        config: Interval of probes, and the limit for slow disks.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StoreHealth:
         self._on_lost: Callable[[Lost], None] | None = None
         self._on_unlocked: Callable[[str], None] | None = None
         self._refusals: dict[Path, str] = {}
-        """Why a directory could not be used again, as the log has it."""
+        """The last logged reason why a directory could not be used again."""
 
     def watch(
         self,
@@ -58,7 +58,7 @@ class StoreHealth:
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
-            on_unlocked: Called with the finding when the lock of a directory is gone.
+            on_unlocked: Called with a description when the lock of a directory is gone.
         """
         self._on_lost = on_lost
         self._on_unlocked = on_unlocked
@@ -67,11 +67,11 @@ class StoreHealth:
         self._watch = HealthWatch(self, directories, self._config)
 
     def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
-        """Return the tier of a directory, if it has one, and what must be found there."""
+        """Return the tier of a directory, if it has one, and the expected files."""
         tier = next((each for each in self._tiers.tiers() if each.directory == directory), None)
         if tier is None or tier.lost:
-            # What RemoveIPC or a cleaner has removed from a tmpfs comes back. A data directory that
-            # is missing may be a disk that is not mounted: its mount point must stay empty.
+            # Recreate a directory that RemoveIPC or a cleaner removed from a tmpfs. A missing data
+            # directory may be an unmounted disk, whose mount point must stay empty.
             make = directory not in self._config.data_directories
             return tier, ProbedDirectory(directory, make=make)
         files = [(tier.path, identity_of(os.fstat(tier.fd)))]
@@ -87,7 +87,7 @@ class StoreHealth:
         return [each for each in self._storage.locks if each.directory == directory]
 
     def leave_out(self, tier: ArenaTier, reason: str) -> None:
-        """Give a directory nothing new; what it holds can be read."""
+        """Store nothing new in a directory; its content can still be read."""
         tier.fail(reason)
 
     def lose(self, tier: ArenaTier, reason: str) -> None:
@@ -107,7 +107,7 @@ class StoreHealth:
             self._on_unlocked(f"{tier.directory}: {reason}")
 
     def lose_outputs(self, is_lost: Callable[[MapOutput], bool], why: str) -> None:
-        """Forget map outputs whose bytes are gone, and say so."""
+        """Forget map outputs whose bytes are gone, and report it."""
         outputs = self._index.lose(is_lost)
         logger.error("%d map outputs are lost with %s", len(outputs), why)
         lost: dict[ShuffleKey, list[int]] = {}
@@ -118,7 +118,7 @@ class StoreHealth:
             self._on_lost(lost)
 
     async def take_back(self, tier: ArenaTier) -> bool:
-        """Use a directory again, with what it holds; return whether that went well."""
+        """Use a directory again with its content; return whether that succeeded."""
         if tier.tier_id not in self._journal.files.journals and not await self._journal.restore(
             tier.tier_id
         ):
@@ -127,11 +127,11 @@ class StoreHealth:
         return True
 
     async def make_anew(self, directory: Path) -> bool:
-        """Use a directory again, empty; return whether that went well."""
+        """Use a directory again with an empty arena; return whether that succeeded."""
         try:
             tier = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
         except StorageError as error:
-            if self._refusals.get(directory) != str(error):  # once, and not every few seconds
+            if self._refusals.get(directory) != str(error):  # log it once, not every few seconds
                 logger.error("left out: %s", error)
                 self._refusals[directory] = str(error)
             return False

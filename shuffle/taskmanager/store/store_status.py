@@ -27,7 +27,7 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     healthy: Annotated[bool, gauge("1 if the directory takes data.", by="tier directory")] = False
     free_bytes: Annotated[int, gauge("Bytes that new extents can get.", by="tier directory")] = 0
     reason: str = ""
-    """Why it is not healthy, or takes no new map outputs although it is; else empty."""
+    """Why it gets no new map outputs; else empty."""
 
 
 class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +47,7 @@ class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoteStatus(msgspec.Struct, frozen=True, gc=False):
-    """The work of the remote tier; all zero without one. Totals begin with the process."""
+    """The work of the remote tier; all zero without one. Totals start with the process."""
 
     metric_prefix: ClassVar[str] = "remote_"
 

@@ -1,14 +1,13 @@
-"""Regions and map outputs, as they are stored: compact, and never changed once they are made.
+"""Stored regions and map outputs: compact and immutable.
 
-The classes are not frozen, because a start makes all instances, and a frozen instance takes three
-times as long to make.
+The classes are not frozen, because a start makes all instances, and making a frozen instance takes
+three times as long.
 
-A map output is one or more regions. A region holds, in subpartition order and densely, the bytes of
-a run of subpartitions; its index is one array of cumulative offsets, 4 bytes per subpartition as
-long as the region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB.
+A map output is one or more regions. A region has the bytes of consecutive subpartitions, in order
+and without gaps. Its index is one array of cumulative offsets, with 4 bytes per subpartition if the
+region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB.
 
-The bytes of a broadcast region are those of every subpartition: they are stored once and read for
-each subpartition.
+The bytes of a broadcast region are stored once and read for every subpartition.
 """
 
 from array import array
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
-    """Turn lengths into n + 1 cumulative offsets, in the narrowest of 4 and 8 bytes.
+    """Turn lengths into n + 1 cumulative offsets, of 4 bytes each if they fit, else 8.
 
     Raises:
         ValueError: A length is negative, or the sum does not fit in 8 bytes.
@@ -47,14 +46,14 @@ def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """The bytes of a run of subpartitions of one map attempt.
+    """The bytes of consecutive subpartitions of one map attempt.
 
     Args:
-        extent: Place of the bytes; None if the region is empty.
-        first_subpartition: Number of the first subpartition of the run; ``EVERY_SUBPARTITION`` of a
-            broadcast region.
-        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; a broadcast
-            region has those of one subpartition.
+        extent: Extent with the bytes; None if the region is empty.
+        first_subpartition: Number of the first subpartition; ``EVERY_SUBPARTITION`` in a broadcast
+            region.
+        offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; two offsets
+            in a broadcast region.
         crc32c: Checksum over all bytes.
     """
 
@@ -70,24 +69,24 @@ class Region:
 
     @property
     def num_subpartitions(self) -> int:
-        """Number of subpartitions in the run; 1 in a broadcast region."""
+        """Number of subpartitions; 1 in a broadcast region."""
         return len(self.offsets) - 1
 
     @property
     def is_broadcast(self) -> bool:
-        """True if its bytes are those of every subpartition."""
+        """Whether every subpartition has these bytes."""
         return self.first_subpartition == EVERY_SUBPARTITION
 
     def slice(self, start_subpartition: int, end_subpartition: int) -> tuple[int, int]:
         """Find the bytes of a range of subpartitions: always one contiguous piece.
 
         Args:
-            start_subpartition: First subpartition wanted, numbered over the whole map output.
-            end_subpartition: The one behind the last. Parts outside this region count as empty.
+            start_subpartition: First subpartition, numbered in the whole map output.
+            end_subpartition: The one after the last. Parts outside this region count as empty.
 
         Returns:
             Offset in the extent and length, both in bytes; ``(0, 0)`` if the region has none of
-            them. The range holds these bytes :meth:`repeats` times, one behind the other.
+            them. The range has these bytes :meth:`repeats` times.
         """
         offsets = self.offsets
         if self.is_broadcast:
@@ -108,19 +107,19 @@ class Region:
         return max(end_subpartition - start_subpartition, 0) if self.is_broadcast else 1
 
     def release(self) -> None:
-        """Give up the owner's reference to the extent (for regions that are never committed)."""
+        """Release the owner's reference to the extent of an uncommitted region."""
         if self.extent is not None:
             self.extent.release()
 
 
 def release_regions(regions: Iterable[Region]) -> None:
-    """Give up regions that were finished but never committed."""
+    """Release finished regions that were never committed."""
     for region in regions:
         region.release()
 
 
 def arenas_of(regions: Iterable[Region]) -> set[bytes]:
-    """Return the ids of the arenas in which regions lie; the remote tier is none."""
+    """Return the ids of the arenas that hold regions; the remote tier is not an arena."""
     return {
         extent.tier.tier_id
         for region in regions
@@ -136,9 +135,9 @@ def journals_for(regions: Iterable[Region], journals: Sequence[bytes]) -> tuple[
         journals: The arenas with a journal.
 
     Returns:
-        Ids of arenas, and whether all of them must have the row. A row of objects only goes to
-        every journal, so that it outlives any directory, and counts when one has it. A row without
-        a byte is kept in one journal, whichever it is.
+        Ids of arenas, and whether all of them must have the row. A row with only objects goes to
+        every journal, so that it survives the loss of any directory, and is valid when one has it.
+        A row without bytes goes to any one journal.
     """
     regions = list(regions)
     arenas = arenas_of(regions)
@@ -151,7 +150,7 @@ def journals_for(regions: Iterable[Region], journals: Sequence[bytes]) -> tuple[
 
 @dataclass(slots=True, eq=False)
 class OpenOutput:
-    """The secured regions of a map output that is not committed; they outlive the process.
+    """The secured regions of an uncommitted map output; they survive the process.
 
     Attributes:
         key: The shuffle.
@@ -159,7 +158,7 @@ class OpenOutput:
         num_subpartitions: Subpartitions of the shuffle.
         regions: Its first regions, in the order in which they were written.
         secured: Numbers of the first region of each row; a row ends before the next one.
-        taken: Whether the regions are on their way into a commit and no longer owned here.
+        taken: Whether the regions are being committed and no longer owned by this object.
     """
 
     key: ShuffleKey
@@ -180,7 +179,7 @@ class OpenOutput:
             yield first, self.regions[first:end]
 
     def take(self) -> list[Region]:
-        """Return the regions that are still owned here, for their new owner."""
+        """Return the regions that this object still owns, for their new owner."""
         if self.taken:
             return []
         self.taken = True
@@ -196,9 +195,9 @@ class MapOutput:
         map_attempt_id: The attempt, unique in the application.
         num_subpartitions: Subpartitions of the shuffle.
         regions: In the order in which they were written.
-        origin: The TaskManager from which this copy came; empty: its producer wrote it here.
-        replicas: TaskManagers that shall keep it, this one included.
-        is_moved: Whether it was found in the remote tier by its name: no journal has it.
+        origin: The TaskManager that sent this copy; empty: its producer wrote it here.
+        replicas: Number of TaskManagers that should keep it, including this one.
+        is_moved: Whether it was found in the remote tier by its name, so no journal has it.
         is_synchronous: Whether its producer waits for the copies; a restart forgets it.
     """
 
@@ -218,7 +217,7 @@ class MapOutput:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep its extents until the end of a ``with`` block, also if it is released meanwhile."""
+        """Retain its extents for a ``with`` block, in case it is released meanwhile."""
         extents = [region.extent for region in self.regions if region.extent is not None]
         for extent in extents:
             extent.retain()

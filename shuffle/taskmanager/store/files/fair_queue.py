@@ -1,21 +1,21 @@
 """The order in which blocking calls get a thread: max-min fair by cost, without any I/O.
 
-Applications come first, and within an application its connections. On both levels this is
-start-time fair queueing (Goyal, Vin and Cheng 1996) with equal weights:
+The queue is fair between applications, and within an application between its connections. Both
+levels use start-time fair queueing (Goyal, Vin and Cheng 1996) with equal weights:
 
 1. Each member has a *start*: the time at which its next call may begin in a system that serves all
    members at the same speed. Time is counted in cost, not in seconds.
-2. The member with the least start has the next turn; among equals the one that has waited longest.
-3. The time becomes that start, and the member's start moves on by the cost of its call.
-4. A member that comes anew starts at the present time: it is owed nothing for its absence.
+2. The member with the lowest start has the next turn; among equals the one that waited longest.
+3. The time becomes that start, and the member's start increases by the cost of its call.
+4. A new member starts at the current time: it gets no credit for its absence.
 
-So two members that always have calls waiting are served costs that differ by at most the largest
-call of each, whatever their calls are and however many others there are. Adding a connection to an
-application leaves the turns of all other applications as they are.
+So for two members that always have calls waiting, the served costs differ by at most the largest
+call of each, regardless of their calls and of the number of other members. Adding a connection to
+an application does not change the turns of other applications.
 
-A member whose last call has gone keeps its start until the time has reached it: a connection that
-has one call at a time would otherwise begin anew with each, and large calls would count as much as
-small ones. A turn takes time in the logarithm of the members that have calls.
+A member without calls keeps its start until the time has reached it. Otherwise a connection with
+one call at a time would start again with each call, and large calls would cost as little as small
+ones. The time for a turn is logarithmic in the number of members with calls.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 IDLE_MEMBERS: Final = 64
-"""Members without calls that a level keeps beside as many as have calls."""
+"""A level keeps this many members without calls, plus the number of members with calls."""
 
 
 class Flow(NamedTuple):
@@ -34,8 +34,8 @@ class Flow(NamedTuple):
 
     Attributes:
         application_id: The application; empty: the TaskManager itself.
-        connection: A number that no other connection has while this one lives. One that is used
-            again inherits at most the debt of a single call.
+        connection: A number that is unique among open connections. A reused number inherits at
+            most the debt of a single call.
     """
 
     application_id: str
@@ -43,16 +43,16 @@ class Flow(NamedTuple):
 
 
 OWN_FLOW: Final = Flow("", 0)
-"""The TaskManager's own calls, which take turns as those of an application do."""
+"""The TaskManager's own calls, which take turns like the calls of an application."""
 
 
 class FairQueue(Generic[T]):
-    """Calls that wait, in the order described above. Items are told apart by identity.
+    """Waiting calls, in the order described above. Items are compared by identity.
 
-    A queue has no limit of its own, because everything in it is bounded elsewhere: a region has one
-    write under way, a channel one read, and both hold segments meanwhile; a copy out of a region
-    area holds an extent, and a read of the remote tier is one request at most for each slice that
-    it fills. Regions, channels, segments and bytes stored have limits and quotas.
+    A queue needs no limit, because its items are bounded elsewhere: a region has one write and a
+    channel one read at a time, and both hold segments; a copy from a region area holds an extent;
+    a read of the remote tier makes at most one request per slice. Regions, channels, segments and
+    stored bytes have limits and quotas.
     """
 
     __slots__ = ("_applications", "_waiting")
@@ -65,15 +65,15 @@ class FairQueue(Generic[T]):
         return self._waiting
 
     def add(self, flow: Flow, cost: int, item: T) -> None:
-        """Let an item wait for its turn, behind those of its flow.
+        """Add an item, which waits for its turn after earlier items of its flow.
 
         Args:
-            flow: Whose item it is.
-            cost: Of its turn, at least 1; such as the bytes that it moves.
-            item: Anything hashable, which is not in the queue yet.
+            flow: The flow of the item.
+            cost: Cost of its turn, at least 1, such as the bytes that it moves.
+            item: Any hashable object that is not in the queue.
 
         Raises:
-            ValueError: The cost is below 1: such items would have any number of turns.
+            ValueError: The cost is below 1: such items would have unlimited turns.
         """
         if cost < 1:
             raise ValueError(f"a call costs at least 1, got {cost}")
@@ -93,7 +93,7 @@ class FairQueue(Generic[T]):
         self._waiting += 1
 
     def take(self) -> T | None:
-        """Return the item whose turn it is, or None if no item waits."""
+        """Remove and return the next item, or None if no item waits."""
         if not self._waiting:
             return None
         application = self._applications.first()
@@ -105,7 +105,7 @@ class FairQueue(Generic[T]):
         return item
 
     def withdraw(self, flow: Flow, item: T) -> bool:
-        """Remove an item; it costs its flow nothing. Return whether it was still waiting."""
+        """Remove an item at no cost for its flow; return whether it was still waiting."""
         application = self._applications.find(flow.application_id)
         if application is None:
             return False
@@ -116,12 +116,12 @@ class FairQueue(Generic[T]):
         return True
 
     def forget_idle(self) -> None:
-        """Forget everything if no item waits. Call it when no call is under way either."""
+        """Forget all members if no item waits. Call this only when no call is running."""
         if not self._waiting and self._applications.members:
             self._applications = _Level()
 
     def _less(self, application: "_Application[T]", connection: "_Connection[T]") -> None:
-        """Count an item that has left."""
+        """Count a removed item."""
         self._waiting -= 1
         application.waiting -= 1
         connection.waiting -= 1
@@ -132,10 +132,10 @@ class FairQueue(Generic[T]):
 
 
 class _Member:
-    """One that has turns.
+    """A member of a level.
 
     Attributes:
-        waiting: Its calls.
+        waiting: Number of its calls.
     """
 
     __slots__ = ("waiting",)
@@ -145,14 +145,14 @@ class _Member:
 
 
 class _Connection(_Member, Generic[T]):
-    """A flow; its calls are served in their order."""
+    """A flow; its calls are served in order."""
 
     __slots__ = ("calls",)
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Final[OrderedDict[T, int]] = OrderedDict()
-        """Their costs."""
+        """The waiting calls with their costs."""
 
 
 class _Application(_Member, Generic[T]):
@@ -173,8 +173,8 @@ class _Level(Generic[K, M]):
     """Members that take turns.
 
     Attributes:
-        active: Number of those that have calls; the owner counts it.
-        members: All that have a start, by name.
+        active: Number of members with calls, updated by the owner.
+        members: All members with a start, by name.
     """
 
     __slots__ = ("_arrivals", "_heap", "_now", "active", "members")
@@ -184,7 +184,7 @@ class _Level(Generic[K, M]):
         self.members: dict[K, M] = {}
         self._arrivals = count()
         self._heap: list[tuple[int, int, K, M]] = []
-        """Start, number of arrival, name and member. The least start is never before the time."""
+        """Start, number of arrival, name and member. No start is before the current time."""
         self._now = 0
 
     def find(self, name: K) -> M | None:
@@ -192,10 +192,10 @@ class _Level(Generic[K, M]):
         return self.members.get(name)
 
     def join(self, name: K, member: M) -> M:
-        """Let a member start now."""
+        """Add a member, which starts now."""
         if len(self._heap) > 2 * self.active + IDLE_MEMBERS:
-            # Calls that are withdrawn leave their members here. The debts of members without calls
-            # are forgotten for the sake of memory: each is that of one call.
+            # Withdrawn calls leave their members here. Forget the debts of members without calls,
+            # to save memory: each is the debt of one call.
             self._heap = [entry for entry in self._heap if entry[3].waiting]
             heapify(self._heap)
             self.members = {name: member for _, _, name, member in self._heap}
@@ -204,16 +204,16 @@ class _Level(Generic[K, M]):
         return member
 
     def first(self) -> M:
-        """Return the member whose turn it is; there must be one that has calls."""
+        """Return the member with the next turn; at least one member must have calls."""
         heap = self._heap
         while not heap[0][3].waiting:
-            # The time is about to reach its start, so that it would not start later if it came
-            # anew. Each turn puts one entry back, and so pays for the removal of one.
+            # The time is about to reach its start, so a new member would start no earlier. Each
+            # turn adds one entry, so the removals take amortized constant time per turn.
             del self.members[heappop(heap)[2]]
         return heap[0][3]
 
     def charge(self, cost: int) -> None:
-        """Let the member returned by :meth:`first` pay for its turn."""
+        """Charge the member returned by :meth:`first` for its turn."""
         start, _, name, member = self._heap[0]
         self._now = start
         heapreplace(self._heap, (start + cost, next(self._arrivals), name, member))

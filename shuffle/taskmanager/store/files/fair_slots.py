@@ -1,4 +1,4 @@
-"""Bounds the requests of the event loop that are under way; those that wait take fair turns."""
+"""Bounds the concurrent requests of the event loop; waiting requests get fair turns."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,10 @@ from .fair_queue import FairQueue, Flow
 class FairSlots:
     """A semaphore that serves applications, and the connections of each, as a ``FairQueue`` does.
 
-    As long as a slot is free, every request has its turn at once.
+    While a slot is free, every request gets its turn at once.
 
     Args:
-        count: Most requests under way.
+        count: Maximum number of concurrent requests.
     """
 
     def __init__(self, count: int) -> None:
@@ -31,8 +31,8 @@ class FairSlots:
         """Wait for the turn of a request, which lasts as long as the context.
 
         Args:
-            flow: Whose turn it is.
-            cost: Of the request, at least 1.
+            flow: The flow of the request.
+            cost: Cost of the request, at least 1.
 
         Cancellation: safe; a request that waited costs nothing.
         """
@@ -50,7 +50,7 @@ class FairSlots:
     def _serve(self) -> None:
         while self._free and (turn := self._queue.take()) is not None:
             self._free -= 1
-            if not turn.done():  # cancelled: its owner is about to give the slot back
+            if not turn.done():  # canceled: its owner will release the slot
                 turn.set_result(None)
         if self._free == self._count:
             self._queue.forget_idle()

@@ -1,7 +1,7 @@
-"""System calls on files that a build of Python may lack, each with a substitute.
+"""System calls on files that a build of Python may lack, each with a fallback.
 
-A Python that was built for an old C library does not have everything that its host has: one for
-glibc before 2.26 lacks ``RWF_NOWAIT``. So each name is looked up when it is needed.
+A Python built for an old C library lacks newer calls of its host: a build for glibc before 2.26
+lacks ``RWF_NOWAIT``. So each name is looked up when it is needed.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ Memory: TypeAlias = memoryview | mmap.mmap
 _libc = ctypes.CDLL(None, use_errno=True)
 
 UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-"""Errors of a call, or of a flag, that the file system, the kernel or this Python does not have."""
+"""Errors of a call or flag that the file system, the kernel or this Python does not support."""
 
 
 def read_into(fd: int, buffers: Sequence[Memory], offset: int) -> int:
@@ -68,7 +68,7 @@ def read_without_waiting(fd: int, buffers: Sequence[Memory], offset: int) -> int
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     try:
         received: int = preadv(fd, buffers, offset, flag)
-    except NotImplementedError as error:  # the flag is known, and preadv2 is not
+    except NotImplementedError as error:  # Python has the flag, but not preadv2
         raise OSError(errno.ENOSYS, str(error)) from error
     return received
 
@@ -95,10 +95,10 @@ def write_from(fd: int, buffers: Sequence[Memory], offset: int) -> int:
 
 
 def allot(fd: int, offset: int, length: int) -> None:
-    """Have the file system allot the blocks or pages of a range, without changing bytes.
+    """Allocate the blocks or pages of a range of a file, without changing bytes.
 
     Raises:
-        OSError: It has no room, or cannot do this.
+        OSError: The file system has no room, or does not support this.
     """
     posix_fallocate = getattr(os, "posix_fallocate", None)
     if posix_fallocate is not None:
@@ -108,7 +108,7 @@ def allot(fd: int, offset: int, length: int) -> None:
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """Call Linux's ``fallocate``, which Python does not have.
+    """Call Linux's ``fallocate``, which Python does not provide.
 
     Args:
         fd: The file.
@@ -117,7 +117,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
         length: Length of the range.
 
     Raises:
-        OSError: It failed, or the C library does not have it.
+        OSError: It failed, or the C library lacks it.
     """
     function = getattr(_libc, "fallocate", None)
     if function is None:

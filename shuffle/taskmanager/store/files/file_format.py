@@ -1,9 +1,9 @@
 """Formats of the files in a storage directory, and how to find files of another release.
 
-A directory holds an arena, with the bytes of regions, and a journal of them. Each format has its
-own file names, so a release sees only files that it can read, and neither reads nor changes files
-of another format. Files of both can be in one directory: if an operator goes back to a release, it
-finds its own files.
+A directory has an arena, with the bytes of regions, and its journal. Each format has its own file
+names, so a release only sees files that it can read, and neither reads nor changes files of another
+format. A directory can have files of both: an operator who returns to an earlier release finds its
+files.
 
 ========  =====================  ============================  ======================
 format    arena                  journal                       second file of releases
@@ -12,7 +12,7 @@ format    arena                  journal                       second file of re
 2         ``arena-2-ID.dat``     ``journal-GENERATION-RUN``    ``releases-GENERATION``
 ========  =====================  ============================  ======================
 
-A new format must choose names that no earlier format has. The first builds with format 2 named
+A new format must use names that no earlier format has. The first builds with format 2 named
 arenas as in format 1; such an arena is renamed when it is opened.
 """
 
@@ -87,7 +87,7 @@ def files_of_other_formats(directory: Path) -> list[Path]:
 
 
 def report_other_formats(directory: Path) -> None:
-    """Log the files of other formats in a directory, and which page says how to remove them."""
+    """Log the files of other formats in a directory, and the page about removing them."""
     try:
         paths = files_of_other_formats(directory)
         size_bytes = sum(path.stat().st_blocks * 512 for path in paths)
@@ -106,15 +106,15 @@ def report_other_formats(directory: Path) -> None:
 
 
 def is_file_of_releases(path: Path) -> bool:
-    """Return whether a file is the file of releases of a journal of this format."""
+    """Return whether a path is a file of releases of this format."""
     return _RELEASES_NAME.fullmatch(path.name) is not None
 
 
 def refuse_other_format(directory: Path) -> None:
-    """Refuse a directory whose journal has the name of this format and the header of another one.
+    """Refuse a directory whose journal has this format's name but another one's header.
 
     Raises:
-        OtherJournalFormat: It has one.
+        OtherJournalFormat: It has such a journal.
         OSError: The directory is missing, or it or a journal cannot be read.
     """
     for path in directory.iterdir():

@@ -1,8 +1,8 @@
 """Threads for blocking calls, bounded in number and safe against cancellation.
 
-Calls wait for their turn in a :class:`~.fair_queue.FairQueue`. A thread that has finished a call
-takes the next one itself, so that the threads stay busy while the event loop is busy. As long as a
-thread is free, a call starts at once.
+Calls wait in a :class:`~.fair_queue.FairQueue`. A thread that finishes a call takes the next one
+itself, so that the threads stay busy while the event loop is busy. If a thread is free, a call
+starts at once.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALL_COST: Final = 64 * 1024
-"""Cost of a call beside its bytes. A thread moves about that much in the time of an empty call, and
-so small calls cannot take the threads from large ones."""
+"""Cost of a call in addition to its bytes, so small calls cannot starve large ones. A thread moves
+about this many bytes in the time of an empty call."""
 
 
 class IoThreads:
     """A few threads that make the blocking calls of an event loop.
 
     Args:
-        count: Most threads.
+        count: Maximum number of threads.
         name: Prefix of their names.
     """
 
@@ -36,7 +36,7 @@ class IoThreads:
         self._count = count
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._lock = threading.Lock()
-        """Guards all that follows, for a few microseconds at a time."""
+        """Protects the fields below, for a few microseconds at a time."""
         self._busy = 0
         self._queue: FairQueue[_Call] = FairQueue()
 
@@ -48,10 +48,10 @@ class IoThreads:
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call of the TaskManager's own in a thread and wait for it.
 
-        Cancellation: a call that has begun is not interrupted, because the thread may be using the
-        caller's buffers; CancelledError is raised when it has ended. So buffers may be reused as
-        soon as this returns or raises, in every case. The wait is as long as the operating system
-        takes for one disk access. A call that has not begun is withdrawn.
+        Cancellation: a running call is not interrupted, because the thread may use the caller's
+        buffers; CancelledError is raised when it has ended. So the buffers can always be reused
+        when this returns or raises. The wait lasts as long as one disk access. A call that has not
+        started is withdrawn.
         """
         return await self.run_for(OWN_FLOW, 0, lambda: call(*args, **kwargs))
 
@@ -59,7 +59,7 @@ class IoThreads:
         """Run a blocking call of a connection in a thread and wait for it, as :meth:`run` does.
 
         Args:
-            flow: Whose turn it takes.
+            flow: The flow in whose turn it runs.
             size_bytes: Bytes that it moves.
             function: The call.
         """
@@ -83,16 +83,16 @@ class IoThreads:
         return result
 
     def end(self) -> None:
-        """Wait for the calls under way and those that wait, and end the threads. Blocks."""
+        """Wait for all running and queued calls, and end the threads. Blocks."""
         self._executor.shutdown()
 
     def _work(self) -> None:
-        """Make the calls whose turn it is, until none waits. Runs in a thread."""
+        """Make calls in turn until none waits. Runs in a thread."""
         while (call := self._next()) is not None:
             call.make()
 
     def _next(self) -> "_Call | None":
-        """Return the call whose turn it is; None ends the thread's work."""
+        """Return the next call, or None to end the thread's work."""
         with self._lock:
             call = self._queue.take()
             if call is None:
@@ -106,7 +106,7 @@ class _Call:
     """One blocking call.
 
     Attributes:
-        done: Gets the outcome, unless its waiter is cancelled.
+        done: Gets the result, unless its waiter is canceled.
     """
 
     __slots__ = ("_ended", "_function", "_loop", "done")
@@ -118,24 +118,24 @@ class _Call:
         self.done: asyncio.Future[Any] = loop.create_future()
 
     def make(self) -> None:
-        """Make the call in this thread, and tell the loop the outcome."""
+        """Make the call in this thread, and send the result to the loop."""
         function, self._function = self._function, None
         if function is None:
             raise RuntimeError("the call was made before")
         result, failure = _outcome(function)
-        del function  # and with it the caller's buffers, before it hears that they are free
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        del function  # and its buffers, before the caller is notified that they are free
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self._loop.call_soon_threadsafe(self._tell, result, failure)
         del self, failure  # an error's traceback has this frame, and would refer to itself
 
     async def until_ended(self) -> None:
-        """Wait until the thread is done, also if that is cancelled. The outcome is dropped."""
+        """Wait until the thread is done, even if canceled, and drop the result."""
         while not self._ended:
             self.done = self._loop.create_future()
             try:
                 await self.done
             except asyncio.CancelledError:
-                continue  # cancelled again: the thread still has the buffers
+                continue  # canceled again: the thread still uses the buffers
             except BaseException:  # noqa: BLE001 - its waiter raises CancelledError instead
                 return
 
@@ -153,5 +153,5 @@ def _outcome(function: Callable[[], object]) -> tuple[object, BaseException | No
     """Return the result of a function, or None and its error."""
     try:
         return function(), None
-    except BaseException as error:  # noqa: BLE001 - it is the waiter's
+    except BaseException as error:  # noqa: BLE001 - the waiter raises it
         return None, error

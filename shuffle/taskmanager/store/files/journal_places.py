@@ -1,8 +1,8 @@
-"""Where the journal of an arena may be: beside it, or on a disk if there is no room there.
+"""Places for the journal of an arena: beside it, or on a disk if there is no room there.
 
-A directory that has its own journal recovers alone, so a journal is beside its arena whenever there
-is room. If another program fills the file system, the next generation is written to a data
-directory that has room::
+A directory that has its own journal recovers alone, so a journal is beside its arena if there is
+room. If another program fills the file system, the next generation is written to a data directory
+that has room::
 
     /dev/shm/sluice-0/arena-2-A.dat
     /dev/shm/sluice-0/journal-00000001-00000001                        beside the arena
@@ -55,7 +55,7 @@ def place_on(disk: Path, arena: bytes) -> Path:
 
 
 def is_on_a_disk(place: Path) -> bool:
-    """Return whether a place is one of :func:`place_on`, which are made when they are needed."""
+    """Return whether a place is from :func:`place_on`; these are created when needed."""
     return place.name.startswith(_PREFIX)
 
 
@@ -64,7 +64,7 @@ def require_room(place: Path, size_bytes: int) -> None:
 
     Args:
         place: One of the places; it need not exist.
-        size_bytes: What the journal needs.
+        size_bytes: Bytes that the journal needs.
 
     Raises:
         OSError: It has less room (ENOSPC), or cannot be examined.

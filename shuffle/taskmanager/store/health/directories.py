@@ -23,16 +23,16 @@ _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 class DirectoryLock:
     """An exclusive lock on a directory, held until :meth:`release` or the end of the process.
 
-    There are two locks. The lock of the directory itself holds even if the file is removed. The
-    lock of the file works on file systems that cannot lock directories, such as NFS, and against
+    There are two locks. The lock of the directory itself holds even if the lock file is removed.
+    The lock of the file works on file systems that cannot lock directories, such as NFS, and with
     older releases. The kernel drops both when the process ends, so a killed daemon leaves no lock.
 
     Args:
-        directory: The directory; a missing one is created, for this user alone.
+        directory: The directory; it is created if missing, accessible only to this user.
 
     Raises:
         StorageInUse: Another process holds the lock.
-        StorageUnavailable: The directory cannot be made or written, or belongs to another user.
+        StorageUnavailable: The directory cannot be created or written, or has another owner.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,8 +43,8 @@ class DirectoryLock:
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 refuse_other_owner(directory)
-                # Lock the directory before the file is made: a start that fails must not bring
-                # back a file that was removed.
+                # Lock the directory before creating the file: a failed start must not restore a
+                # removed file.
                 fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
                 opened.callback(os.close, fd)
                 _lock_directory(fd)
@@ -69,7 +69,7 @@ class DirectoryLock:
 
 
 def _lock_directory(fd: int) -> None:
-    """Lock a directory itself, if its file system can.
+    """Lock a directory itself, if its file system supports that.
 
     Raises:
         BlockingIOError: Another process has locked it.
@@ -83,7 +83,7 @@ def _lock_directory(fd: int) -> None:
 
 
 def _write_holder(fd: int) -> None:
-    """Write the process id into a lock file, for messages: it is locked without it, too."""
+    """Write the process id into a lock file, for messages only."""
     text = str(os.getpid()).encode()
     try:
         os.pwrite(fd, text, 0)
@@ -105,13 +105,13 @@ def taskmanager_id(directories: Iterable[Path]) -> str:
     """Read the stable id of this TaskManager, or make a random one and keep it.
 
     Spark's map statuses name a TaskManager by this id, so it must survive restarts. Every directory
-    keeps a copy, that of the memory tier too, so that it survives the loss of any disk.
+    has a copy, including the memory tier's, so that it survives the loss of any disk.
 
     Args:
-        directories: The locked directories, in the order in which they are asked.
+        directories: The locked directories, in the order in which they are read.
 
     Raises:
-        StorageUnavailable: No directory takes the file.
+        StorageUnavailable: The file cannot be written to any directory.
     """
     known = list(directories)
     identity = next((found for d in known if (found := _read_id(d))), None)
@@ -139,7 +139,7 @@ def keep_id(identity: str, directory: Path) -> None:
     """Keep the id of this TaskManager in a directory.
 
     Raises:
-        StorageUnavailable: The directory does not take the file.
+        StorageUnavailable: The file cannot be written.
     """
     try:
         temporary = directory / f"{ID_NAME}.new"
@@ -150,7 +150,7 @@ def keep_id(identity: str, directory: Path) -> None:
 
 
 def has_same_id(directory: Path, others: Iterable[Path]) -> bool:
-    """Return whether a directory has the id of a TaskManager, and one of the others has it too."""
+    """Return whether a directory has an id, and one of the others has the same id."""
     identity = _read_id(directory)
     return identity is not None and any(_read_id(other) == identity for other in others)
 
@@ -168,7 +168,7 @@ def refuse_other_owner(directory: Path) -> None:
 
     Raises:
         StorageUnavailable: It belongs to another user, or is a link of another user.
-        OSError: It is not there.
+        OSError: It does not exist.
     """
     for path in (directory.absolute(), directory.resolve()):
         owner = path.lstat().st_uid

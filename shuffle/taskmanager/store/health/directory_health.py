@@ -1,4 +1,4 @@
-"""When a storage directory is left out, and when it is taken back: a table, without any I/O.
+"""Decides when a storage directory is left out and when it is used again, without any I/O.
 
 ::
 
@@ -9,7 +9,7 @@
       └─── good, ──────┴─────────── good, three times ───┘
            three times
 
-``OUT``: it takes nothing new, and what it holds can be read. ``LOST``: what it held is not there.
+``OUT``: nothing new is stored in it, but its content can be read. ``LOST``: its content is gone.
 
 If only the lock file of a directory is removed, the TaskManager stops.
 """
@@ -18,22 +18,22 @@ import enum
 from typing import Final, NamedTuple
 
 GOOD_TO_RETURN: Final = 3
-"""So many good probes in a row take a directory back."""
+"""A directory is used again after this many good probes in a row."""
 
 MAX_TO_RETURN: Final = 192
-"""A directory that fails again soon after it was taken back needs twice as many as the last time,
-up to this."""
+"""A directory that fails again soon after it was used again needs twice as many good probes, up to
+this many."""
 
 UNLOCKED_TO_STOP: Final = 2
-"""Number of probes in a row that miss only the lock file before the TaskManager stops. After the
-first, other files may follow: a directory that is removed loses its files one after the other."""
+"""The TaskManager stops after this many probes in a row that miss only the lock file. One is not
+enough: when a directory is being removed, its files disappear one after another."""
 
 GOOD_TO_FORGET: Final = 300
-"""After so many good probes in a row no failure counts as a relapse."""
+"""After this many good probes in a row, a failure does not count as a relapse."""
 
 
 class Condition(enum.Enum):
-    """What a probe has found."""
+    """The result of a probe."""
 
     GOOD = "good"
     BAD = "bad"
@@ -43,14 +43,14 @@ class Condition(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """The outcome of a probe; ``reason`` says in words what is wrong."""
+    """The result of a probe with a ``reason`` for messages."""
 
     condition: Condition
     reason: str = ""
 
 
 class HealthState(enum.Enum):
-    """What a directory may be used for."""
+    """The permitted use of a directory."""
 
     IN_USE = "in use"
     OUT = "left out"
@@ -58,7 +58,7 @@ class HealthState(enum.Enum):
 
 
 class Change(enum.Enum):
-    """What is to be done about a directory."""
+    """The action to take for a directory."""
 
     NONE = "nothing"
     LEAVE_OUT = "give it nothing new"
@@ -85,7 +85,7 @@ class DirectoryHealth:
     """The health of one directory.
 
     Args:
-        state: Of a directory that could not be used at the start, ``LOST``.
+        state: ``LOST`` for a directory that could not be used at the start.
     """
 
     def __init__(self, state: HealthState = HealthState.IN_USE) -> None:
@@ -95,7 +95,7 @@ class DirectoryHealth:
         self._unlocked = 0
 
     def take(self, finding: Finding) -> Change:
-        """Take the outcome of a probe; return what is to be done."""
+        """Record the result of a probe; return the action to take."""
         before = self.state
         if finding.condition is Condition.UNKNOWN:
             return Change.NONE
@@ -117,7 +117,7 @@ class DirectoryHealth:
         return change
 
     def failed(self) -> None:
-        """Record that a read or a write of data has failed: it is left out already."""
+        """Record a failed read or write of data, after which the directory was left out."""
         if self.state is HealthState.IN_USE:
             self._leave()
             self.state = HealthState.OUT

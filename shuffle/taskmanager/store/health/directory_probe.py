@@ -1,7 +1,7 @@
-"""A probe of a storage directory: is it still the same one, and does it take and return bytes?
+"""Probes a storage directory: is it still the same one, and can bytes be written and read?
 
-The bytes go to a small file of their own and past the page cache where the file system allows it,
-so that the answer is the disk's.
+The bytes go to a small separate file, and bypass the page cache if the file system allows it, so
+that the result is about the disk.
 """
 
 import errno
@@ -22,7 +22,7 @@ PROBE_NAME: Final = "health"
 
 _PROBE_BYTES: Final = 4096
 _OWN_TROUBLE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
-"""Errors that tell of this process or host, and not of the disk."""
+"""Errors of this process or host, not of the disk."""
 
 _ABSENT: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN}
@@ -30,14 +30,14 @@ _ABSENT: Final = frozenset(
 
 
 class ProbedDirectory(NamedTuple):
-    """A directory, and what must be found there.
+    """A directory, and its expected files.
 
     Attributes:
         directory: Its path.
-        identity: Device and inode of the directory; None: any will do.
-        files: Paths there, with device and inode of each.
-        lock: Path of its lock file, with device and inode; None: it is not checked.
-        make: Whether it is made if it is missing.
+        identity: Device and inode of the directory; None: any.
+        files: Paths of its files, with device and inode of each.
+        lock: Path of its lock file, with device and inode; None: not checked.
+        make: Whether to create it if it is missing.
     """
 
     directory: Path
@@ -53,11 +53,11 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
-    """Look at a directory, write to it and read back. Blocks.
+    """Check a directory's files, write to it and read back. Blocks.
 
     Args:
         probed: The directory.
-        slow_seconds: A disk that takes longer is of no use.
+        slow_seconds: A probe that takes longer fails.
     """
     try:
         if probed.make:
@@ -90,7 +90,7 @@ def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
 
 
 def slow_reason(seconds: float, slow_seconds: float) -> str:
-    """Say that a disk is too slow."""
+    """Return the reason for a disk that is too slow."""
     return (
         f"it is slow: {_PROBE_BYTES} bytes took {seconds:.1f} s "
         f"(limit slow_disk_seconds = {slow_seconds:g})"
@@ -100,7 +100,7 @@ def slow_reason(seconds: float, slow_seconds: float) -> str:
 def _missing(probed: ProbedDirectory) -> str:
     """Return what is missing; empty if everything is there."""
     if probed.identity not in (None, identity_of(probed.directory.stat())):
-        return "another directory has its place"
+        return "another directory is at its path"
     return next(filter(None, (_missing_file(*each) for each in probed.files)), "")
 
 
@@ -110,14 +110,14 @@ def _missing_file(path: Path, identity: tuple[int, int]) -> str:
         found = identity_of(path.stat())
     except FileNotFoundError:
         return f"{path.name} was removed"
-    return "" if found == identity else f"another file has the place of {path.name}"
+    return "" if found == identity else f"another file is at the path of {path.name}"
 
 
 def _write_and_read(path: Path) -> bool:
-    """Write bytes that were never there and read them; return whether they are the same.
+    """Write random bytes and read them back; return whether they are the same.
 
     Some file systems refuse ``O_DIRECT`` when a file is opened, others only when it is written or
-    read. Their page cache answers.
+    read. Then the page cache is used.
     """
     direct = getattr(os, "O_DIRECT", 0)
     if direct:
@@ -132,7 +132,7 @@ def _write_and_read(path: Path) -> bool:
 def _write_and_read_with(path: Path, direct: int) -> bool:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | direct, 0o600)
     try:
-        with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as the disk wants it
+        with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as O_DIRECT requires
             written = secrets.token_bytes(16) * (_PROBE_BYTES // 16)
             memory[:] = written
             write_from(fd, [memory], 0)

@@ -1,8 +1,7 @@
-"""Probes the storage directories while the TaskManager runs, and draws the consequences.
+"""Probes the storage directories while the TaskManager runs, and applies the results.
 
-Each directory has a task and a thread of its own, so that a disk that does not answer holds up no
-other one. A probe that is under way for too long counts as failed, and no other one is made until
-it has ended.
+Each directory has its own task and thread, so that a disk that does not answer does not delay the
+others. A probe that takes too long counts as failed, and the next one starts when it has ended.
 """
 
 import asyncio
@@ -21,25 +20,25 @@ logger = logging.getLogger(__name__)
 
 
 class WatchedStore(Protocol):
-    """What the watch knows of a store."""
+    """The part of a store that the watch uses."""
 
     def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
-        """Return the tier of a directory, if it has one, and what must be found there."""
+        """Return the tier of a directory, if it has one, and the expected files."""
 
     def leave_out(self, tier: ArenaTier, reason: str) -> None:
-        """Give a directory nothing new."""
+        """Store nothing new in a directory."""
 
     def lose(self, tier: ArenaTier, reason: str) -> None:
-        """Forget what a directory held."""
+        """Forget the content of a lost directory."""
 
     def unlocked(self, tier: ArenaTier, reason: str) -> None:
         """Stop using all directories: the lock of one is gone."""
 
     async def take_back(self, tier: ArenaTier) -> bool:
-        """Use a directory again; return whether that went well."""
+        """Use a directory again; return whether that succeeded."""
 
     async def make_anew(self, directory: Path) -> bool:
-        """Use a directory again, empty; return whether that went well."""
+        """Use a directory again with an empty arena; return whether that succeeded."""
 
 
 class HealthWatch:
@@ -47,8 +46,8 @@ class HealthWatch:
 
     Args:
         store: The store.
-        directories: What is watched, each with whether it could be used at the start.
-        config: How often, and what counts as slow.
+        directories: The directories, each with whether it could be used at the start.
+        config: Interval of probes, and the limit for slow disks.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class HealthWatch:
         ]
 
     async def close(self) -> None:
-        """Stop watching; a probe that is under way is waited for."""
+        """Stop watching, and wait for running probes."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -89,13 +88,13 @@ class HealthWatch:
                 await asyncio.wait({under_way})
                 raise
             if self._store.watched(directory)[1] != probed:
-                continue  # a journal was rewritten meanwhile, or another directory is in its place
+                continue  # a journal was rewritten meanwhile, or the directory was replaced
             await self._draw(directory, tier, health, finding)
 
     async def _draw(
         self, directory: Path, tier: ArenaTier | None, health: DirectoryHealth, finding: Finding
     ) -> None:
-        """Apply the outcome of a probe. An error in this must not end the watch."""
+        """Apply the result of a probe. An error here must not end the watch."""
         change = health.take(finding)
         try:
             done = await self._change(directory, tier, change, finding.reason)

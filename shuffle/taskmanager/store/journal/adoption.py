@@ -1,7 +1,7 @@
-"""Occupies the extents of the map outputs that a previous run committed.
+"""Adopts the map outputs that a previous run committed, by occupying their extents.
 
-There may be hundreds of thousands of them, and nothing is served until all are adopted. So work
-that can be done once for a shuffle, such as counting, is not done for each map output.
+There may be hundreds of thousands of them, and the TaskManager serves nothing until all are
+adopted. So work such as counting is done once per shuffle, not once per map output.
 """
 
 import logging
@@ -32,8 +32,8 @@ class _Candidate:
         rows: Its rows. If two map outputs claim the same bytes, the one with the newer row gets
             them.
         regions: The regions of all rows.
-        extents: The extents of the regions; None where none is occupied.
-        lost: Why it cannot be adopted; empty if it can.
+        extents: The extents of the regions; None for a region without an occupied extent.
+        lost: Why it cannot be adopted; empty if it can be.
     """
 
     key: ShuffleKey
@@ -48,11 +48,11 @@ class Adoption:
 
     Args:
         tiers: The tiers of this start, by the ids of their arenas.
-        accounts: Applications pay here.
-        index: Gets the map outputs.
+        accounts: Accounts to charge.
+        index: Index to which the map outputs are added.
 
     Attributes:
-        forgotten: Committed map outputs that are no longer there.
+        forgotten: Number of committed map outputs whose bytes are gone.
     """
 
     def __init__(self, tiers: Mapping[bytes, Tier], accounts: Accounts, index: OutputIndex) -> None:
@@ -68,12 +68,12 @@ class Adoption:
         secured: Iterable[Sequence[Secured]],
         doubted: set[bytes],
     ) -> None:
-        """Adopt what can be adopted, all regions of a map output or none.
+        """Adopt map outputs, each with all its regions or not at all.
 
         Args:
-            commits: The committed ones.
-            secured: The rows of those that are not committed.
-            doubted: Arenas whose bytes are compared with their checksums.
+            commits: The committed map outputs.
+            secured: The rows of each uncommitted map output.
+            doubted: Arenas whose bytes are verified with their checksums.
         """
         candidates = [_candidate((each,)) for each in commits]
         committed = len(candidates)
@@ -90,7 +90,7 @@ class Adoption:
         self._add(_by_shuffle(candidates[committed:]), is_committed=False)
 
     def rows_in(self, arena: bytes) -> list[Entry]:
-        """Return the rows that the journal of an arena needs, in the places that they have."""
+        """Return the rows that the journal of an arena needs, with their numbers."""
         return [
             each.entry
             for candidate in self._adopted
@@ -100,7 +100,7 @@ class Adoption:
         ]
 
     def _occupy(self, candidates: Iterable[_Candidate]) -> None:
-        """Occupy the extents of each arena in their order, which costs the allocator least."""
+        """Occupy the extents of each arena in order, which is fastest for the allocator."""
         claims: dict[bytes, list[tuple[int, int, int, _Candidate]]] = {
             arena: [] for arena in self._tiers
         }
@@ -113,7 +113,7 @@ class Adoption:
                     local = is_arena(tier_id)
                     each.lost = "its arena is gone" if local else "it lies in another remote tier"
         for arena, claimed in claims.items():
-            if is_arena(arena):  # an object belongs to one row, whatever its number
+            if is_arena(arena):  # objects cannot overlap
                 claimed.sort(key=itemgetter(0))
                 _settle(claimed)
         for arena, claimed in claims.items():
@@ -198,7 +198,7 @@ def _regions(rows: Iterable[RegionRow], extents: Iterable[Extent | None]) -> lis
 
 
 def _settle(claims: Iterable[tuple[int, int, int, _Candidate]]) -> None:
-    """Decide about claims to the same bytes, which only damage leaves; they come by offset."""
+    """Resolve claims to the same bytes, caused by damage; claims are sorted by offset."""
     end, holder = 0, None
     for offset, length, _, each in claims:
         if each.lost:

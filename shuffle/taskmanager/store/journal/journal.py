@@ -1,26 +1,26 @@
-"""The journal of one arena: an append-only file of rows about the map outputs that lie in it.
+"""The journal of one arena: an append-only file of rows about the map outputs in the arena.
 
-A directory has one arena and its journal, so that it recovers alone. The file is a header line,
+A directory has one arena and its journal, so it recovers alone. The file is a header line,
 which names the arena, followed by records of a fixed head and a row::
 
     4 bytes mark │ u32 length of the row │ u32 crc32c │ u32 run │ u64 number │ row
 
-All integers are little endian. The checksum covers run, number and row, and begins with the arena's
-id, so that nothing that lies in a row can pass for a record. A *run* is the time between two starts
-of the TaskManager; within a run rows are numbered over all journals together. So rows of several
-journals have one order, which no clock decides.
+All integers are little endian. The checksum covers run, number and row, and starts with the arena's
+id, so bytes inside a row cannot be mistaken for a record. A *run* is the time between two starts
+of the TaskManager; within a run, rows are numbered across all journals. So the rows of several
+journals have one order, which does not depend on a clock.
 
-A record counts once ``write`` has returned: it then is in the kernel's page cache, which survives a
-killed process. The file is never synced. A torn record at the end was never acknowledged and is
-cut off. Behind any other damage reading goes on at the next whole record.
+A record is valid when ``write`` has returned: it is then in the kernel's page cache, which survives
+a killed process. The file is never synced. A torn record at the end was never acknowledged and is
+cut off. After any other damage, reading continues at the next whole record.
 
-**Releases** are written a second time, to a file of their own and before the journal has them. So
-no damage of the journal brings back what was released.
+**Releases** are written twice: first to a second file, then to the journal. So damage to the
+journal does not bring released map outputs back.
 
-The name of a journal carries its generation and its run. A rewrite makes the next generation beside
-the old one, or in another place (:mod:`.journal_places`), and renames it into place; a start only
-renames the file, for its run.
-Room for the next rows is reserved, and the last part of it for releases, which free space.
+The name of a journal contains its generation and its run. A rewrite makes the next generation
+beside the old one or in another place (:mod:`.journal_places`), and renames it into place. A start
+only renames the file, to its run.
+Space for the next rows is reserved. The last part of it is only for releases, which free space.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ from .rows import is_undoing
 logger = logging.getLogger(__name__)
 
 MAX_ROW_BYTES: Final = 256 * 1024 * 1024
-"""A longer row is damage. The row of a region with a million subpartitions has 4 MB."""
+"""A longer row is damaged. The row of a region with a million subpartitions has 4 MB."""
 
 COMPACTION_FLOOR_BYTES: Final = 1024 * 1024
-"""A journal with fewer dead bytes is left alone: a rewrite would cost more than it saves."""
+"""A journal with fewer dead bytes is not rewritten: that would cost more than it saves."""
 
 _HEADER_BYTES: Final = len(HEADER) + 17  # 16 hex digits and the end of the line
 _MARK: Final = b"\xd7Row"
@@ -56,7 +56,7 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
-    """A row and its place in the order of all rows: by run, and within it by number."""
+    """A row and its place in the order of all rows: by run, then by number."""
 
     run: int
     number: int
@@ -66,12 +66,12 @@ class Entry(NamedTuple):
 class Journal:
     """The journal of an arena, open for appending.
 
-    Not thread-safe: at most one call is under way, in the journal's thread.
+    Not thread-safe: only the journal's thread calls it, one call at a time.
 
     Args:
         path: The file, named by generation and run.
         tier_id: The arena.
-        fds: Descriptors of the journal and of its second file of releases.
+        fds: Descriptors of the journal and of its file of releases.
         sizes: Lengths of their valid parts.
     """
 
@@ -111,15 +111,15 @@ class Journal:
         """Write the next generation of an arena's journal and put it into place.
 
         Args:
-            directory: A locked directory, or a place in one, which is made if it is missing.
+            directory: A locked directory, or a place in one, which is created if missing.
             tier_id: Its arena.
-            run: The run that has begun.
-            entries: The first rows, releases not among them.
-            releases: The releases behind them.
+            run: The current run.
+            entries: The first rows, without releases.
+            releases: The releases, which follow them.
             above: The previous generation, which may be in another place.
 
         Raises:
-            OSError: The directory does not take the file; no part of it is left behind.
+            OSError: The file cannot be written; partial files are removed.
         """
         if is_on_a_disk(directory):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -149,7 +149,7 @@ class Journal:
         return journal
 
     def reserve(self) -> bool:
-        """Reserve room; return whether there is some for rows, beside that kept for releases."""
+        """Reserve room; return whether there is room for rows as well as for releases."""
         try:
             for room, size in zip(self._rooms, self._sizes, strict=True):
                 room.require(size, 0, RELEASES_BYTES)
@@ -159,12 +159,12 @@ class Journal:
         return True
 
     def append(self, entries: Sequence[Entry], releases: Sequence[Entry]) -> None:
-        """Append rows with one write, and those of releases to the second file before.
+        """Append releases to the second file, then all rows to the journal with one write.
 
         Raises:
-            OSError: The disk did not take them. Both files are cut back if the disk allows it, and
-                the next rows overwrite what is behind :attr:`size_bytes`. If there is no room
-                (``tier.FULL``), nothing was written, and releases alone may still find some.
+            OSError: The write failed. Both files are truncated if possible; otherwise the next
+                rows overwrite the bytes after :attr:`size_bytes`. If there is no room
+                (``tier.FULL``), nothing was written, and releases alone may still fit.
         """
         parts = [_record(self.tier_id, entry) for entry in (*entries, *releases)]
         second = b"".join(parts[len(entries) :])
@@ -200,10 +200,10 @@ class Journal:
         return status.st_dev, status.st_ino
 
     def begin_run(self, run: int) -> None:
-        """Name the file for a new run, and reserve room for its rows. It needs no room itself.
+        """Rename the file to a new run, and reserve room if there is some.
 
         Raises:
-            OSError: The directory does not allow it.
+            OSError: The file cannot be renamed.
         """
         path = self.path.with_name(f"journal-{generation_of(self.path):08d}-{run:08d}")
         self.path.rename(path)
@@ -211,7 +211,7 @@ class Journal:
         self.reserve()
 
     def remove(self) -> None:
-        """Close and delete the files: the next generation is in place."""
+        """Close and delete the files when the next generation is in place."""
         self.close()
         for path in (self.path, releases_path(self.path)):
             with contextlib.suppress(OSError):
@@ -229,15 +229,15 @@ class FoundJournal(NamedTuple):
     """A journal as it was found at the start.
 
     Attributes:
-        journal: Open, behind its last whole record. Damaged ones must be rewritten.
+        journal: Open at the end of its last whole record. It must be rewritten if damaged.
         entries: Its rows in their order.
         releases: Rows of its second file.
-        damage: What is wrong with the journal, if anything is.
-        doubtful: So many of the first entries lie before damage, and nothing tells whether a
-            release of them is what was lost.
-        uneven: Whether a release stands in one of its two files only, because a crash came between
-            the writes, or because damage at the end of a file looks like that. It must be
-            rewritten: the next damage could undo the release.
+        damage: The damaged places of both files.
+        doubtful: Number of the first entries that may have been released, because a release after
+            them may have been lost with the damage.
+        uneven: Whether only one of its two files has a release, because a crash came between the
+            writes, or damage at the end of a file looks like that. It must be rewritten: the next
+            damage could undo the release.
     """
 
     journal: Journal
@@ -251,15 +251,15 @@ class FoundJournal(NamedTuple):
 def open_journal(
     directory: Path, tier_id: bytes, places: Sequence[Path] = ()
 ) -> FoundJournal | None:
-    """Read the newest journal of an arena; remove what older ones left behind.
+    """Read the newest journal of an arena, and remove older ones.
 
     Args:
         directory: The locked directory of the arena.
-        tier_id: The arena, for a journal whose header is damaged.
-        places: Other places where the journal may be; they may be missing.
+        tier_id: The arena, used if the header of the journal is damaged.
+        places: Other places where the journal may be; they need not exist.
 
     Returns:
-        What was found; None if there is no journal.
+        The journal, or None if there is none.
 
     Raises:
         StorageUnavailable: The directory cannot be read.
@@ -269,7 +269,7 @@ def open_journal(
         for place in places:
             with contextlib.suppress(OSError):
                 paths += place.iterdir()
-        # The run comes first: a disk that was away may have a higher generation of an earlier run.
+        # Compare runs first: a disk that was missing may have a higher generation of an older run.
         found = sorted(
             filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
         )
@@ -319,12 +319,12 @@ class _Scan(NamedTuple):
     """What a file of records holds.
 
     Attributes:
-        tier_id: The arena that its header names.
+        tier_id: The arena named by its header.
         entries: The rows.
         end: End of the last whole record.
         size: Length of the file.
-        damage: Each place that is damaged.
-        before_damage: Number of the rows before the last of them.
+        damage: Every damaged place.
+        before_damage: Number of rows before the last damaged place.
     """
 
     tier_id: bytes
@@ -344,9 +344,9 @@ def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
     before_damage = 0
     named = _tier_named(data[:_HEADER_BYTES])
     if named != tier_id and _next_record(data, 0, tier_id) is not None:
-        named = None  # a damaged id: no row of another arena passes for one of this
+        named = None  # its id is damaged: the records belong to this arena
     if named is None:
-        damage.append(CorruptJournal(path, 0, size, "it has no header of a journal"))
+        damage.append(CorruptJournal(path, 0, size, "its header is missing or damaged"))
     tier_id = named or tier_id
     position = _HEADER_BYTES if named else 0
     while True:
@@ -359,7 +359,7 @@ def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
         found = _next_record(data, position + 1, tier_id)
         if found is None and _is_torn(data, position):
             break
-        damage.append(CorruptJournal(path, position, size, "a record is not whole"))
+        damage.append(CorruptJournal(path, position, size, "a record is incomplete or damaged"))
         before_damage = len(entries)
         if found is None:
             break
@@ -377,7 +377,7 @@ def _tier_named(header: bytes) -> bytes | None:
 
 
 def _records(data: bytes, position: int, tier_id: bytes) -> Iterator[Entry]:
-    """Yield the rows of the whole records from a position on, up to the first that is not whole."""
+    """Yield the rows of the records from a position on, up to a torn or damaged record."""
     seed, size = crc32c(tier_id), len(data)
     head_bytes, order_bytes, read_head = _HEAD.size, _ORDER.size, _HEAD.unpack_from
     while (start := position + head_bytes) <= size:
@@ -401,7 +401,7 @@ def _next_record(data: bytes, position: int, tier_id: bytes) -> int | None:
 
 
 def _is_torn(data: bytes, position: int) -> bool:
-    """Whether the rest may be the beginning of a record, whose write was cut short."""
+    """Whether the rest may be the beginning of a record that was not fully written."""
     if position + _HEAD.size > len(data):
         return _MARK.startswith(data[position : position + len(_MARK)])
     mark, length, *_ = _HEAD.unpack_from(data, position)

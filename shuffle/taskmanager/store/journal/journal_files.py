@@ -1,8 +1,8 @@
-"""The journals of a store as files: appending to them, rewriting them, and finding room for them.
+"""Appends to the journals of a store, rewrites them, and finds room for them.
 
 If a journal has no room for a row, it is rewritten in another place (:mod:`.journal_places`), and
-the row is appended there. If no place has room, the tier takes no map outputs until one has. One
-task calls all methods, one batch of rows after the other; each journal has a thread for its writes.
+the row is appended there. If no place has room, the tier accepts no map outputs until one has. One
+task calls all methods, one batch of rows after another; each journal has a thread for its writes.
 """
 
 import asyncio
@@ -51,11 +51,10 @@ class JournalFiles:
     Args:
         storage: Has the run, the open journals, and the index, from which journals are rewritten.
         tiers: Notified when a journal refuses a write.
-        kept: Returns the releases that a rewritten journal must have, because another one lacks
-            them.
+        kept: Returns the releases that a rewritten journal must have, because others lack them.
 
     Attributes:
-        journals: The journals that take rows.
+        journals: The journals that accept rows.
         compactions: Number of rewrites that removed dead rows.
     """
 
@@ -93,16 +92,16 @@ class JournalFiles:
 
     @property
     def misses_rows(self) -> bool:
-        """Whether a journal that is left out misses what is released now."""
+        """Whether a left-out journal misses new releases."""
         return any(tier.tier_id not in self.journals for tier in self._tiers.tiers())
 
     def entry(self, row: bytes) -> Entry:
-        """Give a row its place in the order of all rows."""
+        """Assign a row its place in the order of all rows."""
         self._number += 1
         return Entry(self._run, self._number, row)
 
     async def append(self, arena: bytes, write: JournalWrite) -> None:
-        """Append rows to a journal, in another place if necessary; set failures in ``write``."""
+        """Append rows to a journal, moving it if necessary; set failures in ``write``."""
         if arena not in self.journals:
             write.failure = write.release_failure = OSError("the directory is left out")
             return
@@ -119,7 +118,7 @@ class JournalFiles:
         self._note_failure(arena, error)
 
     def leave(self, arena: bytes) -> None:
-        """Close a journal; no rows are written to it until it is restored."""
+        """Close a journal, and write no rows to it until it is restored."""
         journal = self.journals.pop(arena, None)
         self._full.discard(arena)
         self._moved.discard(arena)
@@ -127,13 +126,13 @@ class JournalFiles:
             journal.close()
 
     async def restore(self, arena: bytes) -> bool:
-        """Rewrite a journal that was left out; return whether it takes rows again."""
+        """Rewrite a left-out journal; return whether it accepts rows again."""
         self._threads.setdefault(arena, IoThreads(1, "sluice-journal"))
         self._compact_above_bytes.setdefault(arena, 0)
         return await self._write_anew(arena, self._tiers.journal_places(arena))
 
     async def look_for_room(self) -> None:
-        """Move journals back beside their arenas, and check whether full ones have room again."""
+        """Move journals back beside their arenas, and check full ones for room."""
         for arena in sorted(self._moved):
             home = self._tiers.directory_of(arena)
             if (
@@ -180,7 +179,7 @@ class JournalFiles:
     async def _put(
         self, arena: bytes, entries: Sequence[Entry], releases: Sequence[Entry]
     ) -> OSError | None:
-        """Append rows to the journal of an arena; return the error if it refuses them."""
+        """Append rows to the journal of an arena; return the error if that fails."""
         append = self.journals[arena].append
         try:
             await self._threads[arena].run(partial(append, entries, releases))
@@ -189,7 +188,7 @@ class JournalFiles:
         return None
 
     def _note_failure(self, arena: bytes, error: OSError) -> None:
-        """Record a failed write, and leave the directory out if its tier says so."""
+        """Record a failed write, and leave the directory out if the error is permanent."""
         if error.errno in FULL:
             self._full.add(arena)
         if not self._tiers.note_journal_failure(arena, error):
@@ -202,8 +201,8 @@ class JournalFiles:
     async def _move(self, arena: bytes, error: OSError) -> bool:
         """Rewrite a journal that refused rows in another place; return whether that succeeded.
 
-        The rows in flight are not in it: they follow. If the error is not a lack of room, the arena
-        is left out, unless its journal is in another place.
+        It does not contain the rows in flight, which follow. Unless the error is a lack of room,
+        the arena is left out if the journal is beside it.
         """
         here = self.journals[arena].path.parent
         if arena in self._full or (error.errno not in FULL and arena not in self._moved):
@@ -222,7 +221,7 @@ class JournalFiles:
         return True
 
     async def _finds_room(self, arena: bytes, place: Path) -> bool:
-        """Return whether a place has room for a journal, without writing it."""
+        """Return whether a place has room for a journal."""
         look = partial(require_room, place, self._needed_bytes(arena))
         try:
             await self._threads[arena].run(look)
@@ -235,7 +234,7 @@ class JournalFiles:
         return self._index.live_bytes(arena) + 2 * RESERVED_BYTES
 
     async def _write_anew(self, arena: bytes, places: Sequence[Path]) -> bool:
-        """Rewrite a journal in the first place that takes it; return whether one does."""
+        """Rewrite a journal in the first place with room; return whether one has room."""
         for place in places:
             error = await self._rewrite(arena, place)
             if error is None:
@@ -243,7 +242,7 @@ class JournalFiles:
                 return True
             logger.error("no new journal can be written to %s: %s", place, error)
             if error.errno not in FULL and place == self._tiers.directory_of(arena):
-                return False  # the directory fails, and is not just full
+                return False  # the directory fails, it is not just full
         return False
 
     async def _rewrite(self, arena: bytes, place: Path) -> OSError | None:
@@ -259,8 +258,8 @@ class JournalFiles:
         needed_bytes = self._needed_bytes(arena)
 
         def write() -> Journal:
-            # Outputs are immutable, so the thread may read them while the event loop goes on. The
-            # rows of releases in the meantime wait in the queue and follow in the new file.
+            # Outputs are immutable, so the thread may read them while the event loop runs. Releases
+            # in the meantime wait in the queue, and are appended to the new file.
             if moves:
                 require_room(place, needed_bytes)
             rows = chain(map(pack_commit, outputs), secured)

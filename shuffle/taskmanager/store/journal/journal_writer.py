@@ -1,16 +1,16 @@
-"""Group commit: rows wait while writes are under way, then all of them share the next ones.
+"""Group commit: rows that arrive during a write share the next write.
 
-A row goes to the journals of all arenas in which its map output lies, and counts when each of them
-has it; the row of a release goes to every journal. A journal without room for a row moves to
-another place, and back when there is room beside its arena (:mod:`.journal_files`). One task drains
-the queue, so rows and rewrites never overlap, and rows have one order. The writes run in a thread
-for each journal: even a write to the page cache blocks while the kernel throttles writers on a busy
-disk.
+A row goes to the journals of all arenas that hold bytes of its map output, and is valid when each
+of them has it; the row of a release goes to every journal. A journal without room for a row moves
+to another place, and back when there is room beside its arena (:mod:`.journal_files`). One task
+drains the queue, so rows and rewrites never overlap, and rows have one order. Each journal has a
+thread for its writes: even a write to the page cache blocks while the kernel throttles writers on a
+busy disk.
 
-The space of what is released is given back when the journal beside it has the row. Otherwise a
-crash could bring the map output back after others have written over its bytes.
+The space of a released map output is freed when the journal beside it has the release. Otherwise a
+crash could bring the map output back after its bytes were overwritten.
 
-The queue is bounded by its callers: one row per map attempt that is being finished and one per
+The callers bound the queue: it has one row per map attempt that is being finished and one per
 shuffle or application that is being released.
 """
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Interval to check whether a full journal has room again, and whether a moved one can come back:
-nothing notifies of free space."""
+"""Interval to check whether a full journal has room again, and whether a moved one can move back:
+the system does not notify of free space."""
 
 
 class JournalWriter:
@@ -53,7 +53,7 @@ class JournalWriter:
     Args:
         storage: Has the run, the open journals, and the index, to which the writer adds the map
             outputs whose rows are written.
-        tiers: Told of a directory that refuses a write.
+        tiers: Notified when a directory refuses a write.
 
     Attributes:
         files: The journals.
@@ -67,14 +67,14 @@ class JournalWriter:
         self._in_flight: list[PendingRow | PendingRelease] = []
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._late: list[PendingRelease] = []
-        """Releases that are valid, and that a journal on a full disk does not have yet."""
+        """Valid releases that a journal on a full disk does not have yet."""
         self._missed = list(storage.lost.values())
-        """Releases that a journal which is left out does not have, and the arenas that are gone."""
+        """Releases that a left-out journal does not have, and rows of lost arenas."""
         self._last_release: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._must_look = False
-        """Whether to look for room in the next round."""
+        """Whether the next round checks for room."""
         self._leaving: set[bytes] = set()
         self._restores: list[tuple[bytes, asyncio.Future[bool]]] = []
 
@@ -83,12 +83,12 @@ class JournalWriter:
         return MapAttemptKey(key, map_attempt_id) in self._pending
 
     def pending(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
-        """Return the future of the row of a map attempt that is being written, or None."""
+        """Return the future of the row being written for a map attempt, or None."""
         entry = self._pending.get(attempt)
         return None if entry is None else entry.done
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
-        """Queue a commit. The future ends when the output is visible, or with a StorageError."""
+        """Queue a commit. The future ends when the output is visible, or raises StorageError."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         publish = partial(self._add, attempt, output)
         return self._put_row(attempt, output.regions, pack_commit(output), publish)
@@ -98,13 +98,13 @@ class JournalWriter:
         self._index.add(output)
         left = [] if before is None else before.take()
         if left:
-            # Its producer went to another TaskManager, from which it came here as a copy.
+            # Its producer moved to another TaskManager, which sent this copy.
             self._put_release(pack_drop(*attempt), left)
 
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> "asyncio.Future[None]":
-        """Queue regions of a map output that is not committed. The future is that of a commit."""
+        """Queue regions of an uncommitted map output. Return a future as :meth:`commit` does."""
         before = self._index.open_output(attempt)
         first = 0 if before is None else len(before.regions)
         row = pack_secure(*attempt, num_subpartitions, first, regions)
@@ -112,7 +112,7 @@ class JournalWriter:
         return self._put_row(attempt, regions, row, publish)
 
     def drop(self, attempt: MapAttemptKey) -> None:
-        """Give up the secured regions of a map output, also those being written."""
+        """Drop the secured regions of a map output, even if being written."""
         pending = self._pending.get(attempt)
         if pending is not None:
             pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
@@ -122,11 +122,11 @@ class JournalWriter:
             self._put_release(pack_drop(*attempt), regions)
 
     def release(self, row: bytes, regions: Iterable[Region]) -> None:
-        """Queue the row of a release, which gives regions back."""
+        """Queue the row of a release, which frees regions."""
         self._last_release = self._put_release(row, regions)
 
     def released(self) -> "asyncio.Future[None] | None":
-        """Return a future that ends when the last release outlives the process; None: it does."""
+        """Return a future for the last release to survive the process; None: it does."""
         last = self._last_release
         return None if last is None or (last.done() and last.exception() is None) else last
 
@@ -140,15 +140,15 @@ class JournalWriter:
         return refused
 
     def lose(self, arena: bytes) -> None:
-        """Write no rows to the journal of an arena that is gone, and that it is gone to others."""
+        """Stop writing to the journal of a lost arena, and record the loss in all others."""
         self._leaving.add(arena)
         self._put_release(pack_lose(arena), [])
 
     def restore(self, arena: bytes) -> "asyncio.Future[bool]":
-        """Write a journal anew, with the rows that count now and the releases that it missed.
+        """Rewrite a journal, with the valid rows and the releases that it missed.
 
         Returns:
-            A future that tells whether rows go there again.
+            A future with whether the journal takes rows again.
         """
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._restores.append((arena, done))
@@ -209,7 +209,7 @@ class JournalWriter:
                 self._complete(batch, writes)
                 await self.files.compact_if_worthwhile()
                 self._look_again_later()
-        except BaseException as error:  # the loop ends, or a bug: no caller may wait for ever
+        except BaseException as error:  # the loop ends, or a bug: no caller may wait forever
             left = [*self._in_flight, *self._queue]
             self._in_flight, self._queue = [], []
             failure: StorageError = JournalWriteFailed(None, repr(error))
@@ -247,7 +247,7 @@ class JournalWriter:
         return writes
 
     def _kept_releases(self) -> list[Entry]:
-        """Return the releases that a rewritten journal must have: another one may lack them."""
+        """Return the releases that a rewritten journal must have, as others may lack them."""
         under_way = (each for each in self._in_flight if isinstance(each, PendingRelease))
         late = (each.entry for each in (*self._late, *under_way) if each.entry is not None)
         return [*self._missed, *late]
@@ -260,7 +260,7 @@ class JournalWriter:
             done.set_result(restored)
 
     def _look_again_later(self) -> None:
-        """Schedule a look for room if a journal lacks rows or room, or is in another place."""
+        """Schedule a check for room if a journal lacks rows or room, or is in another place."""
         if self._retry is None and (self._late or self.files.lack_room):
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
@@ -270,7 +270,7 @@ class JournalWriter:
         self._must_look = True
         self._begin()
 
-    # ---- what comes after a write ----------------------------------------------------------------
+    # ---- completion ------------------------------------------------------------------------------
 
     def _complete(
         self, batch: Sequence[PendingRow | PendingRelease], writes: Mapping[bytes, JournalWrite]
@@ -295,11 +295,11 @@ class JournalWriter:
                     each.done.set_result(None)
 
     def _complete_release(self, release: PendingRelease, kept: set[bytes]) -> None:
-        """Give back what the journals allow; a release is valid once one of them has it.
+        """Free the extents whose journals have the release; it is valid when one journal has it.
 
         Args:
             release: The release.
-            kept: Arenas whose journals took the releases of its batch.
+            kept: Arenas whose journals have the releases of its batch.
         """
         written = release.arenas & kept
         left_out = {arena for arena in release.arenas if arena not in self.files.journals}
@@ -315,7 +315,7 @@ class JournalWriter:
             self._fail(release, JournalWriteFailed(None, "no directory is left"))
 
     def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
-        """Release the extents of some arenas, and objects once the release is valid."""
+        """Release the extents of some arenas, and objects if the release is valid."""
         kept: list[Extent] = []
         valid = release.done.done()
         for extent in release.extents:
@@ -330,7 +330,7 @@ class JournalWriter:
             self._give_back(entry, {extent.tier.tier_id for extent in entry.extents})
             if not entry.done.done():
                 entry.done.set_exception(failure)
-                entry.done.exception()  # retrieved: mostly nobody waits for a release
+                entry.done.exception()  # retrieved: most callers do not wait for a release
             return
         self._forget(entry)
         taken = self._index.open_output(entry.attempt)

@@ -1,4 +1,4 @@
-"""Rows that wait for their turn in the journals."""
+"""Rows that wait to be written to the journals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class PendingRow:
-    """A commit, or regions that are secured before it, on its way into the journals.
+    """A commit, or regions secured before it, to be written to the journals.
 
     Attributes:
         attempt: The map attempt.
         regions: The regions of the row.
         row: The packed row.
-        arenas: Whose journals get it.
-        needs_all: Whether all of them must have it, or any.
+        arenas: Arenas whose journals get it.
+        needs_all: Whether all of these journals must have it, or any.
         publish: Makes the row visible.
         done: Resolved when the row is visible, or failed.
-        refusal: Set by a release in the meantime: the row must no longer become visible.
+        refusal: Set by a release in the meantime: the row must not become visible.
     """
 
     attempt: MapAttemptKey
@@ -41,12 +41,12 @@ class PendingRow:
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """A release on its way into all journals.
+    """A release to be written to all journals.
 
     Attributes:
         row: The packed row.
-        arenas: Whose journals do not have it yet.
-        extents: What is given back as soon as the journal beside it has the row.
+        arenas: Arenas whose journals do not have it yet.
+        extents: Extents to release when the journal beside them has the row.
         done: Resolved when a restart will not undo the release, or failed.
         entry: The row in the order of all rows; None before the first write.
     """

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenedStorage:
-    """The state from which a store starts; :meth:`close` undoes the opening.
+    """The opened directories, tiers and journals from which a store starts.
 
     Attributes:
         taskmanager_id: Stable id, from the data directories.
@@ -41,12 +41,12 @@ class OpenedStorage:
         disks: One tier per usable data directory, in the order of the configuration.
         remote: The remote tier, if there is one.
         left_out: Directories that cannot be used, each with the reason.
-        refused: The errors of the data directories among them.
+        refused: The errors of left-out data directories.
         index: The adopted map outputs.
-        accounts: The accounts of the applications that have them.
+        accounts: The accounts of their applications.
         run: Number of this run.
         journals: Open for appending, by the ids of their arenas.
-        stale: Arenas whose journals tell of a time before they were away.
+        stale: Arenas that were missing in the last run, so their journals are out of date.
         forgotten: Number of committed map outputs whose bytes are gone.
         lost: The rows of arenas that were lost while a TaskManager ran.
         locks: Locks of the directories.
@@ -74,7 +74,7 @@ class OpenedStorage:
 
     @property
     def has_unused_memory(self) -> bool:
-        """Whether the memory tier is turned off, and holds nothing of an earlier run."""
+        """Whether the memory tier is turned off and holds no extents."""
         if self.memory is None:
             return False
         statistics = self.memory.statistics()
@@ -82,22 +82,22 @@ class OpenedStorage:
 
     @property
     def directories(self) -> list[Path]:
-        """The directories of all tiers, those of disks first."""
+        """The directories of all local tiers, disks first."""
         memory = [] if self.memory is None else [self.memory.directory]
         return [*(disk.directory for disk in self.disks), *memory]
 
     def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier | MemoryTier:
-        """Open a directory that was lost, or left out at the start, without what it holds.
+        """Open a lost or left-out directory with a new, empty arena.
 
         Raises:
             StorageUnavailable: It still cannot be used.
-            StorageInUse: Another process has it.
+            StorageInUse: Another process uses it.
         """
         for lock in [lock for lock in self.locks if lock.directory == directory]:
             self.locks.remove(lock)
             lock.release()
         self.locks.append(DirectoryLock(directory))
-        # A new file, with a new id: readers and writers may still use the one that was lost.
+        # A new file with a new id: readers and writers may still use the lost one.
         remove_arenas(directory)
         tier: DiskTier | MemoryTier
         if directory in config.data_directories:
@@ -140,15 +140,15 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
 
     Args:
         config: Directories and sizes.
-        accounts: Applications pay here for what is adopted.
+        accounts: Accounts to charge for adopted bytes.
 
     Raises:
-        StorageInUse: Another process has one of them.
+        StorageInUse: Another process uses one of them.
         StorageUnavailable: No data directory can be used.
     """
     storage = OpenedStorage(accounts=accounts, index=OutputIndex(accounts))
     collects = gc.isenabled()
-    gc.disable()  # it would go through all that is adopted, again and again, and find nothing
+    gc.disable()  # it would scan all adopted objects again and again, and find no garbage
     try:
         with storage.closed_on_error():
             _open(storage, config)
@@ -204,7 +204,7 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
             lock.release()
             raise
     except StorageInUse:
-        raise  # a wrong configuration, not a broken disk
+        raise  # the configuration is wrong, the disk is not broken
     except StorageUnavailable as error:
         logger.error("left out: %s", error)
         storage.refused.append(error)
@@ -218,12 +218,12 @@ def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -
     except StorageInUse:
         raise
     except StorageUnavailable as error:
-        logger.error("going on without a memory tier: %s", error)
+        logger.error("running without a memory tier: %s", error)
         storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
 
 
 def _has_arena(directory: Path) -> bool:
-    """Return whether a directory has the arena of a memory tier that is turned off now."""
+    """Return whether a directory has an arena."""
     try:
         return bool(arenas_in(directory))
     except OSError:
@@ -231,10 +231,9 @@ def _has_arena(directory: Path) -> bool:
 
 
 def _open_left_memory(storage: OpenedStorage, directory: Path) -> None:
-    """Open a memory tier that is turned off now, for the map outputs that it still has.
+    """Open a memory tier that is turned off, to serve the map outputs that it still holds.
 
-    TaskManagers of one host may have the same directory configured, as it is the default: the
-    memory tier of another one is left alone.
+    The default directory is the same for all TaskManagers of a host, so do not open another's tier.
     """
     if not has_same_id(directory, [disk.directory for disk in storage.disks]):
         logger.info("memory_tier_bytes is 0: %s is left to another TaskManager", directory)
@@ -242,11 +241,11 @@ def _open_left_memory(storage: OpenedStorage, directory: Path) -> None:
     try:
         _open_memory(storage, directory, 0)
     except StorageInUse as error:
-        logger.warning("memory_tier_bytes is 0, and what is left in %s stays: %s", directory, error)
+        logger.warning("memory_tier_bytes is 0, but %s cannot be emptied: %s", directory, error)
 
 
 def _remove_memory(storage: OpenedStorage) -> None:
-    """Remove an empty memory tier that is turned off; directory and id stay."""
+    """Remove an empty memory tier that is turned off, but keep its directory and id."""
     memory = storage.memory
     if memory is None:
         return
@@ -276,7 +275,7 @@ def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> Non
     try:
         storage.remote = RemoteTier.open(config, url)
     except StorageUnavailable as error:
-        logger.error("going on without a remote tier: %s", error)
+        logger.error("running without a remote tier: %s", error)
         storage.left_out.append(TierStatistics.left_out("remote", url, error.reason))
 
 
@@ -286,7 +285,7 @@ def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
 
 
 def _recover(storage: OpenedStorage) -> None:
-    """Adopt what the journals tell of, and open them for appending."""
+    """Adopt the map outputs in the journals, and open the journals for appending."""
     found = _find_journals(storage)
     arenas = {tier.tier_id: tier for tier in storage.tiers}
     tiers: dict[bytes, Tier] = {**arenas}
@@ -308,10 +307,10 @@ def _recover(storage: OpenedStorage) -> None:
         logger.info(message, *counts)
     for arena, tier in arenas.items():
         each = found.get(arena)
-        # What was forgotten must not come back when the bytes belong to others.
+        # Forgotten map outputs must not come back after their space was reused.
         stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
         stale |= arena in replayed.undone or arena in storage.stale
-        stale |= storage.has_unused_memory  # its journal goes, with the releases in it
+        stale |= storage.has_unused_memory  # its journal is removed with the releases in it
         journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
         if journal is not None:
             storage.journals[arena] = journal
@@ -321,10 +320,10 @@ def _recover(storage: OpenedStorage) -> None:
 
 
 def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
-    """Read the journals of all directories, and begin a new run in each.
+    """Read the journals of all directories, and choose the number of the new run.
 
-    A directory that was away while rows were written elsewhere is emptied: what it holds counted as
-    lost then, and the releases of it were not written there.
+    Rows of a directory that was missing in the last run are ignored: its map outputs were reported
+    lost then, and it does not have the releases of that run.
     """
     found: dict[bytes, FoundJournal] = {}
     tiers = storage.tiers
@@ -362,7 +361,7 @@ def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
 
 
 def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
-    """Return where the journal of a tier may be if there was no room beside its arena."""
+    """Return where the journal may be if there was no room for it beside its arena."""
     others = (disk.directory for disk in storage.disks if disk is not tier)
     return [place_on(directory, tier.tier_id) for directory in others]
 
@@ -386,9 +385,9 @@ def _journal_of(
     *,
     is_stale: bool,
 ) -> Journal | None:
-    """Return the journal of this run: the one that was found, or its next generation.
+    """Return the journal of this run: the existing one, or its next generation.
 
-    A tier without a journal takes no new regions; what it holds can be read until it is released.
+    A tier without a journal accepts no new regions, but its map outputs can still be read.
     """
     old = None if found is None else found.journal
     is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
@@ -404,7 +403,7 @@ def _journal_of(
             with contextlib.suppress(OSError):
                 old.begin_run(storage.run)
                 return old
-        tier.fail(f"it takes no journal: {error.strerror or error}")
+        tier.fail(f"its journal cannot be written: {error.strerror or error}")
         new = None
     if old is not None:
         if found is not None and found.damage:
@@ -416,10 +415,10 @@ def _journal_of(
 def _next_generation(
     storage: OpenedStorage, tier: ArenaTier, old: Journal | None, adoption: Adoption
 ) -> Journal:
-    """Write the next generation of a journal beside its arena, or on a disk that has room.
+    """Write the next generation of a journal beside its arena, or on a disk with room.
 
     Raises:
-        OSError: No place takes it.
+        OSError: It cannot be written anywhere.
     """
     gone = [entry for arena, entry in storage.lost.items() if arena != tier.tier_id]
     above = 0 if old is None else old.generation
@@ -436,4 +435,4 @@ def _next_generation(
         if failure is not None:
             logger.warning("the journal of %s is kept in %s: %s", tier.directory, place, failure)
         return new
-    raise failure or OSError("there is no place for it")
+    raise failure or OSError("no directory has room for it")

@@ -1,7 +1,7 @@
-"""Replays the rows of several journals in their one order, without any I/O.
+"""Replays the rows of several journals in one order, without any I/O.
 
-A map output counts if the journal of each arena in which it lies has its row. What a release names
-is gone, whichever journal the release was found in.
+A map output is valid if the journal of each arena with its bytes has its row. A release is valid
+if any journal has it.
 """
 
 import logging
@@ -35,7 +35,7 @@ class Committed(NamedTuple):
     """A committed map output that no later row has undone.
 
     Attributes:
-        entry: Its row as it was found. The bytes identify a row that a rewrite has moved.
+        entry: Its packed row. The bytes identify a row that a rewrite moved.
         arenas: The arenas whose journals have the row.
         row: The row.
     """
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
 
 
 class Secured(NamedTuple):
-    """A row of secured regions that no later row has undone: see :class:`Committed`."""
+    """A row of secured regions that no later row has undone; see :class:`Committed`."""
 
     entry: Entry
     arenas: Arenas
@@ -55,13 +55,13 @@ class Secured(NamedTuple):
 
 @dataclass(slots=True)
 class Replayed:
-    """What the rows say is there.
+    """The result of a replay.
 
     Attributes:
         commits: Committed map outputs.
-        secured: The rows of map outputs that are not committed, each with the regions in order.
-        broken: Committed map outputs of which not all journals have the row.
-        undone: Arenas with rows that are undone by a release that their journals do not have.
+        secured: The rows of each uncommitted map output, in the order of the regions.
+        broken: Number of committed map outputs whose row is missing in a journal.
+        undone: Arenas whose journals have rows, but not the release that undoes them.
     """
 
     commits: list[Committed] = field(default_factory=list)
@@ -83,7 +83,7 @@ def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
 
 
 def lost_arenas(found: Iterable[FoundJournal]) -> dict[bytes, Entry]:
-    """Return the last row that says that an arena is gone, by its id."""
+    """Return the last loss row of each lost arena, by the arena's id."""
     lost: dict[bytes, Entry] = {}
     for each in found:
         for entry in each.releases:
@@ -125,11 +125,11 @@ class _State:
         self._undone: set[bytes] = set()
 
     def apply(self, entry: Entry, arenas: Arenas) -> None:
-        """Take the next row."""
+        """Apply the next row."""
         try:
             row = unpack(entry.row)
         except ValueError as error:
-            # Its checksum is right, so another version wrote it; the other rows still count.
+            # Its checksum is right, so another version wrote it; the other rows are still valid.
             logger.error("row %d of run %d is not understood: %s", entry.number, entry.run, error)
             return
         match row:
@@ -156,13 +156,13 @@ class _State:
                     self._undo(arenas, attempts.values())
                 self._drop(arenas, lambda each: each.shuffle.application_id == application_id)
             case LoseRow():
-                pass  # it was heeded when the rows were put in order
+                pass  # it was applied when the rows were put in order
             case DropRow():
                 dropped = MapAttemptKey(row.key, row.map_attempt_id)
                 self._drop(arenas, lambda attempt: attempt == dropped)
 
     def end(self) -> Replayed:
-        """Return what is left."""
+        """Return the result."""
         result = Replayed(undone=self._undone)
         committed: set[MapAttemptKey] = set()
         for shuffles in self._commits.values():
@@ -191,7 +191,7 @@ class _State:
             if before.entry.row == each.entry.row:
                 each = each._replace(arenas=each.arenas | before.arenas)
             elif row.first_region == 0:
-                rows.clear()  # the map output was begun anew
+                rows.clear()  # the map output was started again
         rows[row.first_region] = each
 
     def _drop(self, having: Arenas, dropped: Callable[[MapAttemptKey], bool]) -> None:
@@ -206,7 +206,7 @@ class _State:
 
 
 def _is_whole(each: Committed | Secured) -> bool:
-    """Whether the journals of all arenas of a row have it; an object needs any of them."""
+    """Whether the journals of all arenas of a row have it; for objects one is enough."""
     arenas = each.arenas
     for region in each.row.regions:  # all() would be slower, for each map output
         if region.tier_id not in arenas and is_arena(region.tier_id):
@@ -215,7 +215,7 @@ def _is_whole(each: Committed | Secured) -> bool:
 
 
 def _following_on(rows: Mapping[int, Secured]) -> list[Secured]:
-    """Return the rows of the first regions of a map output, up to one that is not whole."""
+    """Return the rows of the first regions of a map output, up to an incomplete row."""
     found: list[Secured] = []
     end = 0
     while (row := rows.get(end)) is not None and row.row.regions and _is_whole(row):

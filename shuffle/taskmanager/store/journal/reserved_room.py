@@ -1,7 +1,7 @@
 """Space that a file system reserves for a growing file.
 
-Other programs cannot take this space. The length of the file does not change, so a reader does not
-find zeros behind the data.
+Other programs cannot use this space. The length of the file does not change, so a reader does not
+find zeros after the data.
 """
 
 from typing import Final
@@ -13,13 +13,13 @@ RESERVED_BYTES: Final = 1024 * 1024
 """Room ahead of a journal: for 130 map outputs of 2,000 subpartitions, or thousands with few."""
 
 RELEASES_BYTES: Final = 64 * 1024
-"""The last part of it is for releases only; the file of releases reserves as much."""
+"""The last part of that is only for releases; the file of releases reserves as much."""
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
 
 
 class ReservedRoom:
-    """The room behind the end of a file. Its methods block.
+    """The reserved room after the end of a file. Methods block.
 
     Args:
         fd: The file.
@@ -36,10 +36,10 @@ class ReservedRoom:
         self._is_possible = True
 
     def require(self, start: int, length: int, kept_bytes: int = 0) -> None:
-        """Reserve room for a write, and for ``kept_bytes`` behind it.
+        """Reserve room for a write, and for ``kept_bytes`` after it.
 
         Args:
-            start: Where the write begins: the end of the file.
+            start: Start of the write: the end of the file.
             length: Bytes to write.
             kept_bytes: Bytes that other writes will need.
 
@@ -65,5 +65,5 @@ class ReservedRoom:
             self._is_possible = False  # write without reserving, as long as there is room
 
     def forget(self, end: int) -> None:
-        """Record that the file was truncated, which also freed the room behind its end."""
+        """Record that the file was truncated, which also freed the room after its end."""
         self._end = end

@@ -29,7 +29,7 @@ from ..stored_outputs import MapOutput, Region
 
 _COMMIT = 0
 _COMMIT_OF_SEVERAL = -1
-"""How the table of types calls a commit with origin and number of replicas."""
+"""Key in the table of types for a commit with origin and number of replicas."""
 _RELEASE_SHUFFLE = 1
 _RELEASE_APPLICATION = 2
 _SECURE = 3
@@ -38,7 +38,7 @@ _LOSE = 5
 _RELEASE_ATTEMPTS = 6
 
 LOSE_ROW = b"\x92\x05"
-"""How the row of an arena that is gone begins."""
+"""First bytes of the row of a lost arena."""
 
 _UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _RELEASE_ATTEMPTS})
 
@@ -68,7 +68,7 @@ class RegionRow(NamedTuple):
 
 
 class CommitRow(NamedTuple):
-    """A map output was committed; ``origin`` and ``replicas`` are those of ``MapOutput``."""
+    """A map output was committed; ``origin`` and ``replicas`` are as in ``MapOutput``."""
 
     key: ShuffleKey
     map_attempt_id: int
@@ -108,14 +108,14 @@ class SecureRow(NamedTuple):
 
 
 class DropRow(NamedTuple):
-    """A map output with secured regions is given up."""
+    """A map output with secured regions was dropped."""
 
     key: ShuffleKey
     map_attempt_id: int
 
 
 class LoseRow(NamedTuple):
-    """An arena is gone: the rows before this one that its journal has do not count."""
+    """An arena was lost: earlier rows in its journal are not valid."""
 
     tier_id: bytes
 
@@ -161,13 +161,13 @@ def pack_secure(
     first_region: int,
     regions: Sequence[Region],
 ) -> bytes:
-    """Pack the row of regions that are secured before the commit."""
+    """Pack the row of regions secured before the commit."""
     packed = _pack_regions(regions)
     return _pack((_SECURE, *key, map_attempt_id, num_subpartitions, first_region, packed))
 
 
 def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
-    """Pack the row of a map output with secured regions that is given up."""
+    """Pack the row of a dropped map output with secured regions."""
     return _pack((_DROP, *key, map_attempt_id))
 
 
@@ -187,12 +187,12 @@ def pack_release_application(application_id: str) -> bytes:
 
 
 def pack_lose(tier_id: bytes) -> bytes:
-    """Pack the row of an arena that is gone."""
+    """Pack the row of a lost arena."""
     return _pack((_LOSE, tier_id))
 
 
 def is_undoing(data: bytes) -> bool:
-    """Whether a row undoes others: it stands in both files of a journal."""
+    """Whether a row undoes others, so that both files of a journal have it."""
     return len(data) > 1 and data[1] in _UNDOING
 
 
@@ -215,12 +215,12 @@ def unpack(data: bytes) -> Row:
             kind = None
         if _TYPES.get(kind) == tuple(map(type, fields)):
             return _row(kind, fields)
-    msg = "it has the fields of no known row"
+    msg = "its fields match no known row"
     raise ValueError(msg)
 
 
 def _row(kind: int, fields: Any) -> Row:
-    """Make a row of fields that have the right types."""
+    """Make a row from fields with the right types."""
     if kind == _RELEASE_APPLICATION:
         return ReleaseApplicationRow(fields[1])
     if kind == _LOSE:
@@ -256,6 +256,6 @@ def _unpack_region(fields: Any) -> RegionRow:
 def _pack(fields: object) -> bytes:
     packed = msgpack.packb(fields, use_bin_type=True)
     if not isinstance(packed, bytes):  # packb() is typed as optional
-        msg = "msgpack gave no bytes"
+        msg = "msgpack returned no bytes"
         raise TypeError(msg)
     return packed

@@ -8,9 +8,9 @@
     moved/APPLICATION/SHUFFLE/ATTEMPT/manifest     a map output that moved here
     moved/APPLICATION/SHUFFLE/ATTEMPT/MOVE-REGION  a region of it
 
-What lies below ``regions`` belongs to one TaskManager, and only that one removes it as long as the
-application lives. What lies below ``moved`` belongs to the application: any TaskManager finds it by
-its name and serves it.
+Objects below ``regions`` belong to one TaskManager, and while the application lives, only this
+TaskManager removes them. Objects below ``moved`` belong to the application: any TaskManager finds
+them by name and serves them.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ def name_of_application(application_id: str) -> str:
 
 
 def application_marker(application_name: str) -> str:
-    """Name the object that tells when a TaskManager last had data of an application."""
+    """Name the marker whose age tells when a TaskManager last had an application's data."""
     return f"{APPLICATIONS}/{application_name}"
 
 
 def taskmanager_marker(taskmanager_id: str) -> str:
-    """Name the object that tells the remote store's time to a TaskManager."""
+    """Name the marker from which a TaskManager reads the remote store's time."""
     return f"{TASKMANAGERS}/{taskmanager_id}"
 
 
@@ -58,17 +58,17 @@ def region_name(application_id: str, taskmanager_id: str, number: int) -> str:
 
 
 def moved_application(application_id: str) -> str:
-    """Name the prefix of all map outputs of an application that moved."""
+    """Name the prefix of all moved map outputs of an application."""
     return f"{MOVED}/{name_of_application(application_id)}"
 
 
 def moved_shuffle(key: ShuffleKey) -> str:
-    """Name the prefix of all map outputs of a shuffle that moved."""
+    """Name the prefix of all moved map outputs of a shuffle."""
     return f"{moved_application(key.application_id)}/{key.shuffle_id}"
 
 
 def moved_output(attempt: MapAttemptKey) -> str:
-    """Name the prefix of a map output that moved."""
+    """Name the prefix of a moved map output."""
     return f"{moved_shuffle(attempt.shuffle)}/{attempt.map_attempt_id}"
 
 
@@ -78,12 +78,12 @@ def manifest_name(attempt: MapAttemptKey) -> str:
 
 
 def moved_region(attempt: MapAttemptKey, move: str, region: int) -> str:
-    """Name a region of a map output that moved; ``move`` tells attempts to move it apart."""
+    """Name a region of a moved map output; ``move`` distinguishes attempts to move it."""
     return f"{moved_output(attempt)}/{move}-{region}"
 
 
 def number_in(part: str) -> int | None:
-    """Return the number that a region's name ends in; None: it was not made here."""
+    """Return the number at the end of a region's name, or None for a foreign name."""
     try:
         return int(part, 16) if len(part) == 2 * 8 else None
     except ValueError:

@@ -1,8 +1,8 @@
-"""Objects of a bucket or of a directory, through ``obstore``: the only module that knows it.
+"""Objects in a bucket or a directory, through ``obstore``; no other module uses ``obstore``.
 
-``obstore`` repeats requests that fail with a server's error, throttling included, at random
-intervals that grow. An error that is left becomes a :class:`RemoteFailure`, whose text is made of
-known phrases only: what a server answers may repeat parts of a credential.
+``obstore`` retries requests that fail with a server error, including throttling, with exponential
+backoff and jitter. The remaining errors become :class:`RemoteFailure`. Its text has known phrases
+only, because a server's answer may repeat parts of a credential.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DELETE_BATCH: Final = 1000
-"""Most objects that S3 deletes in one request."""
+"""Maximum number of objects that S3 deletes in one request."""
 
 _GRACE: Final = 1.5
-"""So many times its deadline a request may take before it is given up from here: a hung file
-system does not know deadlines."""
+"""A request is canceled after this many times its deadline, because a hung file system ignores
+deadlines."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{3,40})</Code>")
 _OS_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 _UNFINISHED: Final = re.compile(r".+#\d+")
-"""How ``obstore`` names a file until it is whole."""
+"""How ``obstore`` names a file until it is complete."""
 
 _NO_ROOM: Final = frozenset({28, 122})
 _PHRASES: Final = (
     ("Connection refused", "connection refused"),
-    ("dns error", "its host name is not known"),
+    ("dns error", "host name cannot be resolved"),
     ("timed out", "no answer in time"),
     ("TimedOut", "no answer in time"),
     ("certificate", "its certificate is not trusted"),
     ("error sending request", "connection failed"),
-    ("error decoding response body", "the answer broke off"),
-    ("request or response body error", "the answer broke off"),
-    ("IncompleteMessage", "the answer broke off"),
+    ("error decoding response body", "incomplete response"),
+    ("request or response body error", "incomplete response"),
+    ("IncompleteMessage", "incomplete response"),
     ("missing", "credentials or settings are missing"),
     ("Requested range was invalid", "the object is shorter"),
     ("credentials", "no credentials"),
@@ -55,12 +55,12 @@ _PHRASES: Final = (
 
 
 class RemoteFailure(Exception):
-    """A request failed. The text is fit for logs.
+    """A request failed. The text contains no secrets.
 
     Attributes:
-        missing: There is no such object.
-        full: There is no room.
-        exists: An object of that name is there already.
+        missing: The object does not exist.
+        full: The store is full.
+        exists: An object with that name exists already.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RemoteFailure(Exception):
 
 
 class RemoteObject(NamedTuple):
-    """An object of a listing."""
+    """An object in a listing."""
 
     name: str
     size: int
@@ -87,7 +87,7 @@ class RemoteObjects:
     Args:
         store: An ``obstore`` store.
         url: For messages.
-        timeout_seconds: Deadline of a request, repetitions included.
+        timeout_seconds: Deadline of a request, including retries.
     """
 
     def __init__(self, store: Any, url: str, timeout_seconds: float) -> None:
@@ -96,20 +96,20 @@ class RemoteObjects:
         self.url = url
         self._timeout_seconds = timeout_seconds
         self.requests = 0
-        """Requests; only grows, as all of these do."""
+        """Number of requests; all these counters only grow."""
         self.errors = 0
-        """Requests that failed, repetitions included."""
+        """Requests that failed after all retries."""
         self.read_bytes = 0
-        """Bytes of ranges that were read."""
+        """Bytes read from ranges of objects."""
         self.written_bytes = 0
-        """Bytes of regions that were written."""
+        """Bytes of regions written."""
 
     @classmethod
     def open(cls, config: "StorageConfig", url: str) -> "RemoteObjects":
-        """Make the client; nothing is sent yet.
+        """Create the client without sending a request.
 
         Raises:
-            StorageUnavailable: ``obstore`` is not installed, or the directory cannot be made.
+            StorageUnavailable: ``obstore`` is not installed, or the directory cannot be created.
         """
         try:
             stores: Any = importlib.import_module("obstore.store")
@@ -125,19 +125,19 @@ class RemoteObjects:
 
     @property
     def deadline_seconds(self) -> float:
-        """Time after which a request is given up in any case."""
+        """Time after which a request is canceled."""
         return _GRACE * self._timeout_seconds
 
     async def put(self, name: str, data: bytes | bytearray, *, new: bool = False) -> None:
         """Store an object in one request.
 
         Args:
-            name: Of the object.
+            name: Name of the object.
             data: Must not change until the call has ended.
-            new: Whether an object of that name is left as it is.
+            new: Whether to fail if an object with that name exists, instead of replacing it.
 
         Raises:
-            RemoteFailure: It is not stored; with ``new`` perhaps because there is one.
+            RemoteFailure: The object was not stored.
         """
         mode = "create" if new else "overwrite"
         await self._request(
@@ -150,15 +150,15 @@ class RemoteObjects:
         """Store an object part by part.
 
         Args:
-            name: Of the object.
-            parts: Each but the last one has ``part_bytes``. If it raises, the upload is taken back.
+            name: Name of the object.
+            parts: Each part except the last has ``part_bytes``. If it raises, the upload is undone.
             part_bytes: Size of a part.
-            parallel: Parts under way at a time.
+            parallel: Parts sent at a time.
 
         Raises:
-            RemoteFailure: It is not stored.
+            RemoteFailure: The object was not stored.
 
-        Cancellation: leaves parts behind in the store, so do not cancel: let ``parts`` raise.
+        Cancellation: leaves parts behind in the store, so let ``parts`` raise instead.
         """
         self.requests += 1
         try:
@@ -170,13 +170,13 @@ class RemoteObjects:
                 chunk_size=part_bytes,
                 max_concurrency=parallel,
             )
-        except StorageError:  # of the parts
+        except StorageError:  # raised by parts
             raise
         except Exception as error:  # noqa: BLE001 - a bug fails the request, too
             raise self._failure(error) from None
 
     async def get_range(self, name: str, start: int, length: int) -> memoryview:
-        """Read a part of an object; it may be shorter at the object's end.
+        """Read a range of an object; the result is shorter if the object ends before.
 
         Raises:
             RemoteFailure: It cannot be read.
@@ -206,7 +206,7 @@ class RemoteObjects:
         """Copy an object within the store.
 
         Raises:
-            RemoteFailure: It is not copied.
+            RemoteFailure: The copy failed.
         """
         await self._request(self._obstore.copy_async(self._store, name, to))
 
@@ -214,17 +214,17 @@ class RemoteObjects:
         """Return when an object was written, by the store's clock.
 
         Raises:
-            RemoteFailure: That is not known.
+            RemoteFailure: The request failed, or the object does not exist.
         """
         found = await self._request(self._obstore.head_async(self._store, name))
         modified: datetime.datetime = found["last_modified"]
         return modified
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; one that is not there is no error.
+        """Delete objects, and ignore missing ones.
 
         Raises:
-            RemoteFailure: Some may be left.
+            RemoteFailure: Some objects may not be deleted.
         """
         for first in range(0, len(names), DELETE_BATCH):
             await self._delete(list(names[first : first + DELETE_BATCH]))
@@ -237,14 +237,14 @@ class RemoteObjects:
                 if not failure.missing:
                     raise
                 return
-            for name in names:  # a file system stops at the first one that is not there
+            for name in names:  # a file system stops at the first missing object
                 await self._delete([name])
 
     async def listed(self, prefix: str) -> AsyncGenerator[RemoteObject]:
-        """List objects, some at a time.
+        """List objects page by page.
 
         Raises:
-            RemoteFailure: The listing broke off.
+            RemoteFailure: The listing failed.
         """
         stream = self._obstore.list(self._store, prefix=prefix or None, chunk_size=1000)
         pages = stream.__aiter__()
@@ -259,7 +259,7 @@ class RemoteObjects:
                 yield RemoteObject(each["path"], each["size"], each["last_modified"])
 
     async def parts_below(self, prefix: str) -> list[str]:
-        """Return the next parts of the names below a prefix.
+        """Return the distinct next name parts below a prefix.
 
         Raises:
             RemoteFailure: They cannot be listed.
@@ -270,9 +270,9 @@ class RemoteObjects:
         return [str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
 
     async def remove_unfinished(self, prefix: str, before: datetime.datetime) -> int:
-        """Remove files that were written in part, by processes that are gone; return their number.
+        """Remove incomplete files of dead processes; return their number.
 
-        No listing shows them. S3 has a rule for what it has in their place, see
+        Listings do not show them. In S3, a lifecycle rule removes incomplete uploads, see
         ``docs/operate/remote.md``.
         """
         if not self.url.startswith("file://"):
@@ -319,14 +319,14 @@ def _remove_unfinished(top: Path, before: float) -> int:
 
 
 def failure_in_words(error: Exception) -> RemoteFailure:
-    """Say in known phrases what went wrong; no text of the server is repeated."""
+    """Describe an error in known phrases, without repeating text from the server."""
     if isinstance(error, RemoteFailure):
         return error
     kind, text = type(error).__name__, str(error)
     if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
-        return RemoteFailure("there is no such object", missing=True)
+        return RemoteFailure("the object does not exist", missing=True)
     if kind == "AlreadyExistsError":
-        return RemoteFailure("there is such an object already", exists=True)
+        return RemoteFailure("the object exists already", exists=True)
     number = _OS_ERROR.search(text)
     if number is not None:
         reason = os.strerror(int(number[1]))
@@ -396,14 +396,14 @@ def _open_bucket(stores: Any, url: str, config: "StorageConfig") -> Any:
 
 
 CREDENTIALS_KEPT: Final = datetime.timedelta(minutes=5)
-"""Time after which the file of credentials is read again."""
+"""Time after which the credentials file is read again."""
 
 
 def file_credentials(names: "os._Environ[str] | dict[str, str]") -> Callable[[], Any] | None:
-    """Return a function that reads the shared credentials file, if that is where they are.
+    """Return a function that reads the shared credentials file, or None if it is not used.
 
-    The environment comes first, and without a file ``obstore`` asks for those of a web identity,
-    of the container, and of the instance.
+    Credentials in the environment take precedence. Without a file, ``obstore`` requests credentials
+    of a web identity, of the container, and of the instance.
 
     Args:
         names: The process environment.

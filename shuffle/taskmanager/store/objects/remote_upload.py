@@ -1,4 +1,4 @@
-"""Uploads of regions to the remote tier: bytes in order, in parts, within a budget of memory."""
+"""Uploads regions to the remote tier, in order and in parts, within a memory budget."""
 
 import asyncio
 import logging
@@ -13,17 +13,17 @@ from .remote_objects import RemoteFailure, RemoteObjects
 logger = logging.getLogger(__name__)
 
 MAX_PARTS: Final = 10_000
-"""Parts that S3 takes for one object."""
+"""Maximum number of parts of an object in S3."""
 
 PARTS_IN_MEMORY: Final = 2
-"""Of one upload: a part is filled while the one before it is sent."""
+"""Parts of one upload: one is filled while the previous one is sent."""
 
 
 class UploadBudget:
-    """Memory for parts, given out first come, first served.
+    """Memory for parts, allocated first come, first served.
 
     Args:
-        limit_bytes: Most bytes given out at a time; an upload that needs more gets all of it.
+        limit_bytes: Maximum bytes allocated at a time; an upload that needs more gets all of it.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -39,9 +39,9 @@ class UploadBudget:
         return len(self._waiting)
 
     async def take(self, wanted_bytes: int) -> int:
-        """Wait for memory; return how much to give back.
+        """Wait for memory; return the number of bytes to release later.
 
-        Cancellation: safe, nothing is taken.
+        Cancellation: safe, nothing is allocated.
         """
         wanted_bytes = min(wanted_bytes, self._limit_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -59,7 +59,7 @@ class UploadBudget:
         return wanted_bytes
 
     def give_back(self, taken_bytes: int) -> None:
-        """Let others have memory."""
+        """Release memory for other uploads."""
         self.used_bytes -= taken_bytes
         self._serve()
 
@@ -72,10 +72,10 @@ class UploadBudget:
 
 
 class UploadAborted(StorageError):
-    """The region was given up; the upload takes back what was sent."""
+    """The region was aborted; the upload removes its parts."""
 
     def __init__(self) -> None:
-        super().__init__("the region was given up while it was uploaded")
+        super().__init__("the region was aborted during its upload")
 
 
 class Upload:
@@ -83,11 +83,11 @@ class Upload:
 
     Args:
         objects: The remote store.
-        name: Of the object.
+        name: Name of the object.
         length: Bytes of the region, at least 1.
         part_bytes: Size of a part.
-        budget: Gives the memory for parts.
-        failed: Makes the error of a failure, and draws its consequences.
+        budget: Memory for parts.
+        failed: Handles a failure and returns the error for it.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Upload:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the object is there, with all its bytes."""
+        """Whether the object is stored completely."""
         return self._stored
 
     async def write(self, offset: int, buffers: list[memoryview]) -> None:
-        """Take over bytes; waits for memory, and for the bytes before these.
+        """Copy bytes into parts; wait for memory, and for the bytes before these.
 
-        The bytes of a region of one part may come in any order.
+        If the region fits into one part, its bytes may come in any order.
 
         Args:
             offset: Position of the first byte in the region.
-            buffers: They are copied, and free when this returns.
+            buffers: Copied; they can be reused when this returns.
 
         Raises:
             StorageError: The upload has failed.
@@ -152,12 +152,12 @@ class Upload:
             turn_of_next.set_result(None)
 
     async def flush(self) -> None:
-        """Wait until the object is stored; all bytes were written before.
+        """Wait until the object is stored. Call this after all bytes were written.
 
         Raises:
-            StorageError: The upload has failed, or was aborted.
+            StorageError: The upload failed or was aborted.
 
-        Cancellation: safe, the upload goes on.
+        Cancellation: safe, the upload continues.
         """
         self._check()
         if self._task is not None:
@@ -168,7 +168,7 @@ class Upload:
             raise RuntimeError(f"{self._position} of {self.length} bytes of {self.name} came")
 
     def abort(self, ended: Callable[[], None]) -> None:
-        """Give the upload up.
+        """Abort the upload.
 
         Args:
             ended: Called when nothing more is sent, at once or later.
@@ -192,7 +192,7 @@ class Upload:
             raise UploadAborted
 
     async def _write_anywhere(self, offset: int, buffers: list[memoryview]) -> None:
-        """Fill the one part, in any order; the last byte sends it."""
+        """Fill the only part, in any order, and send it when it is full."""
         async with self._beginning:
             part = self._part or await self._begin_part()
         for buffer in buffers:
@@ -241,7 +241,7 @@ class Upload:
             )
             task = self._begin(put)
         placed = start_task(self._parts.put(part))
-        # An upload that ends early takes no more parts.
+        # Stop waiting if the upload ends early.
         try:
             await self._wait({placed, task}, 1)
         finally:
@@ -249,9 +249,9 @@ class Upload:
         self._check()
 
     async def _wait(self, tasks: set[asyncio.Task[Any]], requests: int) -> None:
-        """Wait for the first of some tasks; the upload fails after the time of so many requests.
+        """Wait for the first of some tasks; fail after the deadlines of ``requests`` requests.
 
-        ``obstore`` has deadlines for requests, and a file system that hangs does not know them.
+        ``obstore`` has deadlines for requests, but a hung file system ignores them.
         """
         seconds = requests * self._objects.deadline_seconds
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -266,7 +266,7 @@ class Upload:
         return self._task
 
     async def _each_part(self) -> AsyncIterator[bytearray]:
-        """Yield the parts to ``obstore``; raising takes back what was sent."""
+        """Yield the parts to ``obstore``; if this raises, it removes the sent parts."""
         sent = 0
         while sent < self.length:
             part = await self._parts.get()

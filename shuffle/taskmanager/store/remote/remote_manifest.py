@@ -67,7 +67,7 @@ def unpack_manifest(data: bytes) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ValueError: The bytes are no manifest, or of another version.
+        ValueError: The bytes are not a manifest, or of another version.
     """
     try:
         fields = msgpack.unpackb(data, use_list=False, raw=False)

@@ -1,8 +1,8 @@
-"""Map outputs that move to the remote tier, and those that are found there by their names.
+"""Moves map outputs to the remote tier, and finds moved map outputs there by name.
 
-A map output that moves becomes objects of its application, and one more, the manifest, whose name
-follows from the application, the shuffle and the map attempt. Every TaskManager with the same
-remote tier finds it by this name with one request, and serves it like one of its own.
+A moved map output consists of one object per region and a manifest. The name of the manifest
+follows from the application, the shuffle and the map attempt. So every TaskManager with the same
+remote tier finds the map output with one request, and serves it like its own.
 """
 
 import asyncio
@@ -43,28 +43,28 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REGIONS_AT_A_TIME: Final = 4
-"""Regions of one map output that are uploaded at a time."""
+"""Regions of a map output uploaded at a time."""
 
 LOOKUPS_AT_A_TIME: Final = 32
-"""Manifests that are asked for at a time; applications take turns."""
+"""Manifests requested at a time; applications take turns."""
 
 _PIECE_BYTES: Final = 1024 * 1024
 _MAX_COPY_BYTES: Final = 5 * 1024**3
-"""Longest object that S3 copies in one request."""
+"""Largest object that S3 copies in one request."""
 
 _MISSING_SECONDS: Final = 0.1
-"""Map outputs that are missing are looked up together: a whole bucket may be gone."""
+"""Missing objects are collected for this long: a whole bucket may be gone."""
 
 
 class RemoteOutputs:
-    """The map outputs of a store that have moved.
+    """The map outputs that a store moved to the remote tier or found there.
 
     Args:
         tier: The remote tier.
-        index: Gets the map outputs that are found.
-        accounts: Applications pay here for them.
+        index: Index to which found map outputs are added.
+        accounts: Accounts to charge for found map outputs.
         read: Reads extents of any tier.
-        is_pending: Tells whether a map output is being committed.
+        is_pending: Returns whether a map output is being committed.
         lost: Called to forget the map outputs that use some extents.
     """
 
@@ -79,18 +79,18 @@ class RemoteOutputs:
     ) -> None:
         self.tier = tier
         self.moves = 0
-        """Map outputs that were moved from here; only grows."""
+        """Map outputs moved by this TaskManager; only grows."""
         self.found = 0
-        """Map outputs that were found; only grows."""
+        """Map outputs found; only grows."""
         self.lookups = 0
-        """Manifests that were asked for; only grows."""
+        """Manifests requested; only grows."""
         self._index = index
         self._accounts = accounts
         self._read = read
         self._is_pending = is_pending
         self._lost = lost
         self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
-        """Objects of map outputs that were moved from here, or found."""
+        """Objects of the map outputs that this TaskManager moved or found."""
         self._marked: set[str] = set()
         self._releases = Releases()
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
@@ -133,24 +133,24 @@ class RemoteOutputs:
                 lambda: self.tier.delete_soon([name, *regions]),
             )
         except RemoteFailure as failure:
-            # A lost answer: the manifest may be there all the same, and then it needs its regions.
+            # The manifest may be stored although the answer was lost; then keep its regions.
             try:
                 there = await self.tier.objects.get(name)
             except RemoteFailure as unknown:
                 if unknown.missing:
                     self.tier.delete_soon(regions)
-                # else they stay until the application ends
+                # else keep them until the application ends
                 raise self.tier.write_failure(failure, output.total_bytes) from failure
             is_ours = there == manifest
         if is_ours:
             self._note(attempt, names)
             self.moves += 1
-        else:  # another TaskManager moved its copy of it
+        else:  # another TaskManager moved its copy
             self.tier.delete_soon(regions)
             self._note(attempt, [])
 
     async def _mark(self, application_id: str) -> None:
-        """Let sweeps know that the application lives, once."""
+        """Mark the application as alive for sweeps, once."""
         if application_id not in self._marked:
             marker = application_marker(name_of_application(application_id))
             await self.tier.objects.put(marker, b"")
@@ -170,7 +170,7 @@ class RemoteOutputs:
         )
 
     async def _copy(self, region: Region, extent: Extent, name: str) -> None:
-        """Copy one region, and compare its checksum on the way."""
+        """Copy one region, and verify its checksum on the way."""
         if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
             await _to_its_end(self.tier.objects.copy(extent.name, name))
             return
@@ -196,20 +196,19 @@ class RemoteOutputs:
     # ---- finding ---------------------------------------------------------------------------------
 
     async def find(self, attempt: MapAttemptKey) -> MapOutput | None:
-        """Find a map output that is committed here, or was moved to the remote tier by anyone.
+        """Find a map output that is committed here or was moved to the remote tier.
 
-        One that is found remotely is served from now on like those of this TaskManager: it is in
-        the index and in the account of its application, and released with its shuffle. No journal
-        has it; a restart finds it again when it is asked for. Calls at the same time share one
-        request.
+        A map output found remotely is added to the index, charged to its application, and released
+        with its shuffle. No journal has it, so after a restart it must be found again. Concurrent
+        calls share one request.
 
         Returns:
-            The map output, or None: it is not there, or its shuffle was released.
+            The map output, or None if it does not exist or its shuffle was released.
 
         Raises:
             RemoteFailed: The remote tier does not answer.
 
-        Cancellation: safe, the look-up goes on.
+        Cancellation: safe, the look-up continues.
         """
         known = self._index.get(*attempt)
         if known is not None:
@@ -229,7 +228,7 @@ class RemoteOutputs:
                 del self._finding[attempt]
 
     def _is_wanted(self, attempt: MapAttemptKey) -> bool:
-        """Whether the application of a look-up has not ended since this task began it."""
+        """Whether the application has not ended since this task began its look-up."""
         return self._finding.get(attempt) is asyncio.current_task()
 
     async def _ask(self, attempt: MapAttemptKey) -> MapOutput | None:
@@ -245,11 +244,11 @@ class RemoteOutputs:
         if known is not None or self._releases.has_copy(attempt):
             return known
         if self._is_pending(attempt) or not self._is_wanted(attempt):
-            return None  # a copy is being committed here, or nobody would release it
+            return None  # a copy is being committed here, or the application has ended
         try:
             output, names = self._output_of(attempt, data)
         except ValueError as error:
-            logger.error("%s: %s is no manifest: %s", self.tier, manifest_name(attempt), error)
+            logger.error("%s: %s is not a manifest: %s", self.tier, manifest_name(attempt), error)
             return None
         account = self._accounts.of(attempt.shuffle.application_id)
         for region in output.regions:
@@ -264,7 +263,7 @@ class RemoteOutputs:
         manifest = unpack_manifest(data)
         below = moved_output(attempt) + "/"
         if any(each.name and not each.name.startswith(below) for each in manifest.regions):
-            msg = "it names objects of others"
+            msg = "it names objects of another map output"
             raise ValueError(msg)
         regions = tuple(
             Region(
@@ -292,13 +291,13 @@ class RemoteOutputs:
     def seek(
         self, key: ShuffleKey, map_attempt_ids: Iterable[int], woken: Callable[[ShuffleKey], None]
     ) -> asyncio.Task[None] | None:
-        """Look some map outputs up in the background, in their order, some at a time.
+        """Look up map outputs in the background, in order, some at a time.
 
-        The rest is not looked up when one is not there: a request needs all of them.
+        The look-up stops at a missing map output, because the request needs all of them.
 
         Args:
             key: The shuffle.
-            map_attempt_ids: Its map attempts; those that are known are passed over.
+            map_attempt_ids: Its map attempts; known ones are skipped.
             woken: Called with the shuffle at the end.
 
         Returns:
@@ -327,18 +326,18 @@ class RemoteOutputs:
     # ---- releases --------------------------------------------------------------------------------
 
     def released(self, key: ShuffleKey, end: int | None) -> None:
-        """Delete a shuffle's known moved map outputs, or those below ``end``."""
+        """Delete a shuffle's known moved map outputs, all or below ``end``."""
         self._releases.add(key, end)
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
         if known:
             self._moved[key] = known
-        # Manifests first: what is half deleted is not found.
+        # Delete manifests first, so that a half deleted map output is not found.
         self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
         self.tier.delete_soon([name for names in moved.values() for name in names if name])
 
     def forget(self, application_id: str) -> None:
-        """Forget the moved map outputs of an application; others may still serve them."""
+        """Forget an application's moved map outputs; other TaskManagers may serve them."""
         self._marked.discard(application_id)
         for key in [key for key in self._moved if key.application_id == application_id]:
             del self._moved[key]
@@ -348,7 +347,7 @@ class RemoteOutputs:
             del self._finding[attempt]
 
     def ended(self, application_id: str) -> None:
-        """Delete all that an application moved, whoever moved it: its driver says that it ends."""
+        """Delete all moved map outputs of an application that has ended."""
         self.forget(application_id)
 
         async def delete() -> None:
@@ -368,11 +367,11 @@ class RemoteOutputs:
         self._in_background(delete())
 
     def applications(self) -> set[str]:
-        """Return the applications of which something moved."""
+        """Return the applications with moved map outputs."""
         return {key.application_id for key in self._moved}
 
     def status(self) -> RemoteStatus:
-        """Return what the remote tier does, and has done since the start."""
+        """Return the current work of the remote tier, and totals since the start."""
         tier, objects = self.tier, self.tier.objects
         return RemoteStatus(
             tier.budget.used_bytes,
@@ -388,7 +387,7 @@ class RemoteOutputs:
         )
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel look-ups and deletions under way."""
         if self._losing is not None:
             self._losing.cancel()
         under_way = list(self._tasks)
@@ -421,11 +420,11 @@ class RemoteOutputs:
 async def _to_its_end(
     request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
 ) -> None:
-    """Make a request; when cancelled, wait for its end: what it left can be deleted then.
+    """Make a request; if canceled, wait for its end so that its object can be deleted.
 
     Args:
         request: The request.
-        undo: Called if it was cancelled, and has succeeded all the same.
+        undo: Called if the request was canceled but succeeded.
     """
     task = start_task(request)
     try:

@@ -1,13 +1,13 @@
-"""Removes orphans of the remote tier in the background: nothing else lists objects.
+"""Removes orphans of the remote tier in the background.
 
-An orphan is old, by the clock of the remote store, and
+An orphan is old, by the clock of the remote store, and either
 
-- lies below the regions of this TaskManager, and no extent here has its number: an upload without a
-  commit, a crash between upload and row, a deletion that did not happen; or
-- belongs to an application that no TaskManager has known for as long, and, if it is a region of
-  another TaskManager, that one has not been seen for as long either.
+- is a region of this TaskManager, and no extent here has its number, because of an upload without
+  a commit, a crash between upload and row, or a failed deletion; or
+- belongs to an application that no TaskManager has known for this time. If it is a region of
+  another TaskManager, that one has not been seen for this time either.
 
-TaskManagers touch a mark of their own, and one of each application that they know, with each sweep.
+With each sweep, a TaskManager touches its own marker, and one for each application that it knows.
 """
 
 import datetime
@@ -34,7 +34,7 @@ class RemoteSweep:
 
     Args:
         tier: The tier.
-        applications: Returns the applications that are known here.
+        applications: Returns the applications that this TaskManager knows.
         orphan_seconds: Age of orphans.
     """
 
@@ -46,10 +46,10 @@ class RemoteSweep:
         self._age = datetime.timedelta(seconds=orphan_seconds)
 
     async def touch(self) -> datetime.datetime:
-        """Write this TaskManager's mark; return the time by the clock of the store.
+        """Write this TaskManager's marker; return the time of the remote store.
 
         Raises:
-            RemoteFailure: That failed.
+            RemoteFailure: A request failed.
         """
         marker = taskmanager_marker(self._tier.taskmanager_id)
         await self._tier.objects.put(marker, b"")
@@ -59,7 +59,7 @@ class RemoteSweep:
         """Sweep once.
 
         Raises:
-            RemoteFailure: It broke off; the next one goes on.
+            RemoteFailure: It failed partway; the next sweep does the rest.
         """
         before = await self.touch() - self._age
         known = {name_of_application(each) for each in self._applications() if each}
@@ -112,4 +112,4 @@ class RemoteSweep:
         if names:
             await self._tier.objects.delete(names)
             self._tier.removed_orphans += len(names)
-            logger.info("%s: %d orphans are removed", self._tier, len(names))
+            logger.info("%s: removed %d orphans", self._tier, len(names))

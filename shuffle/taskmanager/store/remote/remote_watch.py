@@ -1,7 +1,7 @@
 """Probes the remote tier, and leaves it out while it does not answer.
 
-A failed request leaves the tier out at once. It is probed then, and taken back after three good
-probes. A tier that works is probed seldom: each probe is two requests.
+The tier is left out after a failed request. Then it is probed, and used again after three good
+probes. A working tier is probed rarely, because each probe is two requests.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from .remote_sweep import RemoteSweep
 logger = logging.getLogger(__name__)
 
 SELDOM: Final = 60
-"""So many times the time between two probes passes between those of a tier that works."""
+"""A working tier is probed at this multiple of the probe interval."""
 
 SWEEPS: Final = 24
-"""Sweeps in the time after which an object without a map output is an orphan."""
+"""Number of sweeps in the time after which an object without a map output is an orphan."""
 
 MIN_SWEEP_SECONDS: Final = 0.2
 
@@ -71,7 +71,7 @@ class RemoteWatch:
             await asyncio.sleep(self._interval_seconds)
 
     async def _probe(self) -> Finding:
-        """Write this TaskManager's mark, and look at it."""
+        """Write this TaskManager's marker, and query its time."""
         try:
             await self._sweep.touch()
         except RemoteFailure as failure:
@@ -86,6 +86,6 @@ class RemoteWatch:
             try:
                 await self._sweep.run()
             except RemoteFailure as failure:
-                logger.warning("%s: a sweep broke off: %s", self._tier, failure)
+                logger.warning("%s: a sweep failed partway: %s", self._tier, failure)
             except Exception:
                 logger.exception("%s: a sweep failed", self._tier)

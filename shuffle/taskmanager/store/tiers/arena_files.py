@@ -1,4 +1,4 @@
-"""Finds, makes, opens and removes the arena file of a directory."""
+"""Finds, creates, opens and removes the arena file of a directory."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def open_arena(directory: Path) -> tuple[Path, int]:
 
     Raises:
         OtherJournalFormat: The journal beside it has another format; nothing was changed.
-        StorageUnavailable: The file cannot be made or opened.
+        StorageUnavailable: The file cannot be created or opened.
     """
     try:
         refuse_other_format(directory)
@@ -53,7 +53,7 @@ def remove_arenas(directory: Path) -> None:
 def arena_path(directory: Path) -> Path:
     """Find the arena file of a directory, or choose the name of a new one.
 
-    A daemon makes one arena only; if an operator has put others there, the first by name is used.
+    A daemon creates only one arena; if an operator added others, the first by name is used.
 
     Raises:
         OSError: The directory cannot be read, or its arena cannot be renamed.

@@ -15,13 +15,13 @@ from .trimmed_tier import TrimmedTier
 logger = logging.getLogger(__name__)
 
 RETAINED_FREE_BYTES = 256 * 1024 * 1024
-"""Free space at the end of an arena that is kept warm; space beyond it goes back to the disk."""
+"""Free space at the end of an arena that is kept for reuse; the rest is returned to the disk."""
 
 RECOVERY_BYTES = 64 * 1024 * 1024
-"""A disk that was full is tried again when others have freed this much."""
+"""A full disk is tried again when other programs have freed this much."""
 
 IOV_MAX = 1024
-"""Most buffers that Linux takes in one preadv or pwritev."""
+"""Maximum number of buffers in one preadv or pwritev on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class _FullMark:
 class DiskTier(TrimmedTier):
     """Extents in a file on disk.
 
-    The file grows on demand, as long as the disk keeps ``min_free_bytes`` free after all bytes that
-    are allotted but not written yet. Space that was written before is used first.
+    The file grows on demand, as long as ``min_free_bytes`` of the disk stay free after all
+    allocated bytes are written. Space that was written before is used first.
 
     Args:
         path: The arena file.
         fd: Its descriptor.
-        quota_bytes: Most bytes it may hold; None: no quota.
-        min_free_bytes: Bytes of the disk that are left to other uses.
+        quota_bytes: Maximum bytes it may hold; None: no quota.
+        min_free_bytes: Bytes to leave free on the disk.
         retained_bytes: Free space at the end of the file that is kept for reuse.
 
     Attributes:
@@ -68,13 +68,13 @@ class DiskTier(TrimmedTier):
         """Open or create the arena of a directory whose lock the caller holds.
 
         Raises:
-            StorageUnavailable: The file cannot be made or opened.
+            StorageUnavailable: The file cannot be created or opened.
         """
         path, fd = open_arena(directory)
         return cls(path, fd, quota_bytes, min_free_bytes)
 
     def allocate(self, length: int) -> Extent | None:
-        """Allocate an extent, or return None if quota, free-space floor or health forbid it."""
+        """Allocate an extent, or return None if the tier is full or not healthy."""
         if not self.takes_regions or not self._recovered():
             return None
         growth = self._allocator.growth_for(length)
@@ -87,18 +87,18 @@ class DiskTier(TrimmedTier):
         return self._extent(offset, length)
 
     def written(self, extent: Extent) -> None:
-        """Note that an extent is written or given up: the disk's own figures count it now."""
+        """Record that an extent was written or aborted: free space of the disk reflects it."""
         self._unwritten_bytes -= occupied_bytes(extent.length)
 
     def recycle(self, extent: Extent) -> None:
-        """Take back the space of an extent."""
+        """Reclaim the space of an extent."""
         super().recycle(extent)
         mark = self._full_at
         if mark is not None and self._allocator.used_bytes < mark.written_bytes:
             self._full_at = None
 
     def finish_adoption(self) -> None:
-        """Cut off the file behind the last adopted extent: data of uncommitted attempts."""
+        """Truncate the file after the last adopted extent: uncommitted data is dropped."""
         try:
             os.ftruncate(self.fd, self._allocator.frontier_bytes)
         except OSError as error:
@@ -108,8 +108,8 @@ class DiskTier(TrimmedTier):
     def note_failure(self, error: OSError) -> None:
         """Leave the disk out after a failed read or write.
 
-        A full disk is left out until space is freed in this arena or elsewhere on the disk; after
-        any other error the disk stays out.
+        A full disk is left out until space is freed in this arena or elsewhere on the disk. After
+        any other error it is left out until the health watch recovers it.
         """
         if error.errno in FULL:
             if self._full_at is None:
@@ -122,7 +122,7 @@ class DiskTier(TrimmedTier):
             self.fail(str(error))
 
     def largest_free_bytes(self) -> int:
-        """Return the longest extent that the tier could give now, in bytes."""
+        """Return the longest extent that can be allocated now, in bytes."""
         if self._full_at is not None:
             return 0
         allocator = self._allocator
@@ -134,7 +134,7 @@ class DiskTier(TrimmedTier):
         )
 
     def whole_bytes(self) -> int:
-        """Return the bytes that the tier can hold altogether, as the disk is now."""
+        """Return the total bytes that the tier can hold, with the disk as it is now."""
         on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0)
         quota_bytes = self._allocator.capacity_bytes
         return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
@@ -160,7 +160,7 @@ class DiskTier(TrimmedTier):
         """Fill buffers from the page cache, without waiting for the disk.
 
         Returns:
-            Whether all of them were filled. If not, :meth:`read` fills them or tells the error.
+            Whether all of them were filled. If not, :meth:`read` fills them or raises the error.
         """
         if not self.can_read_cached or len(buffers) > IOV_MAX:
             return False
@@ -169,7 +169,7 @@ class DiskTier(TrimmedTier):
         except BlockingIOError:
             return False
         except OSError as error:
-            # Some file systems, some kernels and some builds of Python cannot do this.
+            # Some file systems, kernels and builds of Python do not support this.
             self.can_read_cached = error.errno not in UNSUPPORTED
             return False
         return received == sum(len(buffer) for buffer in buffers)
@@ -192,25 +192,25 @@ class DiskTier(TrimmedTier):
     def read_failure(
         self, extent_offset: int, buffers: list[memoryview], error: OSError
     ) -> StorageReadFailed:
-        """Turn a disk error into a typed one, and leave the disk out if it must be."""
+        """Turn a disk error into a typed error, and leave the disk out."""
         self.note_failure(error)
         wanted = sum(len(buffer) for buffer in buffers)
         return StorageReadFailed(self.path, extent_offset, wanted, 0, str(error))
 
     def write_failure(self, extent_offset: int, length: int, error: OSError) -> StorageWriteFailed:
-        """Turn a disk error into a typed one, and leave the disk out if it must be."""
+        """Turn a disk error into a typed error, and leave the disk out."""
         self.note_failure(error)
         return StorageWriteFailed(self.path, extent_offset, length, str(error))
 
     def _recovered(self) -> bool:
-        """Whether the disk was not full, or may be tried again."""
+        """Whether the disk may be used: it was not full, or space was freed since."""
         mark = self._full_at
         if mark is not None and self._room_bytes() >= mark.room_bytes + RECOVERY_BYTES:
             self._full_at = None
         return self._full_at is None
 
     def _room_bytes(self) -> int:
-        """Bytes by which the file may grow: the free space of the disk above its floor."""
+        """Bytes by which the file may grow: free disk space above the floor."""
         try:
             usage = os.fstatvfs(self.fd)
         except OSError as error:

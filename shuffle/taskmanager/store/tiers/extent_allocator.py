@@ -1,29 +1,29 @@
 """Allocates extents in one address space, without any I/O.
 
-Extents have any length. With a fixed one, a thousand small map outputs would waste most of the
-space, and a range of subpartitions would not be one contiguous read.
+Extents can have any length. With a fixed length, small map outputs would waste most of the space,
+and a range of subpartitions would not be one contiguous read.
 
-The space below the *frontier* has been used before: its pages are resident in memory, or its blocks
-allotted on disk, so writing there again is several times cheaper than touching fresh space. The
-space above is cold. An allocation takes the best fitting hole below the frontier (the lowest one
-among equals) and moves the frontier only if no hole fits; it then starts in the hole that touches
-the frontier, if any. So extents stay at the low end, and memory use follows the peak load.
+The space below the *frontier* was used before: its pages are resident in memory, or its blocks are
+allocated on disk, so writing there is several times cheaper than touching fresh space. The space
+above is cold. An allocation takes the best fitting hole below the frontier (the lowest of equal
+holes). If no hole fits, it moves the frontier, starting in the hole that touches the frontier, if
+any. So extents stay at the low end, and memory use follows the peak load.
 
-Holes are kept in two sorted lists, by start and by (length, start). A search is a bisection; an
-insertion or deletion moves machine words in one memmove, which beats any tree written in Python up
-to some hundred thousand holes.
+Two sorted lists contain the holes, by start and by (length, start). A search is a bisection; an
+insertion or deletion is one memmove, which is faster than any tree in Python up to some hundred
+thousand holes.
 """
 
 from bisect import bisect_left, insort
 
 
 class ExtentAllocator:
-    """Allocates by best fit and joins neighbouring holes.
+    """Allocates by best fit and joins neighboring holes.
 
     Args:
-        capacity_bytes: No allocation reaches beyond this, or makes the used bytes more than this.
-            Reserved extents may lie beyond. None: no limit.
-        alignment: Every extent starts at and occupies a multiple of this, in bytes.
+        capacity_bytes: Limit for the end of allocated extents and for the used bytes. Reserved
+            extents may lie beyond it. None: no limit.
+        alignment: Extents start at a multiple of this and occupy a multiple of it, in bytes.
 
     Raises:
         ValueError: The alignment is below 1, or the capacity is negative.
@@ -63,7 +63,7 @@ class ExtentAllocator:
 
     @property
     def frontier_bytes(self) -> int:
-        """End of the space that was used and not trimmed since."""
+        """End of the space that was used and not trimmed."""
         return self._frontier
 
     @property
@@ -98,11 +98,11 @@ class ExtentAllocator:
 
     @property
     def is_beyond_capacity(self) -> bool:
-        """Whether the frontier is above the capacity, because of reserved extents there."""
+        """Whether the frontier is above the capacity, because of reserved extents."""
         return self.capacity_bytes is not None and self._frontier > self.capacity_bytes
 
     def holes_above_capacity(self) -> list[tuple[int, int]]:
-        """Return start and length of all free space between the capacity and the frontier."""
+        """Return start and length of each hole between the capacity and the frontier."""
         if self.capacity_bytes is None or not self.is_beyond_capacity:
             return []
         ends = [(start, start + self._lengths[start]) for start in self._starts]
@@ -127,7 +127,7 @@ class ExtentAllocator:
             length: Bytes wanted, at least 1.
 
         Returns:
-            Its offset, or None if no room is left.
+            Its offset, or None if there is no room.
 
         Raises:
             ValueError: The length is below 1.
@@ -154,11 +154,11 @@ class ExtentAllocator:
         return start
 
     def free(self, offset: int, length: int) -> None:
-        """Give an extent back.
+        """Free an extent.
 
         Args:
-            offset: As returned by :meth:`allocate` or given to :meth:`reserve`.
-            length: As passed there.
+            offset: As returned by :meth:`allocate` or passed to :meth:`reserve`.
+            length: As passed to either.
 
         Raises:
             ValueError: The range is not wholly in use, e.g. it was freed before.
@@ -190,7 +190,7 @@ class ExtentAllocator:
         self._add_hole(offset, size)
 
     def reserve(self, offset: int, length: int) -> None:
-        """Occupy a given range: an extent that an earlier process stored there.
+        """Occupy a given range: an extent of an earlier process.
 
         It may lie beyond the capacity, which may have been larger then.
 
@@ -221,7 +221,7 @@ class ExtentAllocator:
         position = bisect_left(self._starts, offset + 1) - 1
         start = self._starts[position] if position >= 0 else -1
         hole_end = start + self._lengths[start] if position >= 0 else -1
-        # The hole at the frontier may be extended upwards; any other must hold the whole range.
+        # The hole at the frontier may be extended; any other must contain the whole range.
         if position < 0 or offset >= hole_end or (end > hole_end and hole_end < self._frontier):
             msg = f"extent [{offset}, {end}) overlaps one in use"
             raise ValueError(msg)
@@ -234,7 +234,7 @@ class ExtentAllocator:
         self._used += size
 
     def trim_to(self, frontier: int) -> None:
-        """Lower the frontier, giving up warm space.
+        """Lower the frontier.
 
         Args:
             frontier: The new frontier, a multiple of the alignment, within the hole at the end.
@@ -254,7 +254,7 @@ class ExtentAllocator:
             self._frontier = frontier
 
     def _allocate_below_capacity(self, size: int) -> int | None:
-        """Allocate while reserved extents lie beyond the capacity; the space there is not used."""
+        """Allocate below the capacity while reserved extents lie beyond it."""
         capacity_bytes = self.capacity_bytes or 0
         if self._used + size > capacity_bytes:
             return None
@@ -266,7 +266,7 @@ class ExtentAllocator:
         return None
 
     def _fill_hole(self, start: int, hole_length: int, size: int) -> None:
-        """Use the beginning of a hole."""
+        """Use the start of a hole."""
         self._remove_hole(start, hole_length)
         if hole_length > size:
             self._add_hole(start + size, hole_length - size)

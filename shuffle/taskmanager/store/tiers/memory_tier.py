@@ -1,4 +1,4 @@
-"""The memory tier: a shared mapping of a file on tmpfs, whose pages outlive a killed daemon."""
+"""The memory tier: a shared mapping of a file on tmpfs, which survives a killed daemon."""
 
 import ctypes
 import errno
@@ -19,18 +19,18 @@ from .trimmed_tier import TrimmedTier
 logger = logging.getLogger(__name__)
 
 BACKING_STEP_BYTES = 4 * 1024 * 1024
-"""Pages are allotted in steps of this size: 0.7 ms measured on a 2-core virtual machine. If a
-step is refused, the steps before it stay."""
+"""Pages are allocated in steps of this size: 0.7 ms measured on a 2-core virtual machine. If a
+step fails, the pages of earlier steps stay allocated."""
 
 BACKING_AHEAD_BYTES = 64 * 1024 * 1024
-"""A thread allots and touches pages this far ahead of use, which saves the event loop 0.7 ms per
+"""A thread allocates and touches pages this far ahead of use, which saves the event loop 0.7 ms per
 MiB; at 1 GB/s of fresh data the thread is 64 ms ahead."""
 
 SPARED_PART: Final = 16
 """The tier leaves 1/16 of the file system to its journal and to region areas."""
 
 MAX_SPARED_BYTES: Final = 64 * 1024 * 1024
-"""It leaves no more than this."""
+"""Maximum bytes that it leaves."""
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and pages fault in on first use
 
@@ -40,15 +40,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class MemoryTier(TrimmedTier):
     """Extents in a shared mapping of a tmpfs file.
 
-    A page of a sparse tmpfs file is allotted on first touch, and if the file system is full by then
-    SIGBUS kills the process. So ``fallocate`` secures the pages of an extent before it is
-    given out; if that fails, regions go to disk. The file system is asked again when an extent
-    needs fresh pages, so the tier grows as soon as other programs free space.
+    The kernel allocates a page of a sparse tmpfs file on first touch; if the file system is full
+    then, SIGBUS kills the process. So ``fallocate`` secures the pages of an extent before the
+    extent is used; if that fails, regions go to disk. The tier tries again when an extent needs
+    fresh pages, so it grows as soon as other programs free space.
 
     Args:
         path: The arena file.
         fd: Its descriptor.
-        capacity_bytes: Most bytes it may hold.
+        capacity_bytes: Maximum bytes it may hold.
         mapped_bytes: Length of the file and of the mapping, at least the capacity.
     """
 
@@ -58,9 +58,9 @@ class MemoryTier(TrimmedTier):
         self._whole = memoryview(self._mapping)
         self._backed_bytes = 0
         self._short = False
-        """Whether the file system had less room than the capacity when it was last asked."""
+        """Whether the file system had less room than the capacity at the last check."""
         self._refused: tuple[int, int] | None = None
-        """End of the pages that the file system refused, and its free bytes then."""
+        """End of the last refused pages, and the free bytes of the file system then."""
         self._preparing = False
         """Whether a thread uses the file and the mapping."""
 
@@ -68,16 +68,16 @@ class MemoryTier(TrimmedTier):
     def open(cls, directory: Path, capacity_bytes: int) -> "MemoryTier":
         """Open or create the arena of a directory whose lock the caller holds.
 
-        If the file system has less room than asked for, the tier logs a warning and takes what
-        there is, now and later.
+        If the file system has less room than requested, the tier logs a warning and uses the
+        available room, now and later.
 
         Args:
             directory: A directory on tmpfs.
-            capacity_bytes: Wanted capacity, in bytes; 0: what a previous process stored can be
-                read until it is released, and nothing is added.
+            capacity_bytes: Wanted capacity, in bytes; 0: existing map outputs can be read until
+                they are released, and nothing is added.
 
         Raises:
-            StorageUnavailable: The file cannot be made or mapped.
+            StorageUnavailable: The file cannot be created or mapped.
         """
         path, fd = open_arena(directory)
         try:
@@ -107,10 +107,10 @@ class MemoryTier(TrimmedTier):
         return self._extent(offset, length)
 
     def finish_adoption(self) -> None:
-        """Secure the pages below the frontier, and cut off the file above the capacity.
+        """Secure the pages below the frontier, and truncate the file above the capacity.
 
-        Pages of adopted extents exist already; the holes between them get theirs. Holes above the
-        capacity lose theirs, because they are never used again.
+        Adopted extents have their pages already, so this allocates the pages of the holes between
+        them. Holes above the capacity lose their pages, because they are never used again.
         """
         frontier, capacity = self._allocator.frontier_bytes, self._capacity
         try:
@@ -118,7 +118,7 @@ class MemoryTier(TrimmedTier):
         except OSError as error:
             self.fail(str(error))
         self.give_back_above_capacity()
-        # Without room for the holes, nothing is given out until there is some.
+        # If there is no room for the holes, nothing is allocated until there is.
         self._back(min(frontier, capacity))
 
     def end_trim(self, offset: int, length: int, failure: str) -> None:
@@ -128,18 +128,18 @@ class MemoryTier(TrimmedTier):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that it can hold: its capacity, or less if the file system has no room for it."""
+        """Bytes that it can hold: its capacity, or less if the file system has less room."""
         return self._backed_bytes + self._ask_for_room() if self._short else self._capacity
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of it that no extent holds; 0 while it takes no regions."""
+        """Bytes that no extent holds; 0 while the tier accepts no regions."""
         if not self.takes_regions:
             return 0
         return max(0, self.room_bytes - self._allocator.used_bytes)
 
     def largest_free_bytes(self) -> int:
-        """Return the longest extent that the tier could give now, in bytes."""
+        """Return the longest extent that can be allocated now, in bytes."""
         allocator = self._allocator
         reachable = self._backed_bytes + self._ask_for_room()
         if reachable < min(allocator.frontier_bytes, self._capacity):
@@ -149,7 +149,7 @@ class MemoryTier(TrimmedTier):
         return min(within, allocator.largest_free_bytes)
 
     def whole_bytes(self) -> int:
-        """Return the bytes that the tier could hold if no other program used the file system."""
+        """Return the bytes that it could hold if no other program used the file system."""
         try:
             usage = os.fstatvfs(self.fd)
         except OSError as error:
@@ -159,7 +159,7 @@ class MemoryTier(TrimmedTier):
         return min(self._capacity, total - _spared_bytes(total))
 
     def statistics(self) -> TierStatistics:
-        """Return a snapshot; bytes that the file system has no room for are not free."""
+        """Return a snapshot; free bytes are limited by the room in the file system."""
         statistics = super().statistics()
         if not self.takes_regions:
             return statistics
@@ -168,20 +168,20 @@ class MemoryTier(TrimmedTier):
 
     @property
     def wants_backing(self) -> bool:
-        """Whether :meth:`prepare` has pages to allot."""
+        """Whether :meth:`prepare` has pages to allocate."""
         return self.takes_regions and self._ahead_bytes() > self._backed_bytes
 
     def backing_range(self) -> tuple[int, int]:
-        """Return start and end of the pages to prepare next; :meth:`prepared` must follow."""
+        """Return start and end of the pages to prepare next; call :meth:`prepared` after."""
         self._preparing = True
         reachable = self._backed_bytes + self._ask_for_room()
         return self._backed_bytes, min(self._ahead_bytes(), reachable)
 
     def prepare(self, start: int, end: int) -> int:
-        """Allot and touch the pages of a range, without changing bytes. Runs in a thread.
+        """Allocate and touch the pages of a range, keeping its bytes. Runs in a thread.
 
         Returns:
-            The end of the pages that are secured: ``end``, or less if the file system is full.
+            The end of the secured pages: ``end``, or less if the file system is full.
         """
         secured, most = start, BACKING_STEP_BYTES
         while secured < end and most >= PAGE_BYTES:
@@ -194,8 +194,8 @@ class MemoryTier(TrimmedTier):
                 secured += step
         if secured == start:
             return start
-        # mmap.madvise would hold the interpreter lock for tens of milliseconds; ctypes lets it go.
-        # A failure costs speed only: the pages are allotted, and fault in on first use.
+        # mmap.madvise holds the GIL for tens of milliseconds; ctypes releases it.
+        # A failure only costs speed: the pages are allocated, and fault in on first use.
         anchor = ctypes.c_char.from_buffer(self._mapping, start)
         _libc.madvise(
             ctypes.c_void_p(ctypes.addressof(anchor)),
@@ -206,7 +206,7 @@ class MemoryTier(TrimmedTier):
         return secured
 
     def prepared(self, end: int, secured: int) -> None:
-        """Record the outcome of :meth:`prepare`: pages below ``secured`` are allotted."""
+        """Record the result of :meth:`prepare`: pages below ``secured`` are allocated."""
         self._preparing = False
         self._backed_bytes = max(self._backed_bytes, secured)
         if secured < end:
@@ -222,7 +222,7 @@ class MemoryTier(TrimmedTier):
         return self._preparing or super()._threads_use_it
 
     def close(self) -> None:
-        """Unmap and close. Slices still held by a transport keep the mapping until they go.
+        """Unmap and close. Slices held by a transport keep the mapping until released.
 
         Idempotent.
         """
@@ -233,7 +233,7 @@ class MemoryTier(TrimmedTier):
         try:
             self._mapping.close()
         except BufferError:
-            logger.warning("the mapping of %s is in use: it goes with its last slice", self.path)
+            logger.warning("the mapping of %s stays until its last slice is released", self.path)
 
     def _ahead_bytes(self) -> int:
         frontier = self._allocator.frontier_bytes
@@ -244,7 +244,7 @@ class MemoryTier(TrimmedTier):
         return min(ahead, self.room_bytes)
 
     def _back(self, needed: int) -> bool:
-        """Secure the missing pages below ``needed``, in this thread, a whole step if possible."""
+        """Secure pages up to ``needed`` in this thread, in a whole step if possible."""
         if needed <= self._backed_bytes:
             return True
         reachable = self._backed_bytes + self._ask_for_room()
@@ -265,7 +265,7 @@ class MemoryTier(TrimmedTier):
         return False
 
     def _ask_for_room(self) -> int:
-        """Return the bytes by which the file system lets the secured part grow; log a shortage."""
+        """Return the bytes by which the secured part can grow; log a shortage."""
         missing = self._capacity - self._backed_bytes
         if missing <= 0:
             self._short = False
@@ -276,7 +276,7 @@ class MemoryTier(TrimmedTier):
             self.fail(str(error))
             return 0
         total, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
-        # Pages that an earlier process allotted count as used there, but can be secured.
+        # Pages of an earlier process count as used, but can be secured.
         ready = max(0, allotted - self._backed_bytes)
         room = free - _spared_bytes(total) + ready
         if self._refused is not None:
@@ -295,14 +295,14 @@ class MemoryTier(TrimmedTier):
         return growth
 
     def _note_refusal(self, end: int) -> None:
-        """Record a refusal: do not ask for pages up to ``end`` until more bytes are free."""
+        """Record a refusal: do not try pages up to ``end`` until more bytes are free."""
         usage = os.fstatvfs(self.fd)
         total, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
         self._refused = end, free
         self._note_shortage(total, free, self._backed_bytes)
 
     def _note_shortage(self, total: int, free: int, reachable: int) -> None:
-        """Log a shortage once, and again only after there was room for the whole tier."""
+        """Log a shortage once, until there was room for the whole tier."""
         if self._short:
             return
         self._short = True

@@ -1,8 +1,8 @@
 """The remote tier: regions as objects of an S3 bucket, or as files of a shared file system.
 
 One region is one object. Its number in the journal is the number of the extent, and its name
-follows from the number, the application and the TaskManager. A number is never used again, so that
-the object of a row is the one that the row meant, or gone.
+follows from the number, the application and the TaskManager. A number is never reused, so a row
+never refers to another object than its own.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GAP_BYTES: Final = 64 * 1024
-"""Two reads of one object that are no further apart become one request: a request costs as much as
-that many bytes."""
+"""Reads of one object with a gap up to this size share a request: a request costs as much as this
+many bytes."""
 
 MAX_DELETES: Final = 100_000
-"""Objects that wait to be deleted; more than that are left to the sweep."""
+"""Maximum number of objects that wait for deletion; the sweep deletes the others."""
 
 CLOSE_SECONDS: Final = 5.0
-"""Time for uploads, and for deletions, under way when the TaskManager ends."""
+"""Time for uploads, and for deletions, to finish when the TaskManager ends."""
 
 _NUMBER_BITS: Final = 31
 
@@ -45,9 +45,9 @@ class RemoteExtent(Extent):
 
     Attributes:
         application_id: Its owner.
-        moved: Name of an object that belongs to the application and not to this TaskManager, whose
-            last release here leaves it where it is; None: the name follows from the number.
-        upload: Writes it; None once it is stored.
+        moved: Name of an object that belongs to the application and not to this TaskManager, so
+            its last release here does not delete it; None: the name follows from the number.
+        upload: The upload under way; None when the object is stored.
     """
 
     __slots__ = ("application_id", "moved", "upload")
@@ -79,7 +79,7 @@ class RemoteExtent(Extent):
 
 
 class RemoteTier(Tier):
-    """Extents that are objects.
+    """The remote tier: each extent is an object.
 
     Args:
         objects: The remote store.
@@ -89,10 +89,10 @@ class RemoteTier(Tier):
         objects: The remote store.
         taskmanager_id: Set before the first object is named.
         budget: Memory for uploads.
-        on_missing: Called with an extent whose object is gone.
+        on_missing: Called with an extent whose object is missing.
         failed: Set when the tier is left out.
-        capacity_bytes: Most bytes that this TaskManager may have there; None: no limit.
-        removed_orphans: Objects that sweeps removed; only grows.
+        capacity_bytes: Maximum bytes of this TaskManager's objects; None: no limit.
+        removed_orphans: Objects removed by sweeps; only grows.
     """
 
     def __init__(self, objects: RemoteObjects, config: "StorageConfig") -> None:
@@ -118,10 +118,10 @@ class RemoteTier(Tier):
 
     @classmethod
     def open(cls, config: "StorageConfig", url: str) -> "RemoteTier":
-        """Make the client of the remote store; nothing is sent yet.
+        """Create the client of the remote store without sending a request.
 
         Raises:
-            StorageUnavailable: The client cannot be made.
+            StorageUnavailable: The client cannot be created.
         """
         return cls(RemoteObjects.open(config, url), config)
 
@@ -141,11 +141,11 @@ class RemoteTier(Tier):
         return extent
 
     def upload(self, name: str, length: int) -> Upload:
-        """Return an upload of an object; its memory is taken when its first byte comes."""
+        """Return an upload of an object, which allocates memory at the first byte."""
         return Upload(self.objects, name, length, self._part_bytes, self.budget, self.write_failure)
 
     def adopt(self, offset: int, length: int, application_id: str = "") -> RemoteExtent:
-        """Take an object over that a previous process stored. Nobody looks whether it is there.
+        """Adopt an object of a previous process, without checking that it exists.
 
         Raises:
             ValueError: Another map output has it.
@@ -168,12 +168,12 @@ class RemoteTier(Tier):
         return RemoteExtent(self, number, length, application_id, moved)
 
     def recycle(self, extent: Extent) -> None:
-        """Forget an object, and delete it in the background if it belongs to this TaskManager."""
+        """Forget an object, and delete it later if it belongs to this TaskManager."""
         self._used_bytes -= occupied_bytes(extent.length)
         self._extents -= 1
         if not isinstance(extent, RemoteExtent) or extent.moved is not None:
             return
-        if not self.taskmanager_id:  # not adopted at the start: the sweep deletes it
+        if not self.taskmanager_id:  # adoption rejected it, during a start: the sweep deletes it
             self._live.discard(extent.offset)
             return
         name, number = extent.name, extent.offset
@@ -189,22 +189,22 @@ class RemoteTier(Tier):
             upload.abort(gone)
 
     def is_live(self, number: int) -> bool:
-        """Return whether an object of this TaskManager is in use, or on its way."""
+        """Return whether an object of this TaskManager is in use or being written."""
         return number in self._live
 
     # ---- reading ---------------------------------------------------------------------------------
 
     async def fetch(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
-        """Fill buffers from objects, with as few requests as pay, side by side.
+        """Fill buffers from objects with concurrent requests, one for adjacent reads.
 
         Args:
-            reads: Of extents of this tier, which the caller retains meanwhile.
-            flow: Whose turns they take.
+            reads: Reads of this tier's extents, which the caller retains.
+            flow: The flow in whose turns the requests run.
 
         Raises:
             RemoteObjectMissing: An object is gone; its map output is lost.
             RemoteFailed: The store does not answer.
-            StorageReadFailed: An object is shorter than it was written.
+            StorageReadFailed: An object is shorter than when it was written.
         """
         requests = _together(reads)
         if len(requests) == 1:
@@ -213,12 +213,12 @@ class RemoteTier(Tier):
         await run_together(self._fetch(some, flow) for some in requests)
 
     async def _fetch(self, reads: list[ExtentRead], flow: Flow) -> None:
-        """Make one request for reads of one object that lie close together."""
+        """Make one request for adjacent reads of one object."""
         extent = reads[0].extent
         start = min(read.offset for read in reads)
         length = max(read.end for read in reads) - start
         if not isinstance(extent, RemoteExtent):
-            raise TypeError(f"{extent!r} is no object")
+            raise TypeError(f"{extent!r} is not an object")
         try:
             async with self._reading.turn(flow, length + GAP_BYTES):
                 data = await self.objects.get_range(extent.name, start, length)
@@ -237,7 +237,7 @@ class RemoteTier(Tier):
                 position += len(buffer)
 
     async def _missing(self, extent: RemoteExtent) -> StorageError:
-        """Tell an object that is gone from a store that is: this TaskManager's mark is there."""
+        """Check this TaskManager's marker: is only the object missing, or the whole store?"""
         try:
             await self.objects.modified(taskmanager_marker(self.taskmanager_id))
         except RemoteFailure as failure:
@@ -250,7 +250,7 @@ class RemoteTier(Tier):
 
     def read_failure(self, failure: RemoteFailure, length: int) -> StorageError:
         """Turn a failed read into a typed error, and leave the tier out until it answers."""
-        reason = "this TaskManager's mark is gone" if failure.missing else failure.reason
+        reason = "this TaskManager's marker is missing" if failure.missing else failure.reason
         self.fail(reason)
         what = f"reading {length} bytes from {self.place}"
         return RemoteFailed(what, reason, self._timeout_seconds)
@@ -266,10 +266,10 @@ class RemoteTier(Tier):
     # ---- deletion --------------------------------------------------------------------------------
 
     def delete_soon(self, names: Sequence[str]) -> None:
-        """Delete objects in the background. What cannot be deleted is left to the sweep."""
+        """Delete objects in the background; the sweep deletes those that remain."""
         for name in names:
             if len(self._deletes) >= MAX_DELETES:
-                logger.warning("%s: objects wait to be deleted by the sweep", self)
+                logger.warning("%s: too many deletions wait; the sweep deletes the rest", self)
                 break
             self._deletes[name] = None
         if self._deletes and self._deleting is None and not self._closed:
@@ -283,7 +283,7 @@ class RemoteTier(Tier):
         try:
             await asyncio.sleep(0)  # a release frees many extents in a row
             while self._deletes:
-                # Taken out before the request: a name that comes meanwhile is deleted again.
+                # Remove names before the request: a name added during it is deleted again.
                 batch = dict.fromkeys(list(self._deletes)[:DELETE_BATCH])
                 for name in batch:
                     del self._deletes[name]
@@ -297,28 +297,28 @@ class RemoteTier(Tier):
                     self._under_deletion = 0
         except RemoteFailure as failure:
             logger.warning(
-                "%s: %d objects are deleted later: %s", self, len(self._deletes), failure
+                "%s: will delete %d objects later: %s", self, len(self._deletes), failure
             )
         finally:
             self._deleting = None
 
     @property
     def waiting_deletes(self) -> int:
-        """Objects that wait to be deleted, or are being deleted."""
+        """Objects that wait for deletion or are being deleted."""
         return len(self._deletes) + self._under_deletion
 
     def fail(self, reason: str) -> None:
-        """Give out nothing until the tier recovers, and have it probed."""
+        """Allocate nothing until the tier recovers, and wake the watch that probes it."""
         super().fail(reason)
         self.failed.set()
 
     def recover(self) -> None:
-        """Use this tier again, and delete what could not be deleted meanwhile."""
+        """Use this tier again, and delete the objects that wait for deletion."""
         super().recover()
         self.delete_soon([])
 
     async def close(self) -> None:
-        """End uploads and deletions, if that is quick; the sweep of the next start has the rest."""
+        """Wait briefly for uploads and deletions; later sweeps delete what is left."""
         await self._end(self.budget.uploads)
         self._closed = True
         if self._deleting is not None:
@@ -336,7 +336,7 @@ class RemoteTier(Tier):
     # ---- statistics ------------------------------------------------------------------------------
 
     def largest_free_bytes(self) -> int:
-        """Return the longest region that the tier could take now."""
+        """Return the longest region that can be stored now, in bytes."""
         most = MAX_PARTS * self._part_bytes
         if self.capacity_bytes is None:
             return most
@@ -362,12 +362,12 @@ class RemoteTier(Tier):
 
 
 def remote_tier_id(url: str) -> bytes:
-    """Return the id of a remote tier in rows of journals: longer than that of any arena."""
+    """Return the id of a remote tier in journal rows; it is longer than an arena's id."""
     return b"r" + hashlib.sha256(url.encode()).digest()[:8]
 
 
 def _together(reads: Sequence[ExtentRead]) -> list[list[ExtentRead]]:
-    """Join reads of one object that are close to each other, in the order of their offsets."""
+    """Group adjacent reads of one object, in the order of their offsets."""
     joined: list[list[ExtentRead]] = []
     last_end = 0
     for read in sorted(reads, key=lambda each: (id(each.extent), each.offset)):

@@ -1,11 +1,11 @@
 """Small extents share pages: a page is divided into slots of one size.
 
-An extent takes at least a slot of 64 bytes instead of a page. So what many tiny map outputs take in
-a tier is about what they hold::
+An extent takes at least a slot of 64 bytes instead of a page. So many tiny map outputs take little
+more space in a tier than their bytes::
 
     page, 4096 bytes   │ slot │ slot │ free │ slot │ … │      slots of 64, 128, … or 2048 bytes
 
-A page belongs to slots of one size as long as one of them is in use.
+All slots of a page have the same size until the page is free again.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from .extent_allocator import ExtentAllocator
 
 PAGE_BYTES: Final = 4096
-"""Larger extents are whole pages."""
+"""Size of a page; larger extents are whole pages."""
 
 MIN_SLOT_BYTES: Final = 64
 MAX_SLOT_BYTES: Final = PAGE_BYTES // 2
@@ -29,7 +29,7 @@ def occupied_bytes(length: int) -> int:
 
 
 class _Page:
-    """A page that is divided into slots; ``used`` has a bit for each that is in use."""
+    """A page that is divided into slots; ``used`` has a bit for each slot in use."""
 
     __slots__ = ("_all", "slot_bytes", "used")
 
@@ -50,18 +50,18 @@ class _Page:
 class SlotAllocator(ExtentAllocator):
     """An allocator of pages that divides some of them into slots.
 
-    Its figures of used and free bytes count whole pages.
+    Its numbers of used and free bytes count whole pages.
 
     Args:
-        capacity_bytes: As of :class:`ExtentAllocator`.
+        capacity_bytes: As in :class:`ExtentAllocator`.
     """
 
     __slots__ = ("_open", "_pages")
 
     def __init__(self, capacity_bytes: int | None) -> None:
         super().__init__(capacity_bytes, PAGE_BYTES)
-        self._pages: dict[int, _Page] = {}  # those with slots, by offset
-        self._open: dict[int, dict[int, _Page]] = {}  # those with a free slot, by its size
+        self._pages: dict[int, _Page] = {}  # pages with slots, by offset
+        self._open: dict[int, dict[int, _Page]] = {}  # pages with a free slot, by slot size
 
     def growth_for(self, length: int) -> int:
         """Return the bytes by which an extent of this length would move the frontier."""
@@ -87,7 +87,7 @@ class SlotAllocator(ExtentAllocator):
         return offset + slot * slot_bytes
 
     def free(self, offset: int, length: int) -> None:
-        """Give an extent back; the last slot of a page takes the page along.
+        """Free an extent; freeing the last slot of a page frees the page.
 
         Raises:
             ValueError: The range is not wholly in use, e.g. it was freed before.
@@ -115,7 +115,7 @@ class SlotAllocator(ExtentAllocator):
             super().free(start, PAGE_BYTES)
 
     def reserve(self, offset: int, length: int) -> None:
-        """Occupy a given range: an extent that an earlier process stored there.
+        """Occupy a given range: an extent of an earlier process.
 
         Raises:
             ValueError: The range is misaligned, or overlaps one in use.

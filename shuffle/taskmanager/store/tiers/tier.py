@@ -1,11 +1,11 @@
-"""A tier gives out extents, and takes each back with its last reference.
+"""A tier allocates extents, and reclaims each when its last reference is released.
 
 The memory tier and the disk tier are arenas: their extents are pieces of one file, which a
 :class:`~sluice.shuffle.taskmanager.store.tiers.slot_allocator.SlotAllocator` divides.
-The file's name carries a random id: a journal row names the arena it means, so a row can never be
-applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
+The file's name contains a random id, and each journal row names its arena by this id. So a row is
+never applied to another file, e.g. after a reboot emptied the tmpfs of the memory tier.
 
-Everything here belongs to the event-loop thread; threads only get file descriptors and numbers.
+All state belongs to the event-loop thread; other threads only get file descriptors and numbers.
 """
 
 import errno
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a file system that has no room, and may have some later."""
+"""Errors of a file system that has no room now, but may have room later."""
 
 TierKind: TypeAlias = Literal["memory", "disk", "remote"]
 
@@ -40,7 +40,7 @@ _RESOURCES: Final[dict[TierKind, Resource]] = {
 
 
 class Referenced(ABC):
-    """Base of objects with several holders. The count starts at one, the owner's reference."""
+    """Base of reference-counted objects. The count starts at one, for the owner."""
 
     __slots__ = ("_references",)
 
@@ -49,21 +49,21 @@ class Referenced(ABC):
 
     @property
     def references(self) -> int:
-        """Number of holders; 0 once the object has been given back."""
+        """Number of references; 0 after the last release."""
         return self._references
 
     def retain(self) -> None:
         """Add a reference.
 
         Raises:
-            RuntimeError: The object was given back already.
+            RuntimeError: The last reference was released before.
         """
         if self._references < 1:
             raise RuntimeError(f"{self!r} was retained after its last release")
         self._references += 1
 
     def release(self) -> None:
-        """Drop a reference; the last one gives it back.
+        """Drop a reference; dropping the last one frees the object.
 
         Raises:
             RuntimeError: Released more often than retained.
@@ -82,19 +82,19 @@ class Referenced(ABC):
 class Extent(Referenced):
     """A reference-counted piece of an arena, or an object of the remote tier.
 
-    The last :meth:`release` gives the space back for reuse. So a reader or a writer holds a
-    reference until it has ended, and so does a transport that sends slices of :attr:`view`.
+    The last :meth:`release` frees the space for reuse. So readers, writers and transports that
+    send slices of :attr:`view` hold a reference until they are done.
 
     Attributes:
         tier: The tier it belongs to.
         offset: Position in the arena file, in bytes; number of the object in the remote tier.
-        length: Length in bytes, as asked for.
+        length: Requested length in bytes.
     """
 
     __slots__ = ("_account", "length", "offset", "tier")
 
     def __init__(self, tier: "Tier", offset: int, length: int) -> None:
-        self._references = 1  # as the base does; the call would slow down a start
+        self._references = 1  # instead of super().__init__(), which would slow down a start
         self.tier = tier
         self.offset = offset
         self.length = length
@@ -102,9 +102,9 @@ class Extent(Referenced):
 
     @property
     def view(self) -> memoryview | None:
-        """The bytes in the mapping of the memory tier, made anew each time.
+        """A new view of the bytes in the memory tier's mapping.
 
-        None on disk and in the remote tier, and None once the space has been given back.
+        None on disk and in the remote tier, and after the last release.
         """
         return self.tier.view_of(self.offset, self.length) if self._references > 0 else None
 
@@ -119,7 +119,7 @@ class Extent(Referenced):
         return self.tier.kind != "remote"
 
     def charge_to(self, account: Account) -> None:
-        """Let an application pay for the space until it is given back."""
+        """Charge the space to an application until it is freed."""
         self._account = account
         account.hold(self.tier.resource, occupied_bytes(self.length))
 
@@ -150,7 +150,7 @@ class ExtentRead(NamedTuple):
     Attributes:
         extent: Retained until the read has ended.
         offset: Position in the extent, in bytes.
-        buffers: Filled completely, one behind the other.
+        buffers: Filled completely, in order.
     """
 
     extent: Extent
@@ -159,12 +159,12 @@ class ExtentRead(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position behind the last byte."""
+        """Position after the last byte."""
         return self.offset + sum(len(buffer) for buffer in self.buffers)
 
     @property
     def is_within(self) -> bool:
-        """Whether all of it lies in the extent."""
+        """Whether the whole range lies in the extent."""
         return self.offset >= 0 and self.end <= self.extent.length
 
 
@@ -175,15 +175,15 @@ class TierStatistics:
     Args:
         kind: Memory, disk or remote.
         directory: Directory of the arena; the URL of the remote tier.
-        healthy: Whether the tier takes new regions.
-        reason: Why it takes none, or gets none although it is healthy; else empty.
-        capacity_bytes: Most bytes the tier may hold; None: as many as the disk has above its floor,
-            or as the remote store takes.
+        healthy: Whether the tier accepts new regions.
+        reason: Why it gets no new regions; else empty.
+        capacity_bytes: Maximum bytes the tier may hold; None: limited by the disk's free space
+            above its floor, or by the remote store.
         used_bytes: Bytes occupied by extents.
-        touched_bytes: Bytes of warm space: in use, or kept to be used again.
-        largest_free_bytes: Longest extent the tier could give.
+        touched_bytes: Bytes of warm space: in use, or kept for reuse.
+        largest_free_bytes: Longest extent that can be allocated.
         extents: Number of extents in use.
-        free_bytes: Bytes that new extents can get.
+        free_bytes: Bytes available to new extents.
     """
 
     kind: TierKind
@@ -214,7 +214,7 @@ class TierStatistics:
         )
 
     def status(self) -> TierStatus:
-        """Return the part of it that is shown."""
+        """Return the published part."""
         return TierStatus(
             self.kind,
             utf8_text(self.directory),
@@ -231,12 +231,12 @@ class Tier(ABC):
 
     Args:
         kind: Memory, disk or remote.
-        place: Where the bytes lie, for people.
+        place: Directory or URL, for messages.
         tier_id: Names the tier in rows of journals.
 
     Attributes:
-        healthy: Whether it takes new regions.
-        reason: Why it does not.
+        healthy: Whether it accepts new regions.
+        reason: Why it is not healthy; else empty.
     """
 
     def __init__(self, kind: TierKind, place: Path | str, tier_id: bytes) -> None:
@@ -245,7 +245,7 @@ class Tier(ABC):
         self.place = place
         self.tier_id = tier_id
         self.has_journal = is_arena(tier_id)
-        """Whether a journal lies beside it."""
+        """Whether it has a journal beside it."""
         self.healthy = True
         self.reason = ""
 
@@ -257,27 +257,27 @@ class Tier(ABC):
         """Occupy an extent that a previous process stored for an application.
 
         Raises:
-            ValueError: It is not there, or overlaps an adopted one.
+            ValueError: It does not exist, or overlaps an adopted one.
         """
 
     @abstractmethod
     def recycle(self, extent: Extent) -> None:
-        """Take back the space of an extent (called by its last release)."""
+        """Reclaim the space of an extent (called by its last release)."""
 
     @abstractmethod
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
 
     def view_of(self, offset: int, length: int) -> memoryview | None:
-        """Return the bytes of an extent in memory, if they are there."""
+        """Return the bytes of an extent if they are in memory, or None."""
         return None
 
     def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
-        """Fill buffers at once, if that needs no wait.
+        """Fill buffers if that is possible without waiting.
 
         Args:
             offset: Position in the arena file, in bytes.
-            buffers: Filled one behind the other.
+            buffers: Filled in order.
 
         Returns:
             Whether all of them were filled.
@@ -285,7 +285,7 @@ class Tier(ABC):
         return False
 
     def fail(self, reason: str) -> None:
-        """Give out nothing until the tier recovers; its extents can still be read."""
+        """Allocate nothing until the tier recovers; its extents can still be read."""
         if self.healthy:
             logger.error("%s is left out from now on: %s", self, reason)
         self.healthy = False
@@ -306,10 +306,10 @@ class ArenaTier(Tier):
         kind: Memory or disk.
         path: The arena file, named by :func:`~.arena_files.arena_path`.
         fd: Its descriptor, which the tier owns.
-        capacity_bytes: Most bytes it may hold; None: the tier has no limit of its own.
+        capacity_bytes: Maximum bytes it may hold; None: no limit.
 
     Attributes:
-        lost: Whether its directory is gone, and its map outputs with it.
+        lost: Whether its directory and its map outputs are gone.
         has_journal_room: Whether its journal has room for the rows of new map outputs.
         directory_identity: Device and inode of its directory.
     """
@@ -352,16 +352,16 @@ class ArenaTier(Tier):
 
     @abstractmethod
     def finish_adoption(self) -> None:
-        """Cut off what lies behind the last adopted extent."""
+        """Truncate the file after the last adopted extent."""
 
     def recycle(self, extent: Extent) -> None:
-        """Take back the space of an extent (called by its last release)."""
+        """Reclaim the space of an extent (called by its last release)."""
         self._allocator.free(extent.offset, extent.length)
         self._extents -= 1
 
     @property
     def takes_regions(self) -> bool:
-        """Whether new regions may go there, if there is room for them."""
+        """Whether the tier accepts new regions, if there is room for them."""
         return self.healthy and self.has_journal_room
 
     def statistics(self) -> TierStatistics:
@@ -383,11 +383,11 @@ class ArenaTier(Tier):
         )
 
     def largest_free_bytes(self) -> int:
-        """Return the longest extent that the tier could give now, in bytes."""
+        """Return the longest extent that can be allocated now, in bytes."""
         return self._allocator.largest_free_bytes
 
     def whole_bytes(self) -> int:
-        """Return the bytes that the tier can hold altogether."""
+        """Return the total bytes that the tier can hold."""
         return self._allocator.capacity_bytes or 0
 
     @property
@@ -396,7 +396,7 @@ class ArenaTier(Tier):
         return self.fd < 0
 
     def close(self) -> None:
-        """Close the file. Its content stays, for the next process. Idempotent."""
+        """Close the file and keep its content for the next process. Idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -407,5 +407,5 @@ class ArenaTier(Tier):
 
 
 def is_arena(tier_id: bytes) -> bool:
-    """Return whether an id names an arena, which has a journal beside it; else a remote tier."""
+    """Return whether an id names an arena with a journal, and not a remote tier."""
     return len(tier_id) == TIER_ID_BYTES

@@ -1,18 +1,18 @@
-"""Whether an application may take room of the memory tier: max-min fair shares with a reserve.
+"""Limits an application's part of the memory tier: max-min fair shares with a reserve.
 
-What lies in the tier stays until its owner gives it up, so that shares can only be kept when room
-is given out. Two rules do it, and both are in proportion to a reserve:
+Extents stay in the tier until their owner releases them, so shares can only be enforced at
+allocation. There are two rules, which both depend on the size of the reserve:
 
 - An application may always hold its *fair share*: the tier is divided among the applications that
-  hold any of it, so that a reserve is left beside the shares.
-- Beyond its fair share it may hold a multiple of what is free then: 7 times as much with a reserve
-  of an eighth. So those that want more divide what others leave, all up to the same amount, and
-  stop with room left for one that comes anew. This is the dynamic threshold that switches share
-  their memory with (Choudhury and Hahne 1998).
+  hold any of it, and a reserve is left in addition to the shares.
+- Above its fair share it may hold a multiple of the currently free room: 7 times as much with a
+  reserve of an eighth. So applications that want more divide the unused room, all up to the same
+  amount, and leave room for a new application. Network switches share their memory with this
+  dynamic threshold (Choudhury and Hahne 1998).
 
-A lone application takes all but the reserve. One that comes anew finds the reserve at once. The
-others are then above their shares and get nothing until they are below: what they give up goes to
-the newcomer. A region that is refused goes to the disk.
+A single application gets everything except the reserve. A new application finds the reserve at
+once. The others are then above their shares and get nothing until they are below: the room that
+they release goes to the new one. A refused region goes to the disk.
 """
 
 from typing import Final
@@ -21,12 +21,12 @@ PERCENT: Final = 100
 
 
 def fair_share_bytes(room_bytes: int, sharers: int, reserve_percent: int) -> int:
-    """Return what each application may hold in any case.
+    """Return the bytes that each application may always hold.
 
     Args:
         room_bytes: Size of the tier.
-        sharers: Applications that hold any of it, or ask for it; at least 1.
-        reserve_percent: What a lone application leaves free, from 0 to 99.
+        sharers: Number of applications that hold or request any of it; at least 1.
+        reserve_percent: Part that a single application leaves free, from 0 to 99.
     """
     mine = PERCENT - reserve_percent
     return room_bytes * mine // (sharers * mine + reserve_percent)
@@ -42,11 +42,11 @@ def may_take(
     """Return whether an application may take ``wanted_bytes`` more.
 
     Args:
-        wanted_bytes: Room that it asks for.
-        held_bytes: What it holds already.
-        free_bytes: What nobody holds.
+        wanted_bytes: Requested bytes.
+        held_bytes: Bytes that it holds already.
+        free_bytes: Free bytes of the tier.
         share_bytes: Its fair share.
-        reserve_percent: What a lone application leaves free.
+        reserve_percent: Part that a single application leaves free.
     """
     if wanted_bytes > free_bytes:
         return False

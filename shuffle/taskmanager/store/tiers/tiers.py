@@ -1,4 +1,4 @@
-"""All tiers of a store: which one takes an extent, and their upkeep in the background."""
+"""All tiers of a store: choosing a tier for an extent, and background upkeep."""
 
 import asyncio
 import logging
@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 class Tiers:
     """The memory tier, a disk tier for each usable data directory, and the remote tier.
 
-    Upkeep is work ahead of use (pages of the memory tier) and after it (free space at the end of a
-    disk's arena). A thread does it, and each tier has at most one task of it at a time.
+    Upkeep allocates pages of the memory tier ahead of use, and frees space at the end of arenas. It
+    runs in threads, with at most one upkeep task per tier at a time.
 
     Args:
         memory: The memory tier, if there is one.
         disks: In the order of the configuration.
         left_out: Directories that could not be used at the start, for :meth:`statistics`.
-        threads: They do the upkeep.
-        reserve_percent: Part of the memory tier that a lone application leaves free.
+        threads: Threads for the upkeep.
+        reserve_percent: Part of the memory tier that a single application leaves free.
         remote: The remote tier, if there is one.
 
     Attributes:
-        memory_refusals: Extents that the memory tier had room for, and that it did not get because
-            their application had its share of it; only grows.
+        memory_refusals: Extents not placed in the memory tier, although it had room, because their
+            application had its share of it; only grows.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Tiers:
         self._busy: set[Tier] = set()
         self._ending = False
         self.upkeep: set[asyncio.Task[None]] = set()
-        """Tasks under way."""
+        """Running upkeep tasks."""
         self._by_id = {tier.tier_id: tier for tier in self.tiers()}
         for tier in self.tiers():
             tier.on_excess = self._trim_soon
@@ -70,21 +70,21 @@ class Tiers:
     def allocate(self, length: int, account: Account) -> Extent:
         """Allocate an extent: in the memory tier if it has room, else on a disk, else remote.
 
-        An extent is charged to its application when it is allocated. So room that is announced and
-        not written yet counts as held, and announcing much is no way around the shares.
+        An extent is charged to its application when it is allocated, not when it is written. So an
+        application cannot exceed its share by announcing regions that it does not write.
 
         Args:
             length: Bytes, at least 1.
-            account: The application that pays. The memory tier has no room for one that is at its
-                quota there, or has its share while others want theirs.
+            account: The application to charge. It gets no memory if it is at its quota there, or
+                has its share while others want theirs.
 
         Raises:
             StorageFull: No tier has room.
-            QuotaExceeded: The application is at its quota of the last tier: disk, or remote.
+            QuotaExceeded: The application is at its quota of the last tier: disk or remote.
         """
         memory, size_bytes = self._memory, occupied_bytes(length)
         extent: Extent | None = None
-        kept: MemoryTier | None = None  # has room that this application does not get
+        kept: MemoryTier | None = None  # has room, but not for this application
         if memory is not None and account.has_room(Resource.MEMORY_TIER_BYTES, size_bytes):
             if self._gets_memory(memory, size_bytes, account):
                 extent = self._in_memory(memory, length)
@@ -101,7 +101,7 @@ class Tiers:
         return extent
 
     def _gets_memory(self, memory: MemoryTier, size_bytes: int, account: Account) -> bool:
-        """Return whether the application may have room of the tier, if there is any."""
+        """Return whether the application may use free room of the memory tier."""
         free, room = memory.free_bytes, memory.room_bytes
         if size_bytes > free:
             return True
@@ -115,9 +115,9 @@ class Tiers:
     ) -> Extent | None:
         """Allocate on a disk, or in the remote tier if no disk has room or quota for it.
 
-        If that has none either, in the reserve of the memory tier: a region that would fail is
-        worth more than a reserve for applications to come, but not more than the share of one that
-        is there.
+        If the remote tier is full too, use the reserve of the memory tier: better use up the
+        reserve for future applications than fail a region. The shares of existing applications
+        are not used.
         """
         size_bytes = occupied_bytes(length)
         extent: Extent | None = None
@@ -146,8 +146,7 @@ class Tiers:
     def _on_disk(self, length: int) -> Extent | None:
         disks = self._disks
         for step in range(len(disks)):
-            # Round robin: the load is spread over all disks, and none fills up long before the
-            # others.
+            # Round robin spreads the load over all disks, and fills them at the same rate.
             number = (self._next_disk + step) % len(disks)
             extent = disks[number].allocate(length)
             if extent is not None:
@@ -156,7 +155,7 @@ class Tiers:
         return None
 
     def _full(self, length: int, kept: MemoryTier | None) -> StorageFull:
-        """Return the error for an extent without a place; ``kept`` has room for others only."""
+        """Return the error if no tier has room; ``kept`` has room for other applications."""
         tiers = [tier for tier in self.statistics() if kept is None or tier.kind != kept.kind]
         detail = "; ".join(
             f"{tier.kind} {tier.directory} "
@@ -173,7 +172,7 @@ class Tiers:
         return [*(tier.statistics() for tier in tiers), *self._left_out]
 
     def wholes(self) -> dict[Resource, int]:
-        """Return the bytes that the tiers can hold altogether, by resource that has an end."""
+        """Return the total bytes that the tiers can hold, by limited resource."""
         wholes = {
             Resource.MEMORY_TIER_BYTES: 0 if self._memory is None else self._memory.whole_bytes(),
             Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
@@ -182,10 +181,10 @@ class Tiers:
         return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
 
     def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
-        """Record that a journal refused a write, wherever the journal is.
+        """Record that a journal refused a write.
 
         Returns:
-            Whether rows may go there later; if not, its directory is left out until it is healthy.
+            Whether rows may fit later; if not, its directory is left out until it is healthy.
         """
         tier = self._by_id[arena]
         if error.errno not in FULL:
@@ -214,15 +213,15 @@ class Tiers:
         return None if tier is None else tier.directory
 
     def tiers(self) -> list[TrimmedTier]:
-        """Return all tiers with an arena, those that are left out while running too."""
+        """Return all tiers with an arena, including those left out while running."""
         return [*([] if self._memory is None else [self._memory]), *self._disks]
 
     def left_out(self) -> list[Path]:
-        """Return the local directories that could not be used at the start."""
+        """Return the local directories left out at the start."""
         return [Path(each.directory) for each in self._left_out if each.kind != "remote"]
 
     def use_anew(self, tier: DiskTier | MemoryTier) -> None:
-        """Use a directory that was lost, or left out at the start, with an empty arena."""
+        """Use a lost or left-out directory again, with an empty arena."""
         directory = tier.directory
         self._left_out = [each for each in self._left_out if each.directory != directory]
         before = [each for each in self.tiers() if each.directory == directory]
@@ -231,7 +230,7 @@ class Tiers:
         else:
             self._disks = [each for each in self._disks if each.directory != directory]
             self._disks.append(tier)
-        for each in before:  # readers may hold extents of an arena that was lost
+        for each in before:  # readers may hold extents of a lost arena
             each.retire()
         replaced = [*self._replaced, *before]
         self._replaced = [each for each in replaced if not each.is_closed]
@@ -240,18 +239,18 @@ class Tiers:
         logger.warning("storage directory %s is used again, empty", directory)
 
     def close(self) -> None:
-        """Close the files of all tiers; their content stays."""
+        """Close the files of all tiers and keep their content."""
         for tier in (*self.tiers(), *self._replaced):
             tier.close()
 
     async def end_upkeep(self) -> None:
-        """Stop freeing space on disks, and wait for the upkeep under way."""
+        """Stop freeing space on disks, and wait for running upkeep."""
         self._ending = True
         while self.upkeep:
             await asyncio.wait(self.upkeep)
 
     def _back_ahead(self, memory: MemoryTier) -> None:
-        """Let a thread allot and touch the pages that are used next."""
+        """Allocate and touch the pages that are used next, in a thread."""
         if memory in self._busy:
             return
 
@@ -262,7 +261,7 @@ class Tiers:
         self._in_background(memory, work())
 
     def _trim_soon(self, tier: TrimmedTier) -> None:
-        """Give free space at the end of an arena back to the file system."""
+        """Return free space at the end of an arena to the file system."""
         if tier in self._busy or self._ending:
             return
 
@@ -286,7 +285,7 @@ class Tiers:
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("upkeep of %s failed", tier.place, exc_info=error)
             elif not task.cancelled() and tier.excess_bytes:
-                self._trim_soon(tier)  # freed during upkeep of another kind
+                self._trim_soon(tier)  # space was freed during this upkeep
 
         task = start_task(work)
         self._busy.add(tier)

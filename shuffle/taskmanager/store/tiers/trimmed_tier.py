@@ -1,12 +1,12 @@
 """Base of the tiers that return free space at the end of their arena to the file system.
 
-Which part of it is returned depends on two figures::
+Two numbers determine the part that is returned::
 
     │ extents and holes │ kept for reuse: retained_bytes │ goes │
     0                   └ the free end begins            └      └ frontier
 
-Nothing is kept above the capacity. Extents lie there when a previous process had a larger one: they
-stay until they are released, and their space is never given out again.
+No free space is kept above the capacity. Extents lie there if a previous process had a larger
+capacity: they stay until they are released, and their space is never reused.
 """
 
 import logging
@@ -33,11 +33,11 @@ class TrimmedTier(ArenaTier):
         kind: Memory or disk.
         path: The arena file.
         fd: Its descriptor.
-        capacity_bytes: Most bytes it may hold; None: no limit.
+        capacity_bytes: Maximum bytes it may hold; None: no limit.
         retained_bytes: Free space at the end of the file, below the capacity, that is kept.
 
     Attributes:
-        on_excess: Called when there is excess to return, so that :meth:`begin_trim` is worthwhile.
+        on_excess: Called when there is excess for :meth:`begin_trim` to return.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TrimmedTier(ArenaTier):
     ) -> None:
         super().__init__(kind, path, fd, capacity_bytes)
         self._retained_bytes = retained_bytes
-        # Below this there is no excess: one comparison in most releases.
+        # Below this there is no excess, so most releases need only one comparison.
         self._always_kept_bytes = min(
             retained_bytes, retained_bytes if capacity_bytes is None else capacity_bytes
         )
@@ -60,7 +60,7 @@ class TrimmedTier(ArenaTier):
         self.on_excess: Callable[[TrimmedTier], None] | None = None
 
     def recycle(self, extent: Extent) -> None:
-        """Take back the space of an extent."""
+        """Reclaim the space of an extent."""
         super().recycle(extent)
         if (
             self._allocator.frontier_bytes > self._always_kept_bytes
@@ -71,9 +71,9 @@ class TrimmedTier(ArenaTier):
         self._close_if_unused()
 
     def retire(self) -> None:
-        """Close as soon as nothing reads the tier, because another tier has replaced it.
+        """Close when nothing reads the tier, because another tier has replaced it.
 
-        The blocks of a removed file are freed only when it is closed.
+        The kernel frees the blocks of a removed file only when it is closed.
         """
         self._retired = True
         self._can_punch = False  # closing the file frees all of it
@@ -105,7 +105,7 @@ class TrimmedTier(ArenaTier):
 
         Returns:
             Offset and length to pass to :meth:`punch` in a thread and then to :meth:`end_trim`;
-            None if less than a page would be given back.
+            None if less than a page would be returned.
         """
         length = self.excess_bytes
         if not length:
@@ -116,9 +116,9 @@ class TrimmedTier(ArenaTier):
         return offset, length
 
     def punch(self, offset: int, length: int) -> str:
-        """Give the blocks of a range back to the file system. Runs in a thread.
+        """Return the blocks of a range to the file system. Runs in a thread.
 
-        A hole is punched instead of cutting the file, because regions may be written behind it
+        This punches a hole instead of truncating the file, because regions may be written after it
         meanwhile.
 
         Returns:
@@ -131,12 +131,12 @@ class TrimmedTier(ArenaTier):
         return ""
 
     def end_trim(self, offset: int, length: int, failure: str) -> None:
-        """Put a trimmed range back; if no extent lies behind it the arena has become shorter."""
+        """Put a trimmed range back; if no extent lies after it, the arena is now shorter."""
         if failure:
             self._can_punch = False
-            logger.info("%s cannot give space back while running: %s", self.path, failure)
+            logger.info("%s cannot return space while running: %s", self.path, failure)
         self._trimming_bytes -= length
-        # If regions lie behind it by now, the hole stays below the frontier although it is cold.
+        # If regions lie after it by now, the hole stays below the frontier although it is cold.
         at_end = offset + length == self._allocator.frontier_bytes
         self._allocator.free(offset, length)
         if at_end and not failure:
@@ -144,7 +144,7 @@ class TrimmedTier(ArenaTier):
         self._close_if_unused()
 
     def give_back_above_capacity(self) -> None:
-        """Give back the holes above the capacity, which are never used again. Blocks."""
+        """Return the holes above the capacity, which are never used again. Blocks."""
         for offset, length in self._allocator.holes_above_capacity():
             self.punch(offset, length)
 
