@@ -230,10 +230,10 @@ class StorageConfig(Settings):
 
     health_check_seconds: Seconds = Field(1.0, gt=0)
     """Time between two probes of each directory. A probe writes a few bytes and reads them back. A
-    directory that fails is not used until three probes succeed."""
+    directory that fails gets no new data until three probes succeed."""
 
     slow_disk_seconds: Seconds = Field(10.0, gt=0)
-    """A directory whose probe takes longer than this is not used."""
+    """A directory whose probe takes longer than this gets no new data."""
 
     remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
     """Third tier, used when the disks are full: `s3://BUCKET/PREFIX`, or a shared directory as a

@@ -122,11 +122,10 @@ class TaskManagerConfig(Settings):
     refused connections, are counted, and their number is logged once a minute."""
 
     drain_timeout_seconds: Seconds = Field(30, ge=0)
-    """Time for running transfers to finish after the daemon received a signal to stop."""
+    """Time for running transfers to finish when the daemon stops."""
 
     drain_migrate: bool = False
-    """Move all map outputs to other TaskManagers after the daemon received a signal to stop, within
-    the same time."""
+    """Move all map outputs to other TaskManagers when the daemon stops, within the same time."""
 
     @model_validator(mode="after")
     def _watermarks_in_order(self) -> TaskManagerConfig:
@@ -286,7 +285,7 @@ def load(
 
 
 def foreign_variables(env: Mapping[str, str]) -> list[str]:
-    """Return variables named like Sluice's that belong to Docker Compose or Kubernetes."""
+    """Return ``SLUICE_`` variables that belong to Docker Compose or Kubernetes."""
     return [name for name, value in sorted(env.items()) if _is_foreign(name, value)]
 
 
