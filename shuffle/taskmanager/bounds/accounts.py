@@ -1,4 +1,4 @@
-"""Counts the resources that each application holds on a TaskManager, and bounds them.
+"""Counts and limits the resources that each application holds on a TaskManager.
 
 An application has one :class:`Account`. Code that allocates something for it (an extent, a channel,
 a connection) first charges the amount to the account, and returns it when the thing is freed. An
@@ -96,7 +96,7 @@ class RequestAboveQuota(QuotaExceeded):
 
 
 class Account(SegmentOwner):
-    """The holdings of one application by resource; the owner of its pools in the network memory.
+    """The resources held by one application; the owner of its segment pools.
 
     Made by :meth:`Accounts.of`. It exists as long as it holds anything or is referenced.
     """

@@ -89,7 +89,7 @@ class SegmentPressure:
                 self._watch.forget(thing)
 
     def look(self) -> None:
-        """Reclaim segments held without progress since the last check; the timer calls this."""
+        """Reclaim segments without progress since the last check; called by the timer."""
         self._watch.look()
 
     def close(self) -> None:

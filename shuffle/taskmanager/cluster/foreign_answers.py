@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
-    """Return the error that a client gets for a connection that failed in its handshake.
+    """Return the error that a client gets for a failed handshake.
 
     A client can name any address. It must not see the answer of a program that has not proven to be
     a TaskManager of this cluster: only the log has it.

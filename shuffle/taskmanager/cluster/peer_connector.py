@@ -118,7 +118,7 @@ class PeerConnector:
             raise without_foreign_bytes(address, error) from error  # a client gets this error
 
     def abort_readers_of(self, taskmanager_id: str) -> None:
-        """Close the connections to a lost TaskManager: a vanished host does not close them."""
+        """Close the connections to a lost TaskManager, whose host may have vanished."""
         for client in self.readers.clients():
             if client.taskmanager_id == taskmanager_id:
                 client.connection.abort(

@@ -13,7 +13,7 @@ from .watch_leg import WatchLeg
 
 
 class Watches:
-    """Watches TaskManagers from the settings, and those that share map outputs with this one.
+    """Watches configured TaskManagers, and those that share map outputs.
 
     Args:
         known: The places of other TaskManagers, to which places found by watches are added.
@@ -47,7 +47,7 @@ class Watches:
                 self._configured[address] = self._new(partial(list, [address]), "")
 
     async def configured(self) -> None:
-        """Wait until the first connection to each configured TaskManager succeeds or fails.
+        """Wait until each configured TaskManager was reached, or could not be.
 
         Cancellation: safe.
         """

@@ -1,4 +1,4 @@
-"""Region areas: shared memory that producers on this host fill and the store copies from.
+"""Region areas: shared memory that producers fill and the store copies from.
 
 An area is a file on tmpfs that the TaskManager creates and an executor maps. A region in an area
 costs one message and one copy, instead of a socket's two copies and its credit. Other executors

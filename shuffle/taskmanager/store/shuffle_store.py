@@ -1,4 +1,4 @@
-"""The facade of this package: stores the committed map outputs of one TaskManager.
+"""Facade of this package: stores the committed map outputs of a TaskManager.
 
 ::
 
@@ -43,7 +43,7 @@ from .tiers.tiers import Tiers
 
 
 class ShuffleStore:
-    """Ties together the tiers, the journal and the index of a TaskManager's data directories.
+    """The tiers, journals and index of a TaskManager's data directories.
 
     Made by :meth:`open`. An extent stays valid as long as it has a reference: retain it before
     using it across an ``await``, and release it afterwards.
@@ -84,7 +84,7 @@ class ShuffleStore:
 
     @classmethod
     def open(cls, config: StorageConfig, accounts: Accounts | None = None) -> Self:
-        """Lock the directories and adopt the map outputs that a previous daemon committed. Blocks.
+        """Lock the directories and adopt committed map outputs. Blocks.
 
         Unusable directories are left out, and the reason is logged.
 
@@ -101,7 +101,7 @@ class ShuffleStore:
 
     @property
     def taskmanager_id(self) -> str:
-        """Stable random id of this TaskManager, 16 hex digits, kept in the data directories."""
+        """Stable random id, 16 hex digits, stored in the data directories."""
         return self._storage.taskmanager_id
 
     def begin_region(
@@ -206,7 +206,7 @@ class ShuffleStore:
         return self._index.get(key, map_attempt_id)
 
     def map_outputs(self, key: ShuffleKey) -> Mapping[int, MapOutput]:
-        """Return a read-only live view of a shuffle's committed map outputs by attempt id."""
+        """Return a read-only live view of a shuffle's map outputs by attempt id."""
         return self._index.outputs_of(key)
 
     def release_shuffle(self, key: ShuffleKey, end: int | None = None) -> int:
@@ -259,7 +259,7 @@ class ShuffleStore:
     def watch(
         self, on_lost: Callable[[Lost], None], on_unlocked: Callable[[str], None] | None = None
     ) -> None:
-        """Probe the directories and the remote tier from now on, until the store is closed.
+        """Probe the directories and the remote tier until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
@@ -317,7 +317,7 @@ class ShuffleStore:
         )
 
     def lost_of(self, application_id: str) -> Lost:
-        """Return the lost map attempts of an application, until their shuffles are released."""
+        """Return the lost map attempts of an application's unreleased shuffles."""
         return self._index.lost_of(application_id)
 
     def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
@@ -341,7 +341,7 @@ class ShuffleStore:
         await self.read_all([ExtentRead(extent, offset, buffers)])
 
     async def read_all(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
-        """Fill buffers from extents: copy from memory, and read all disks in one thread call.
+        """Fill buffers from extents, reading all disks in one thread call.
 
         Args:
             reads: The reads.
@@ -377,7 +377,7 @@ class ShuffleStore:
         ]
 
     def tiers(self) -> list[TierStatistics]:
-        """Return the state of all tiers, then the directories that were left out at the start."""
+        """Return the state of all tiers, then of directories left out at the start."""
         return self._tiers.statistics()
 
     def remote_status(self) -> RemoteStatus:
@@ -406,7 +406,7 @@ class ShuffleStore:
         )
 
     async def close(self) -> None:
-        """Write the queued rows, wait for disk accesses, close all files, unlock directories.
+        """Write the queued rows, then close all files and unlock the directories.
 
         The next process adopts the data. Idempotent. Do not cancel it: it only waits for disks.
         """

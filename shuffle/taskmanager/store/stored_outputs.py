@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
-    """Turn lengths into n + 1 cumulative offsets, of 4 bytes each if they fit, else 8.
+    """Turn lengths into n + 1 cumulative offsets, of 4 bytes if they fit, else 8.
 
     Raises:
         ValueError: A length is negative, or the sum does not fit in 8 bytes.
@@ -119,7 +119,7 @@ def release_regions(regions: Iterable[Region]) -> None:
 
 
 def arenas_of(regions: Iterable[Region]) -> set[bytes]:
-    """Return the ids of the arenas that hold regions; the remote tier is not an arena."""
+    """Return the ids of the arenas that hold regions, without the remote tier."""
     return {
         extent.tier.tier_id
         for region in regions

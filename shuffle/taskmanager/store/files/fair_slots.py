@@ -8,7 +8,7 @@ from .fair_queue import FairQueue, Flow
 
 
 class FairSlots:
-    """A semaphore that serves applications, and the connections of each, as a ``FairQueue`` does.
+    """A semaphore that serves its waiters in the order of a ``FairQueue``.
 
     While a slot is free, every request gets its turn at once.
 

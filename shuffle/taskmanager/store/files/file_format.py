@@ -87,7 +87,7 @@ def files_of_other_formats(directory: Path) -> list[Path]:
 
 
 def report_other_formats(directory: Path) -> None:
-    """Log the files of other formats in a directory, and the page about removing them."""
+    """Log the files of other formats in a directory, and how to remove them."""
     try:
         paths = files_of_other_formats(directory)
         size_bytes = sum(path.stat().st_blocks * 512 for path in paths)
@@ -111,7 +111,7 @@ def is_file_of_releases(path: Path) -> bool:
 
 
 def refuse_other_format(directory: Path) -> None:
-    """Refuse a directory whose journal has this format's name but another one's header.
+    """Refuse a directory if its journal's header has another format.
 
     Raises:
         OtherJournalFormat: It has such a journal.

@@ -56,7 +56,7 @@ class IoThreads:
         return await self.run_for(OWN_FLOW, 0, lambda: call(*args, **kwargs))
 
     async def run_for(self, flow: Flow, size_bytes: int, function: Callable[[], T]) -> T:
-        """Run a blocking call of a connection in a thread and wait for it, as :meth:`run` does.
+        """Run a blocking call of a connection in a thread, like :meth:`run`.
 
         Args:
             flow: The flow in whose turn it runs.

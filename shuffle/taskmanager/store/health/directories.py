@@ -21,7 +21,7 @@ _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 
 
 class DirectoryLock:
-    """An exclusive lock on a directory, held until :meth:`release` or the end of the process.
+    """An exclusive lock on a directory, until :meth:`release` or the process ends.
 
     There are two locks. The lock of the directory itself holds even if the lock file is removed.
     The lock of the file works on file systems that cannot lock directories, such as NFS, and with

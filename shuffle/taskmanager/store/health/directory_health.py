@@ -1,4 +1,4 @@
-"""Decides when a storage directory is left out and when it is used again, without any I/O.
+"""Decides when a storage directory is left out and used again, without I/O.
 
 ::
 

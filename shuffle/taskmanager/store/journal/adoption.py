@@ -1,4 +1,4 @@
-"""Adopts the map outputs that a previous run committed, by occupying their extents.
+"""Adopts the map outputs of a previous run, by occupying their extents.
 
 There may be hundreds of thousands of them, and the TaskManager serves nothing until all are
 adopted. So work such as counting is done once per shuffle, not once per map output.
@@ -198,7 +198,7 @@ def _regions(rows: Iterable[RegionRow], extents: Iterable[Extent | None]) -> lis
 
 
 def _settle(claims: Iterable[tuple[int, int, int, _Candidate]]) -> None:
-    """Resolve claims to the same bytes, caused by damage; claims are sorted by offset."""
+    """Resolve claims to the same bytes, caused by damage; claims come by offset."""
     end, holder = 0, None
     for offset, length, _, each in claims:
         if each.lost:

@@ -1,4 +1,4 @@
-"""The journal of one arena: an append-only file of rows about the map outputs in the arena.
+"""The journal of one arena: an append-only file of rows about its map outputs.
 
 A directory has one arena and its journal, so it recovers alone. The file is a header line,
 which names the arena, followed by records of a fixed head and a row::
@@ -159,7 +159,7 @@ class Journal:
         return True
 
     def append(self, entries: Sequence[Entry], releases: Sequence[Entry]) -> None:
-        """Append releases to the second file, then all rows to the journal with one write.
+        """Append releases to the second file, then all rows to the journal.
 
         Raises:
             OSError: The write failed. Both files are truncated if possible; otherwise the next
@@ -316,7 +316,7 @@ def _open(path: Path, tier_id: bytes) -> FoundJournal:
 
 
 class _Scan(NamedTuple):
-    """What a file of records holds.
+    """The content of a file of records.
 
     Attributes:
         tier_id: The arena named by its header.
@@ -377,7 +377,7 @@ def _tier_named(header: bytes) -> bytes | None:
 
 
 def _records(data: bytes, position: int, tier_id: bytes) -> Iterator[Entry]:
-    """Yield the rows of the records from a position on, up to a torn or damaged record."""
+    """Yield the rows from a position on, up to a torn or damaged record."""
     seed, size = crc32c(tier_id), len(data)
     head_bytes, order_bytes, read_head = _HEAD.size, _ORDER.size, _HEAD.unpack_from
     while (start := position + head_bytes) <= size:

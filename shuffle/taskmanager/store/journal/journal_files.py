@@ -199,7 +199,7 @@ class JournalFiles:
         self._tiers.note_journal_room(arena)
 
     async def _move(self, arena: bytes, error: OSError) -> bool:
-        """Rewrite a journal that refused rows in another place; return whether that succeeded.
+        """Move a journal that refused rows; return whether that succeeded.
 
         It does not contain the rows in flight, which follow. Unless the error is a lack of room,
         the arena is left out if the journal is beside it.
@@ -246,7 +246,7 @@ class JournalFiles:
         return False
 
     async def _rewrite(self, arena: bytes, place: Path) -> OSError | None:
-        """Write the next generation of a journal to a place; return the error if it failed."""
+        """Write a journal's next generation to a place; return the error, if any."""
         old = self.journals.get(arena)
         outputs = self._index.outputs_in(arena)
         secured = self._index.secured_in(arena)

@@ -88,7 +88,7 @@ class JournalWriter:
         return None if entry is None else entry.done
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
-        """Queue a commit. The future ends when the output is visible, or raises StorageError."""
+        """Queue a commit; its future ends when the output is visible, or fails."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         publish = partial(self._add, attempt, output)
         return self._put_row(attempt, output.regions, pack_commit(output), publish)
@@ -104,7 +104,7 @@ class JournalWriter:
     def secure(
         self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
     ) -> "asyncio.Future[None]":
-        """Queue regions of an uncommitted map output. Return a future as :meth:`commit` does."""
+        """Queue regions of an uncommitted map output, like :meth:`commit`."""
         before = self._index.open_output(attempt)
         first = 0 if before is None else len(before.regions)
         row = pack_secure(*attempt, num_subpartitions, first, regions)
@@ -247,7 +247,7 @@ class JournalWriter:
         return writes
 
     def _kept_releases(self) -> list[Entry]:
-        """Return the releases that a rewritten journal must have, as others may lack them."""
+        """Return the releases that other journals may lack; a rewritten one needs them."""
         under_way = (each for each in self._in_flight if isinstance(each, PendingRelease))
         late = (each.entry for each in (*self._late, *under_way) if each.entry is not None)
         return [*self._missed, *late]
@@ -260,7 +260,7 @@ class JournalWriter:
             done.set_result(restored)
 
     def _look_again_later(self) -> None:
-        """Schedule a check for room if a journal lacks rows or room, or is in another place."""
+        """Schedule a check for room if a journal lacks rows or room, or has moved."""
         if self._retry is None and (self._late or self.files.lack_room):
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
@@ -295,7 +295,7 @@ class JournalWriter:
                     each.done.set_result(None)
 
     def _complete_release(self, release: PendingRelease, kept: set[bytes]) -> None:
-        """Free the extents whose journals have the release; it is valid when one journal has it.
+        """Complete a release, and free its extents in arenas whose journals have it.
 
         Args:
             release: The release.
@@ -339,7 +339,7 @@ class JournalWriter:
             self._put_release(pack_drop(*entry.attempt), [])
         if not entry.done.done():
             entry.done.set_exception(entry.refusal or failure)
-        else:  # cancelled: the store owns the regions
+        else:  # canceled: the store owns the regions
             for region in entry.regions:
                 region.release()
 

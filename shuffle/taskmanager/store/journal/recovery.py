@@ -1,4 +1,4 @@
-"""Opens the storage: locks directories, opens tiers and journals, adopts committed map outputs."""
+"""Locks directories, opens tiers and journals, and adopts committed map outputs."""
 
 import contextlib
 import gc
@@ -181,7 +181,7 @@ def _open(storage: OpenedStorage, config: StorageConfig) -> None:
 
 
 def _none_usable(storage: OpenedStorage) -> StorageUnavailable:
-    """Return the error for a start without a usable data directory, with all remedies."""
+    """Return the error for a start without a usable data directory."""
     first, *others = storage.refused
     if not others:
         return first
@@ -231,7 +231,7 @@ def _has_arena(directory: Path) -> bool:
 
 
 def _open_left_memory(storage: OpenedStorage, directory: Path) -> None:
-    """Open a memory tier that is turned off, to serve the map outputs that it still holds.
+    """Open a memory tier that is turned off, to serve its remaining map outputs.
 
     The default directory is the same for all TaskManagers of a host, so do not open another's tier.
     """
@@ -415,7 +415,7 @@ def _journal_of(
 def _next_generation(
     storage: OpenedStorage, tier: ArenaTier, old: Journal | None, adoption: Adoption
 ) -> Journal:
-    """Write the next generation of a journal beside its arena, or on a disk with room.
+    """Write a journal's next generation beside its arena, or on a disk with room.
 
     Raises:
         OSError: It cannot be written anywhere.

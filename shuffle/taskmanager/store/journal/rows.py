@@ -9,7 +9,7 @@
     [2, application]                                                    release of an application
     [3, application, shuffle, map attempt, subpartitions, number of the first region,
         [region, ...]]                                regions of a map output not yet committed
-    [4, application, shuffle, map attempt]                          such a map output is given up
+    [4, application, shuffle, map attempt]                          such a map output was dropped
     [5, tier id]                                    an arena is gone, with all rows of its journal
     [6, application, shuffle, end]             release of a shuffle's map attempts below a number
 
@@ -68,7 +68,7 @@ class RegionRow(NamedTuple):
 
 
 class CommitRow(NamedTuple):
-    """A map output was committed; ``origin`` and ``replicas`` are as in ``MapOutput``."""
+    """A map output was committed; see ``MapOutput`` for ``origin`` and ``replicas``."""
 
     key: ShuffleKey
     map_attempt_id: int

@@ -31,7 +31,7 @@ _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
 
 
 def name_of_application(application_id: str) -> str:
-    """Return the part of a name that stands for an application; a long one ends in a hash."""
+    """Return an application's part of object names; a long one ends in a hash."""
     raw = application_id.encode("utf-8", "surrogatepass")
     safe = _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], raw).decode("ascii")
     if not safe or safe.startswith("."):
@@ -43,7 +43,7 @@ def name_of_application(application_id: str) -> str:
 
 
 def application_marker(application_name: str) -> str:
-    """Name the marker whose age tells when a TaskManager last had an application's data."""
+    """Name the marker that shows when a TaskManager last had an application's data."""
     return f"{APPLICATIONS}/{application_name}"
 
 
@@ -78,7 +78,7 @@ def manifest_name(attempt: MapAttemptKey) -> str:
 
 
 def moved_region(attempt: MapAttemptKey, move: str, region: int) -> str:
-    """Name a region of a moved map output; ``move`` distinguishes attempts to move it."""
+    """Name a region of a moved map output; ``move`` distinguishes attempts."""
     return f"{moved_output(attempt)}/{move}-{region}"
 
 

@@ -1,4 +1,4 @@
-"""Objects in a bucket or a directory, through ``obstore``; no other module uses ``obstore``.
+"""Objects in a bucket or a directory; the only module that uses ``obstore``.
 
 ``obstore`` retries requests that fail with a server error, including throttling, with exponential
 backoff and jitter. The remaining errors become :class:`RemoteFailure`. Its text has known phrases
@@ -400,7 +400,7 @@ CREDENTIALS_KEPT: Final = datetime.timedelta(minutes=5)
 
 
 def file_credentials(names: "os._Environ[str] | dict[str, str]") -> Callable[[], Any] | None:
-    """Return a function that reads the shared credentials file, or None if it is not used.
+    """Return a function that reads the shared credentials file, if it is used.
 
     Credentials in the environment take precedence. Without a file, ``obstore`` requests credentials
     of a web identity, of the container, and of the instance.

@@ -249,7 +249,7 @@ class Upload:
         self._check()
 
     async def _wait(self, tasks: set[asyncio.Task[Any]], requests: int) -> None:
-        """Wait for the first of some tasks; fail after the deadlines of ``requests`` requests.
+        """Wait for the first task; fail after the deadlines of so many ``requests``.
 
         ``obstore`` has deadlines for requests, but a hung file system ignores them.
         """

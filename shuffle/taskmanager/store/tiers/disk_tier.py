@@ -87,7 +87,7 @@ class DiskTier(TrimmedTier):
         return self._extent(offset, length)
 
     def written(self, extent: Extent) -> None:
-        """Record that an extent was written or aborted: free space of the disk reflects it."""
+        """Stop counting an extent as unwritten: it was written or aborted."""
         self._unwritten_bytes -= occupied_bytes(extent.length)
 
     def recycle(self, extent: Extent) -> None:

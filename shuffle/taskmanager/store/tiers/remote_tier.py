@@ -1,4 +1,4 @@
-"""The remote tier: regions as objects of an S3 bucket, or as files of a shared file system.
+"""The remote tier: regions as objects in S3, or as files on a shared file system.
 
 One region is one object. Its number in the journal is the number of the extent, and its name
 follows from the number, the application and the TaskManager. A number is never reused, so a row
@@ -237,7 +237,7 @@ class RemoteTier(Tier):
                 position += len(buffer)
 
     async def _missing(self, extent: RemoteExtent) -> StorageError:
-        """Check this TaskManager's marker: is only the object missing, or the whole store?"""
+        """Check this TaskManager's marker: is one object missing, or the whole store?"""
         try:
             await self.objects.modified(taskmanager_marker(self.taskmanager_id))
         except RemoteFailure as failure:
@@ -362,7 +362,7 @@ class RemoteTier(Tier):
 
 
 def remote_tier_id(url: str) -> bytes:
-    """Return the id of a remote tier in journal rows; it is longer than an arena's id."""
+    """Return the id of a remote tier in journal rows, longer than an arena's id."""
     return b"r" + hashlib.sha256(url.encode()).digest()[:8]
 
 

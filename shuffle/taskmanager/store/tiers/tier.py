@@ -1,4 +1,4 @@
-"""A tier allocates extents, and reclaims each when its last reference is released.
+"""Tiers allocate extents, and reclaim each when its last reference is released.
 
 The memory tier and the disk tier are arenas: their extents are pieces of one file, which a
 :class:`~sluice.shuffle.taskmanager.store.tiers.slot_allocator.SlotAllocator` divides.

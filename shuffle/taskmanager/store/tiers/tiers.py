@@ -68,7 +68,7 @@ class Tiers:
             tier.on_excess = self._trim_soon
 
     def allocate(self, length: int, account: Account) -> Extent:
-        """Allocate an extent: in the memory tier if it has room, else on a disk, else remote.
+        """Allocate an extent: in memory if it has room, else on a disk, else remotely.
 
         An extent is charged to its application when it is allocated, not when it is written. So an
         application cannot exceed its share by announcing regions that it does not write.
@@ -167,7 +167,7 @@ class Tiers:
         return StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
 
     def statistics(self) -> list[TierStatistics]:
-        """Return the state of all tiers, then the directories that were left out at the start."""
+        """Return the state of all tiers, then of directories left out at the start."""
         tiers: list[Tier] = [*self.tiers(), *([] if self.remote is None else [self.remote])]
         return [*(tier.statistics() for tier in tiers), *self._left_out]
 

@@ -1,4 +1,4 @@
-"""Base of the tiers that return free space at the end of their arena to the file system.
+"""Base of tiers that return free space at the end of their arena.
 
 Two numbers determine the part that is returned::
 
