@@ -18,7 +18,7 @@ def require_whole_segments(connection: Connection, least_bytes: int) -> None:
             "Consumer cannot take the buffers of this TaskManager",
             value=connection.max_payload_bytes,
             limit=least_bytes,
-            remedy="Send 0 in its Hello, which means no limit",
+            remedy="Send 0 in the Hello, which means no limit",
         )
 
 
