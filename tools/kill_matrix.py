@@ -290,8 +290,10 @@ class Matrix:
 def _read_until_end(reading: int, deadline: float) -> list[tuple[str, str]]:
     """Return the words of a child up to its end or a deadline."""
     written = b""
+    readable = select.poll()  # not select(), which takes no descriptor above 1023
+    readable.register(reading, select.POLLIN | select.POLLHUP)
     with open(reading, "rb", buffering=0) as pipe:
-        while select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+        while readable.poll(max(0, 1000 * (deadline - time.monotonic()))):
             if not (more := pipe.read(65536)):
                 break
             written += more

@@ -459,8 +459,8 @@ def test_spark_block_client_is_told_the_remedy(ready: bool) -> None:
 @pytest.mark.parametrize(
     ("garbage", "told"),
     [
-        (b"GET /metrics HTTP/1.1\r\n\r\n", "Ask the HTTP port instead"),
-        (b"POST /api HTTP/1.1\r\n\r\n", "Ask the HTTP port instead"),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", "Use the HTTP port instead"),
+        (b"POST /api HTTP/1.1\r\n\r\n", "Use the HTTP port instead"),
         (b"HTTP/1.1 400 Bad Request\r\n", "Connect to the data port instead"),
     ],
 )

@@ -322,7 +322,7 @@ def test_an_address_where_a_key_takes_a_port_is_refused_when_the_platform_does_n
         (
             {"remote": "s3://key:secret@bucket/prefix"},
             'remote = "s3://…@bucket/prefix": must be s3://BUCKET/PREFIX with the plain name of a '
-            "bucket and a prefix of letters, digits and . _ - / only; credentials belong into the "
+            "bucket and a prefix of letters, digits and . _ - / only; credentials belong in the "
             "environment, see docs/operate/remote.md [--remote]",
         ),
         (

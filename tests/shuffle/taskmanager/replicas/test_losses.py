@@ -152,7 +152,7 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.rate_limit.RateLimit.take", take)
     async with mini_cluster(
-        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
+        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=1
     ) as cluster:
         links = await drivers(cluster)
         await write_all(cluster)

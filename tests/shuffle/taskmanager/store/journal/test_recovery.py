@@ -504,7 +504,7 @@ async def test_a_directory_without_a_place_for_a_journal_takes_nothing_new(tmp_p
     store = ShuffleStore.open(config(tmp_path, **changes))
     bad, good = store.tiers()
     assert (bad.healthy, good.healthy) == (False, True)
-    assert "takes no journal" in bad.reason
+    assert "its journal cannot be written" in bad.reason
     for attempt in range(3):
         await put(store, attempt, 100)
     await store.close()

@@ -238,7 +238,7 @@ def test_a_slice_in_flight_keeps_the_mapping_after_close(tmp_path, caplog):
     extent.release()
     tier.close()
     assert bytes(piece) == b"still"
-    assert "is in use" in caplog.text
+    assert "stays until its last slice is released" in caplog.text
 
 
 def test_a_file_in_place_of_the_directory_is_a_typed_error(tmp_path):
