@@ -79,7 +79,7 @@ class Pair:
             await each.expect(ShuffleReleased)
 
     async def note_moves(self, count: int) -> None:
-        """Take note of moves, as a driver does."""
+        """Acknowledge moves, as a driver does."""
         while count > 0:
             message = await self.drivers[0].expect(OutputsMoved)
             if not isinstance(message, OutputsMoved):

@@ -300,7 +300,7 @@ def parse_credential(text: str, application_id: str) -> Credential:
     the same credential.
 
     Raises:
-        InvalidCredential: The text is none of these. The message does not repeat it.
+        InvalidCredential: The text is not a credential. The message does not repeat it.
     """
     text = text.strip()
     if text.startswith(_SECRET_PREFIX):

@@ -66,7 +66,7 @@ ELEMENTS: StreamElementSerializer[list[object]] = StreamElementSerializer(Msgpac
 
 
 class Result(NamedTuple):
-    """What a run found."""
+    """The result of a run."""
 
     sums: dict[str, int]
     large: int

@@ -1,7 +1,7 @@
-"""Going on at another place when the source of a stored partition is lost, damaged or has moved.
+"""Continue at another place when the source of a stored partition is lost, damaged or has moved.
 
 A stored partition has the same bytes wherever a copy of it is. So a channel that fails is opened
-anew elsewhere, and the bytes of the blocks that its reader has are passed over.
+again elsewhere, and skips the blocks that its reader has.
 """
 
 import logging
@@ -72,7 +72,7 @@ class Failover:
             error: Why its present place is no longer read.
 
         Returns:
-            False if the error is of another kind, or there is no other place.
+            False if the error is of another kind, or no other place is known.
         """
         if error.code not in ELSEWHERE:
             return False

@@ -10,6 +10,7 @@
     FAILED      error               error       from any state: an error, a lost connection, abort
 """
 
+import abc
 import asyncio
 from collections.abc import Callable
 from typing import Final
@@ -47,7 +48,7 @@ class SilentPartition:
         """Ignore the event: a stored partition has no readers while it is written."""
 
 
-class RegionSender(SilentPartition):
+class RegionSender(SilentPartition, abc.ABC):
     """Sends the regions of one partition, whose payloads a subclass supplies.
 
     Args:
@@ -135,9 +136,9 @@ class RegionSender(SilentPartition):
 
     # ---- for subclasses -------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _next_payload(self) -> Payload | None:
         """Return the next payload of the region; None while there is none."""
-        raise NotImplementedError
 
     async def _begin(self, begin: BeginRegion, length_bytes: int) -> asyncio.Future[None]:
         """Announce a region; return when the TaskManager has made room for it.

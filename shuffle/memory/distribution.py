@@ -228,7 +228,7 @@ class MemoryDemand:
         self.somebody_waits()
 
     def somebody_waits(self) -> None:
-        """Tell whoever wants to know."""
+        """Notify the listener, once."""
         on_wait, self.on_wait = self.on_wait, None
         if on_wait is not None:
             on_wait()

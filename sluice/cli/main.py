@@ -134,9 +134,7 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     output.start_logging(config.log_level)
     foreign = foreign_variables(os.environ)
     if foreign:
-        logger.info(
-            "Variables of Docker Compose or Kubernetes are passed over: %s", ", ".join(foreign)
-        )
+        logger.info("Ignoring variables of Docker Compose or Kubernetes: %s", ", ".join(foreign))
 
     config = host_limits.fit(config)
 

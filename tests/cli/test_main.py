@@ -132,8 +132,7 @@ class TestTaskmanager:
             assert run("taskmanager", env=variables).exit_code == 0
         assert service.config.transport.data_port == 7337
         assert caplog.messages == [
-            "Variables of Docker Compose or Kubernetes are passed over: "
-            "SLUICE_DATA_PORT, SLUICE_IMAGE"
+            "Ignoring variables of Docker Compose or Kubernetes: SLUICE_DATA_PORT, SLUICE_IMAGE"
         ]
 
     def test_the_exit_code_is_the_daemons(self, run, service):

@@ -64,7 +64,7 @@ class DriverHandler:
         self._on_lost = on_lost
         self._moves = itertools.count(1)
         self._unnoted: dict[int, Future[None]] = {}
-        """Moves that the driver was told of, and has not taken note of."""
+        """Moves that the driver has not acknowledged."""
         # Behind the HelloAck, which is sent when this handler is made.
         asyncio.get_running_loop().call_soon(self._tell_all)
 
@@ -97,7 +97,7 @@ class DriverHandler:
         """Tell the driver that map outputs are elsewhere.
 
         Returns:
-            Futures that end when it has taken note, or is gone.
+            Futures that complete when the driver acknowledges, or is gone.
         """
         noted: list[Future[None]] = []
         if not self._connection.closing:

@@ -34,7 +34,7 @@ class Drivers:
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
     ) -> "list[Future[None]]":
-        """Tell them that map outputs are elsewhere; what is returned ends when they take note."""
+        """Announce moved map outputs; each future completes when its driver acknowledges."""
         return [
             noted
             for driver in self._drivers()

@@ -1,7 +1,7 @@
 """The rules by which the HTTP port tells names and changes its TaskManager.
 
 With a cluster secret a request proves itself by an access token. Without one the TaskManager serves
-this host only, or anybody: names are open then, and whoever drains it must be on its own host.
+this host only, or anybody: then names are open, and drain requests must come from its own host.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ this thread
 - rests after a turn when it has used more than its share of time, and
 - takes few events a turn, so that a turn is short.
 
-Whoever floods the HTTP port gets answers late, and the data path does not notice.
+A client that floods the HTTP port gets its answers late; the data path is not affected.
 """
 
 from __future__ import annotations

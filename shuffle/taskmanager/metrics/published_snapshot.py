@@ -209,7 +209,7 @@ class PublishedSnapshot:
         self._allowed_seconds -= max(self._interval_seconds, seconds * REST_FOR_WORK)
         if isinstance(found, Exception):
             asked.set_exception(found)
-            asked.exception()  # whoever asked may have given up
+            asked.exception()  # retrieved: the caller may have given up
             return
         self._last = Published(found)
         asked.set_result(self._last)

@@ -68,7 +68,7 @@ class Drivers(Protocol):
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
     ) -> Iterable["Future[None]"]:
-        """Tell them that map outputs are elsewhere; what is returned ends when they take note."""
+        """Announce moved map outputs; each future completes when its driver acknowledges."""
 
 
 class Copies:

@@ -5,8 +5,8 @@ Each map output takes these steps:
 1. It is copied to another TaskManager, or one that has it already is found. Known holders are asked
    first, then the others in its rendezvous order, those on other hosts before those on this one.
    If none takes it, the remote tier does, where there is one.
-2. The drivers of its application are told the new place, and take note. Without a driver, or when
-   it does not answer in time, the move goes on.
+2. The drivers of its application acknowledge the new place. Without a driver, or if it does not
+   answer in time, the move continues.
 3. Readers are sent to the new place by ``PARTITION_MOVED``.
 
 Nothing is removed here: the map output goes with its shuffle. So a TaskManager that takes work
@@ -78,7 +78,7 @@ class Migration:
         services: The parts of the TaskManager.
         replication: Knows who has copies.
         moved: Sends readers to new places.
-        tell_moved: Tells drivers of new places; returns what ends when each has taken note.
+        tell_moved: Announces new places to drivers; each future ends when its driver acknowledges.
         to_remote: Moves a map output to the remote tier, from where every TaskManager serves it.
     """
 

@@ -1,8 +1,8 @@
 """Tells whether the storage has room for new map outputs, with a hysteresis.
 
 A store that is full to the brim has room again with every map output that is dropped, and loses it
-with the next region. A TaskManager that was ready and not ready by turns would be of no use to
-whoever distributes work. So it stays full until there is room for several regions.
+with the next region. A TaskManager that alternates between ready and not ready
+is of no use to a load balancer. So it stays full until there is room for several regions.
 """
 
 from __future__ import annotations
