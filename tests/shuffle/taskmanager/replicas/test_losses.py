@@ -157,7 +157,8 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
         links = await drivers(cluster)
         await write_all(cluster)
         assert taken == []
-        (gone,) = {number for each in ATTEMPTS for number in holders(cluster, each)} - {0, 2}
+        # Which of the two others has a copy is up to their ids; one of them may have all.
+        gone = max({number for each in ATTEMPTS for number in holders(cluster, each)} - {0})
         lost = [each for each in ATTEMPTS if gone in holders(cluster, each)]
         await stop(cluster, gone)
         await eventually(lambda: all(len(has(cluster, each, gone)) == 2 for each in ATTEMPTS))
