@@ -1,4 +1,4 @@
-"""docs/reference/wire.md against the code: ids, field names, codes, limits."""
+"""docs/reference/wire.md against the code: ids, field names, limits."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 
 from sluice.protocol import events, limits
 from sluice.protocol import schema as m
-from sluice.protocol.errors import ErrorCode
 from tools.docs import wire_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
@@ -43,15 +42,6 @@ def test_events_are_documented_with_their_fields() -> None:
     assert documented == {
         kind.__name__: (number, list(kind._fields)) for kind, number in events.EVENT_IDS.items()
     }
-
-
-def test_error_codes() -> None:
-    documented = {
-        int(row[0]): re.sub(r" \(.*\)", "", row[1])
-        for row in ROWS
-        if len(row) == 3 and row[0].isdigit() and re.match(r"[A-Z_]{5,}", row[1])
-    }
-    assert documented == {int(code): code.name for code in ErrorCode}
 
 
 @pytest.mark.parametrize(
