@@ -100,7 +100,7 @@ class Connection:
         )
         self._handler_factory: HandlerFactory | None = handler_factory
         self._greeting = Greeting(hello, credential, accepting, self.fail)
-        self.on_closed = on_closed
+        self._on_closed = on_closed
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._read_turn = ReadTurn(self._decoder, accepting.loop_shares if accepting else None)
         self.loop_share = self._read_turn.share
@@ -335,8 +335,8 @@ class Connection:
             if handler is not None:
                 handler.connection_lost(error)
         finally:
-            if self.on_closed is not None:
-                self.on_closed(self)
+            if self._on_closed is not None:
+                self._on_closed(self)
             self._let_go()
 
     # ---- sluice.protocol.framing.FrameSink ------------------------------------------------------
@@ -382,7 +382,7 @@ class Connection:
         self._decoder.close()
         self._frame_deadline.close()
         self._greeting.close()
-        self._handler_factory = self.on_closed = self._error = None
+        self._handler_factory = self._on_closed = self._error = None
 
     def _before_open(self, message: Message) -> None:
         if self.state.state is State.CLOSED:

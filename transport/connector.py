@@ -1,13 +1,13 @@
 """Makes a connection; one deadline covers all attempts and the handshake."""
 
 import asyncio
-import random
 from collections.abc import Callable
 
 from ..protocol.errors import SluiceError
 from ..protocol.identity import Credential
 from ..protocol.schema import Hello, HelloAck
 from .address import Address
+from .backoff import Backoff
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
@@ -32,7 +32,7 @@ class Attempts:
     def __init__(self, address: Address, config: TransportConfig) -> None:
         self._address = address
         self._config = config
-        self._pause = _FIRST_PAUSE_SECONDS
+        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._failures = 0
         self.deadline = asyncio.get_running_loop().time() + config.connect_timeout_seconds
         """The time of the event loop at which the current attempt is canceled."""
@@ -45,12 +45,11 @@ class Attempts:
 
         Cancellation: safe.
         """
-        # The pause has jitter, so that many waiters do not retry at the same time.
-        pause_now = self._pause * random.uniform(0.5, 1.0)  # noqa: S311
+        pause_seconds = self._backoff.next_seconds()
         self._failures += 1
         retries = self._config.connect_retries
         too_often = retries is not None and self._failures > retries
-        ends = asyncio.get_running_loop().time() + pause_now
+        ends = asyncio.get_running_loop().time() + pause_seconds
         late = isinstance(error, TimeoutError) or ends >= self.deadline
         if late or too_often:
             limit = f"{self._config.connect_timeout_seconds} s" if late else f"{retries} retries"
@@ -61,8 +60,7 @@ class Attempts:
                 limit=limit,
                 remedy="Check that it is running and that this host can reach the address",
             ) from error
-        await asyncio.sleep(pause_now)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause_seconds)
 
 
 async def connect(

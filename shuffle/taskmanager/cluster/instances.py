@@ -21,10 +21,12 @@ class _Instance(NamedTuple):
     """An instance that answered.
 
     Attributes:
+        taskmanager_id: Its id.
         instance_id: Its instance id.
         address: The address that it advertises.
     """
 
+    taskmanager_id: str
     instance_id: str
     address: Address
 
@@ -40,8 +42,7 @@ class Instances:
         self.own_instance_id: Final = secrets.token_hex(_INSTANCE_BYTES)
         """The instance id of this TaskManager, new at each start."""
         self._own_id: Final = own_id
-        self._connected: dict[str, dict[Connection, _Instance]] = {}
-        """The connections to each TaskManager, by its id."""
+        self._connected: dict[Connection, _Instance] = {}
 
     def admit(self, connection: Connection, ack: HelloAck) -> None:
         """Admit a connection to a TaskManager, unless another instance of it is connected.
@@ -51,24 +52,19 @@ class Instances:
         Raises:
             TaskManagerMismatch: Another instance with the same id runs at another address.
         """
-        instance = _Instance(ack.instance_id, Address(ack.advertised_host, ack.data_port))
+        address = Address(ack.advertised_host, ack.data_port)
         if ack.taskmanager_id == self._own_id and ack.instance_id != self.own_instance_id:
             raise _clone(ack, "this TaskManager")
-        connected = self._connected.setdefault(ack.taskmanager_id, {})
-        for each, other in connected.items():
-            is_other = other.instance_id != ack.instance_id and other.address != instance.address
-            if is_other and not each.closing:
+        for each, other in list(self._connected.items()):
+            if each.closing:
+                del self._connected[each]
+            elif (
+                other.taskmanager_id == ack.taskmanager_id
+                and other.instance_id != ack.instance_id
+                and other.address != address
+            ):
                 raise _clone(ack, str(other.address))
-        connected[connection] = instance
-
-    def lost(self, connection: Connection) -> None:
-        """Forget a closed connection; one that was never admitted is ignored."""
-        for taskmanager_id, connected in self._connected.items():
-            if connection in connected:
-                del connected[connection]
-                if not connected:
-                    del self._connected[taskmanager_id]
-                return
+        self._connected[connection] = _Instance(ack.taskmanager_id, ack.instance_id, address)
 
 
 def _clone(ack: HelloAck, first: str) -> TaskManagerMismatch:

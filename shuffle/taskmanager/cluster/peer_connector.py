@@ -179,7 +179,6 @@ class PeerConnector:
             if not isinstance(greeting, HelloAck):
                 raise TypeError("the side that connects is greeted with a HelloAck")
             self.instances.admit(connection, greeting)
-            connection.on_closed = self.instances.lost
             legs.append(make(connection, greeting))
             self._count_in(connection)
             return legs[0]

@@ -11,12 +11,12 @@
 import asyncio
 import enum
 import logging
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import SluiceError
 from ....transport.address import Address
+from ....transport.backoff import Backoff
 from ....transport.errors import TaskManagerMismatch
 from ....transport.loop import start_task
 from .watch_leg import WatchLeg
@@ -93,13 +93,13 @@ class TaskManagerWatch:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         ping_seconds = min(self._lost_after_seconds / PINGS, LONGEST_PING_SECONDS)
         while True:
             leg = await self._reach()
             if leg is not None:
                 try:
-                    pause = FIRST_PAUSE_SECONDS
+                    backoff.reset()
                     self._is(Presence.PRESENT)
                     self._tried.set()
                     await leg.until_ended(ping_seconds)
@@ -108,9 +108,7 @@ class TaskManagerWatch:
             if self.presence in (Presence.PRESENT, Presence.UNKNOWN):
                 self._is(Presence.AWAY)
             self._tried.set()
-            # Jitter: many TaskManagers may wait for the same one.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(backoff.next_seconds())
 
     async def _reach(self) -> WatchLeg | None:
         """Connect to it at any of its addresses; return None if that fails."""

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from ....transport.backoff import Backoff
 from ....transport.loop import run_together
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
@@ -40,8 +41,8 @@ PASSES: Final = 3
 MAX_REFUSALS: Final = 3
 """Refusals in a row after which a pass no longer asks a TaskManager."""
 
-PAUSE_SECONDS: Final = 0.5
-"""Time before the second time; it doubles."""
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 2.0
 
 TellMoved: TypeAlias = Callable[
     [ShuffleKey, TaskManagerPlace, Sequence[int]], Iterable["asyncio.Future[None]"]
@@ -126,11 +127,10 @@ class Migration:
             if services.configured:
                 services.watches.configure(services.configured)
                 await services.watches.configured()
-            pause = PAUSE_SECONDS
+            backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             for number in range(PASSES):
                 if number:
-                    await asyncio.sleep(pause)  # others may have room by then, or be back
-                    pause *= 2
+                    await asyncio.sleep(backoff.next_seconds())  # others may have room again
                 self._staying.clear()
                 self._refusals.clear()
                 await self._run_once()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ....transport.address import Address
+from ....transport.backoff import Backoff
 from ....transport.loop import start_task
 from ...counters import Counters
 from ...errors import failure_of
@@ -96,7 +97,7 @@ class Replication:
         self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff: Final = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._settling: asyncio.TimerHandle | None = None
         self._warned = False
         self._closed = False
@@ -315,7 +316,7 @@ class Replication:
         if outcome.is_there:
             self.holdings.has(attempt, place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
-            self._pause = FIRST_PAUSE_SECONDS
+            self._backoff.reset()
             self._warned = False
         elif outcome is Outcome.ABSENT:
             self._awaited.add(place.taskmanager_id)
@@ -358,8 +359,8 @@ class Replication:
                 self._services.maker.last_refusal or "no other TaskManager is known",
             )
         if self._timer is None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(self._pause, self._retry)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            pause_seconds = self._backoff.next_seconds()
+            self._timer = asyncio.get_running_loop().call_later(pause_seconds, self._retry)
 
     def _retry(self) -> None:
         self._timer = None
@@ -370,7 +371,7 @@ class Replication:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff.reset()
         self._enqueue(list(self._stalled))
 
     def _answer(self, attempt: MapAttemptKey) -> None:

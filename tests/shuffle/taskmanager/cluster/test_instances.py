@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sluice.transport.connection import Connection
 
 FIRST = HelloAck(1, "tm-a", 32768, 0, 1024, "host-a", 7337, "1")
-CLONE = replace(FIRST, advertised_host="host-b", instance_id="2")
+CHANGES = {"advertised_host": "host-b", "instance_id": "2"}
+CLONE = replace(FIRST, **CHANGES)
 
 
 class FakeConnection:
@@ -28,13 +29,10 @@ class FakeConnection:
 
     closing = False
 
-    def __init__(self) -> None:
-        pass
 
-
-def connected(instances: Instances, ack: HelloAck) -> Connection:
-    connection = cast("Connection", FakeConnection())
-    instances.admit(connection, ack)
+def connected(instances: Instances, ack: HelloAck) -> FakeConnection:
+    connection = FakeConnection()
+    instances.admit(cast("Connection", connection), ack)
     return connection
 
 
@@ -44,7 +42,7 @@ def test_a_clone_is_refused_while_the_first_is_connected() -> None:
     for connection in connections:
         with pytest.raises(TaskManagerMismatch) as caught:
             connected(instances, CLONE)
-        instances.lost(connection)
+        connection.closing = True
     assert str(caught.value).startswith(
         "Two TaskManagers run with the id tm-a (value host-b:7337, limit host-a:7337). "
     )
@@ -53,23 +51,18 @@ def test_a_clone_is_refused_while_the_first_is_connected() -> None:
         connected(instances, FIRST)
 
 
-def test_a_closing_connection_no_longer_counts() -> None:
-    instances = Instances("tm-own")
-    connection = connected(instances, FIRST)
-    vars(connection)["closing"] = True
-    connected(instances, CLONE)
-
-
-def test_a_restarted_one_takes_the_place_of_the_one_before() -> None:
-    instances = Instances("tm-own")
-    connected(instances, FIRST)
-    connected(instances, replace(FIRST, instance_id="2"))
-
-
-def test_a_taskmanager_may_have_two_addresses() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"instance_id": "2"}, id="restarted"),
+        pytest.param({"advertised_host": "host-b"}, id="two-addresses"),
+        pytest.param({"taskmanager_id": "tm-b", **CHANGES}, id="another-taskmanager"),
+    ],
+)
+def test_an_instance_that_is_no_clone_is_admitted(changes: dict[str, str]) -> None:
     instances = Instances("tm-own")
     connected(instances, FIRST)
-    connected(instances, replace(FIRST, advertised_host="host-b"))
+    connected(instances, replace(FIRST, **changes))
 
 
 def test_a_clone_of_the_own_directories_is_refused() -> None:
@@ -77,17 +70,6 @@ def test_a_clone_of_the_own_directories_is_refused() -> None:
     with pytest.raises(TaskManagerMismatch, match="this TaskManager"):
         connected(instances, CLONE)
     connected(instances, replace(CLONE, instance_id=instances.own_instance_id))
-
-
-def test_a_connection_that_was_refused_may_be_lost() -> None:
-    instances = Instances("tm-own")
-    connected(instances, FIRST)
-    refused = cast("Connection", FakeConnection())
-    with pytest.raises(TaskManagerMismatch):
-        instances.admit(refused, CLONE)
-    instances.lost(refused)
-    with pytest.raises(TaskManagerMismatch):
-        connected(instances, CLONE)
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ async def test_a_driver_that_takes_no_note_is_not_waited_for_for_ever(tmp_path, 
 
 
 async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
     async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
         await write_all(cluster)
         links = await drivers(cluster)
@@ -196,7 +196,7 @@ async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypa
 
 
 async def test_without_another_taskmanager_all_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
     async with mini_cluster(tmp_path, 1) as cluster:
         await write_all(cluster)
         cluster[0].drain()
@@ -317,7 +317,7 @@ async def test_map_outputs_move_over_tls(tmp_path, authority):
 
 @pytest.mark.usefixtures("object_store")
 async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
     async with mini_cluster(
         tmp_path, 2, check=False, hosts_apart=True, remote=str(tmp_path / "objects")
     ) as cluster:
