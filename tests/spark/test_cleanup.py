@@ -41,7 +41,7 @@ def lonely(directory: Path) -> Iterator[Daemons]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def patient(directory: Path) -> Iterator[Daemons]:
     """The like, but what they drop within a test is dropped because somebody told them to."""
     with Daemons(
@@ -88,7 +88,7 @@ def test_queries_drop_their_shuffles_at_their_end(
 
 
 def test_a_release_that_comes_late_leaves_outputs_written_since_then(
-    driver: Driver, cluster: StandaloneCluster, lonely: Daemons, own: Application
+    driver: Driver, cluster: StandaloneCluster, patient: Daemons, own: Application
 ):
     expected = [own.rows(job).read_text() for job in ("prepare", "read_again")]
     late = {
@@ -96,16 +96,16 @@ def test_a_release_that_comes_late_leaves_outputs_written_since_then(
         "spark.sluice.driver.pingInterval": "5s",
         "spark.sluice.replicas.lostAfter": "0",
     }
-    with _application("late", driver, cluster, lonely, late) as application:
+    with _application("late", driver, cluster, patient, late) as application:
         found = [application.rows("prepare").read_text()]
         application.new_events()
-        lonely[1].kill()
+        patient[1].kill()
         application.rows("release_prepared")
-        lonely[1].start()
+        patient[1].start()
         found.append(application.rows("read_again", kept=True).read_text())
         name = application.application_id
-        lonely.wait_until(lambda _: sum(lonely.newest_outputs(name)) == MAPS, END_SECONDS)
-        assert lonely.newest_outputs(name)[1] > 0
+        patient.wait_until(lambda _: sum(patient.newest_outputs(name)) == MAPS, END_SECONDS)
+        assert patient.newest_outputs(name)[1] > 0
         assert application.rows("read_again").read_text() == found[1]
         assert found == expected
         events = application.new_events()

@@ -83,6 +83,8 @@ def _expired(daemon: Daemon, application: Application) -> None:
             ),
             EXPIRY_SECONDS,
         )
+        # The driver comes back late, if the machine is busy: what is written must not expire, too.
+        daemon.restart(application_expiry_seconds=None)
     finally:
         os.kill(application.driver_pid, signal.SIGCONT)
 
