@@ -41,8 +41,7 @@ from .access import Accepting
 from .backlog import Backlog
 from .config import TransportConfig
 from .connection_handler import ConnectionHandler
-from .connection_log import log_end
-from .errors import ConnectionLost
+from .errors import ConnectionLost, log_end
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
 from .read_turn import ReadTurn

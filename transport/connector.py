@@ -11,11 +11,9 @@ from .backoff import Backoff
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
-from .loop_protocol import LoopProtocol
+from .loop_protocol import protocol_of, tls_of
 from .name_lookup import look_up
 from .peer_networks import PeerNetworks
-from .tls import load_tls
-from .tls_transport import TlsTransport
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -129,12 +127,10 @@ async def _attempt(
     networks: PeerNetworks | None,
 ) -> HelloAck:
     loop = asyncio.get_running_loop()
-    tls = load_tls(config) if address.port else None
+    tls = tls_of(config) if address.port else None
 
     def factory() -> asyncio.BaseProtocol:
-        if tls is None:
-            return LoopProtocol(connection)
-        return TlsTransport(connection, tls, config.handshake_timeout_seconds, address.host)
+        return protocol_of(connection, tls, config, address.host)
 
     try:
         # If canceled at a certain moment, it closes the socket without calling connection_lost.

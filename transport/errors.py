@@ -1,5 +1,11 @@
-"""Errors of connections. Root: :class:`sluice.protocol.errors.SluiceError`."""
+"""Errors of connections, and their log lines. Root: :class:`sluice.protocol.errors.SluiceError`.
 
+Clients without a credential can trigger log lines about connections. Each has a kind and a source:
+for each kind and source, a TaskManager writes one line a minute and then the number of the others.
+Other programs write all lines.
+"""
+
+import logging
 from typing import Final
 
 from ..protocol.errors import ErrorCode, Fault, SluiceError
@@ -38,6 +44,16 @@ class DeadlineExceeded(TransportError):
     code = ErrorCode.DEADLINE_EXCEEDED
 
 
+class TlsRefused(TransportError):
+    """A TLS handshake failed: one side does not trust the other, or does not speak TLS.
+
+    It is not retried: another attempt would fail the same way.
+    """
+
+    code = ErrorCode.CONFIGURATION
+    retryable = False
+
+
 class TaskManagerMismatch(TransportError):
     """The TaskManager at an address is not the expected one."""
 
@@ -68,3 +84,32 @@ def one_line(error: BaseException | str) -> str:
 def printable(text: str) -> str:
     """Return a text with line ends and control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(kind: str, remote: str) -> dict[str, str]:
+    """Return the ``extra`` of a log line about a connection.
+
+    Args:
+        kind: What happened, in a few words that do not depend on the other side.
+        remote: The other side, as ``describe_peer`` returns it; its port is left out.
+    """
+    return {"kind": kind, "source": remote.rpartition(":")[0] or remote}
+
+
+def log_end(
+    logger: logging.Logger, verb: str, remote: str, reason: str, error: BaseException
+) -> None:
+    """Log that this side ends a connection because of an error.
+
+    Args:
+        logger: The logger of the module that ends it.
+        verb: How it ends the connection, such as "closing".
+        remote: The other side, as ``describe_peer`` returns it.
+        reason: The kind of the error; does not depend on the other side.
+        error: The error.
+    """
+    kind = f"{verb} connection: {reason}"
+    text = one_line(error)
+    logger.warning(
+        "%s connection %s: %s: %s", verb, remote, reason, text, extra=counted(kind, remote)
+    )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..protocol.control_memory import ControlMemory
 from ..protocol.remote_error import error_response
@@ -16,13 +16,14 @@ from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory
 from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
-from .loop_protocol import LoopProtocol
+from .loop_protocol import LoopProtocol, protocol_of, tls_of
 from .loop_share import LoopShares
 from .outcomes import Outcomes
-from .tls import ReloadingTls, reloading_tls
-from .tls_transport import TlsTransport
 from .traffic import Traffic
 from .unix_socket import UnixSocket
+
+if TYPE_CHECKING:
+    from .tls import ReloadingTls
 
 logger = logging.getLogger(__name__)
 
@@ -162,13 +163,10 @@ class Listener:
 
     async def _start_tcp(self) -> None:
         hosts, port = self._config.bind_host or (LOOPBACK,), self._config.data_port
-        tls = self.tls = reloading_tls(self._config, accepts=True)
+        tls = self.tls = tls_of(self._config, accepts=True)
 
         def accept() -> asyncio.BaseProtocol:
-            connection = self._accept(self._over_tcp)
-            if tls is None:
-                return LoopProtocol(connection)
-            return TlsTransport(connection, tls.current(), self._config.handshake_timeout_seconds)
+            return protocol_of(self._accept(self._over_tcp), tls, self._config)
 
         try:
             sockets = await bind(hosts, port)

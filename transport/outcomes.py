@@ -1,12 +1,12 @@
 """Counts the outcomes of accepted connections: served, refused, ended by an error."""
 
 from collections import Counter
-from typing import Final, TypeGuard
+from typing import Final
 
 from ..protocol.errors import AuthenticationFailed, ErrorCode, ProtocolViolation, SluiceError
 from ..protocol.remote_error import RemoteError
 from .connection import Connection
-from .tls import TlsRefused
+from .errors import TlsRefused
 
 HUNG_UP: Final = "hung up"
 NO_TLS: Final = "TLS"
@@ -68,10 +68,5 @@ class Outcomes:
             self.refused[reason_of(error)] += 1
         elif isinstance(error, AuthenticationFailed):
             self.refused[error.reason] += 1
-        if closed_by(error):
+        if error is not None and not isinstance(error, RemoteError):  # this side closed it
             self.errors[error.code.name] += 1
-
-
-def closed_by(error: SluiceError | None) -> TypeGuard[SluiceError]:
-    """Return whether this side closed the connection because of an error."""
-    return error is not None and not isinstance(error, RemoteError)

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
 from .config import TransportConfig
-from .errors import TransportError
+from .errors import TlsRefused
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +38,6 @@ class TlsConfigurationError(SluiceError):
     """A certificate, a key or a set of authorities cannot be used."""
 
     code = ErrorCode.CONFIGURATION
-
-
-class TlsRefused(TransportError):
-    """A TLS handshake failed: one side does not trust the other, or does not speak TLS.
-
-    It is not retried: another attempt would fail the same way.
-    """
-
-    code = ErrorCode.CONFIGURATION
-    retryable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +132,12 @@ class ReloadingTls:
         return True
 
 
-def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
-    """Return the TLS contexts for a new connection, None when TLS is off.
+def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> ReloadingTls | None:
+    """Return the reloading contexts of a configuration, None when TLS is off.
 
     The first call for given settings reads the files and tests them in a handshake with itself;
-    later calls return the same contexts until a file changes.
+    later calls return the same object. A process that accepts connections also connects with the
+    certificate that it shows to clients.
 
     Args:
         config: The settings.
@@ -156,19 +147,6 @@ def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
         TlsConfigurationError: At the first call, a file is missing or unreadable, a key does not
             match, or a certificate is expired, not signed by any of the authorities or not valid
             for its use.
-    """
-    tls = reloading_tls(config, accepts=accepts)
-    return None if tls is None else tls.current()
-
-
-def reloading_tls(config: TransportConfig, *, accepts: bool = False) -> ReloadingTls | None:
-    """Return the reloading contexts of a configuration, None when TLS is off.
-
-    The same settings return the same object. A process that accepts connections also connects with
-    the certificate that it shows to clients.
-
-    Raises:
-        TlsConfigurationError: As for :func:`load_tls`.
     """
     if not config.tls_enabled:
         return None

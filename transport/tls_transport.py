@@ -27,10 +27,9 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from .connection import Connection
-from .connection_log import log_end
-from .errors import DeadlineExceeded
+from .errors import DeadlineExceeded, TlsRefused, log_end
 from .greeting import CHANNEL_BINDING
-from .tls import Tls, TlsRefused, refusal
+from .tls import Tls, refusal
 from .write_lines import lines_writer
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ from typing import Self
 
 from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
-from ...protocol.schema import OpenPartition, OpenPipelinedPartition, ReplicatePartition
 from ...transport.address import Address
 from ..counters import Counters
 from ..gate.channel_opener import GateMemory
@@ -14,14 +13,12 @@ from ..legs.producer_leg import ProducerLeg
 from ..memory import NetworkBufferPool
 from ..names import SubpartitionRange
 from ..partition.partition_type import ResultPartitionType, pool_bounds
-from ..partition.stored_result_partition import StoredResultPartition
+from ..partition.result_partition_writer import BufferWritingPartition
 from .client_channel_opener import ClientChannelOpener
 from .client_legs import ClientLegs, LegConnector, is_idle_end
 from .config import ClientConfig
 from .credentials import client_credential
-from .leg_region_sink import LegRegionSink
 from .partition_location import PartitionLocation
-from .pipelined_writer import PipelinedWriter
 from .shuffle_environment import PartitionSettings, ShuffleEnvironment
 
 
@@ -99,7 +96,7 @@ class ShuffleClient(ShuffleEnvironment):
 
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings
-    ) -> PipelinedWriter | StoredResultPartition:
+    ) -> BufferWritingPartition:
         leg = await self._legs.live_producer()
         try:
             return await self._open_on(leg, location, settings)
@@ -111,7 +108,7 @@ class ShuffleClient(ShuffleEnvironment):
 
     async def _open_on(
         self, leg: ProducerLeg, location: PartitionLocation, settings: PartitionSettings
-    ) -> PipelinedWriter | StoredResultPartition:
+    ) -> BufferWritingPartition:
         config = self.config
         name = f"partition {location.map_attempt_id} of shuffle {location.shuffle_id}"
         pool = self.network_pool.create_local_pool(
@@ -127,37 +124,17 @@ class ShuffleClient(ShuffleEnvironment):
             max_buffers_per_channel=None if location.is_stored else config.max_buffers_per_channel,
             kind="map_output" if location.is_stored else "pipelined",
         )
-        writer: PipelinedWriter | StoredResultPartition
-        num_subpartitions = settings.num_subpartitions
-        names = (location.shuffle_id, location.map_attempt_id, num_subpartitions)
         try:
-            number = leg.new_number()
-            if location.is_stored:
-                sink = LegRegionSink(leg, number)
-                writer = StoredResultPartition(
-                    name, num_subpartitions, pool, sink, codec=settings.codec
-                )
-                await leg.open(number, OpenPartition(number, *names), sink)
-                if settings.replicas > 1:
-                    synchronous = settings.replicas_synchronous
-                    leg.send(ReplicatePartition(number, settings.replicas, synchronous))
-            else:
-                writer = PipelinedWriter(
-                    leg,
-                    number,
-                    num_subpartitions,
-                    pool,
-                    flusher=settings.flusher,
-                    task_event=settings.task_event,
-                )
-                message = OpenPipelinedPartition(
-                    number, *names, location.partition_type, int(settings.consumption)
-                )
-                await leg.open(number, message, writer)
+            if location.is_stored:  # a task loads the writer of the type that it writes
+                from .leg_region_sink import open_stored
+
+                return await open_stored(leg, location, settings, pool)
+            from .pipelined_writer import open_pipelined
+
+            return await open_pipelined(leg, location, settings, pool)
         except BaseException:
             pool.destroy()
             raise
-        return writer
 
     def _make_gate(self, wanted: SubpartitionRange, *, is_stored: bool) -> InputGate:
         memory = GateMemory(

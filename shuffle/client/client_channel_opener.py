@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 from ...protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from ..gate.channel_opener import ChannelOpener, ChannelSource, GateMemory, OpenableChannel, Opening
-from ..gate.local_input_channel import LocalInputChannel
 from ..gate.remote_input_channel import RemoteInputChannel
 from ..names import SubpartitionRange
 from ..partition.view import DataListener
@@ -73,7 +72,7 @@ class ClientChannelOpener(ChannelOpener):
         given = 0
         try:
             for channel, source in batch:
-                if isinstance(channel, LocalInputChannel):
+                if not isinstance(channel, RemoteInputChannel):
                     raise TypeError("a client has no local partitions")
                 exclusive = segments[given : given + each]
                 given += each

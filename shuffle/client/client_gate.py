@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ...protocol.events import EndOfPartition, decode_event, is_end_of_partition
@@ -14,10 +14,12 @@ from ..gate.readable_gate import BufferOrEvent
 from ..partition.blocks import Block, BlockDecoder
 from ..partition.partition_type import ResultPartitionType
 from ..partition.view import OutgoingBuffer
-from ..records.record_reader import BufferSource, ChannelRecords, RecordReader
-from ..records.serializers import ValueSerializer
 from .failover import Failover
 from .partition_location import PartitionLocation
+
+if TYPE_CHECKING:
+    from ..records.record_reader import BufferSource, RecordReader
+    from ..records.serializers import ValueSerializer
 
 
 class _Stream:
@@ -80,7 +82,7 @@ class BlockSource:
         failover: Knows other places of the channels; None: a channel that fails stays failed.
     """
 
-    def __init__(self, gate: BufferSource, failover: Failover | None = None) -> None:
+    def __init__(self, gate: "BufferSource", failover: Failover | None = None) -> None:
         self._gate = gate
         self._failover = failover
         self._streams: dict[int, _Stream] = {}
@@ -255,23 +257,21 @@ class ClientGate:
         """
         return await self.source.next_buffer_or_event()
 
-    def reader(self, serializer: ValueSerializer[T]) -> RecordReader[T]:
+    def reader(self, serializer: "ValueSerializer[T]") -> "RecordReader[T]":
         """Make a reader of records and events; the gate closes it."""
+        from ..records.record_reader import RecordReader  # a task that reads buffers has none
+
         reader = RecordReader(self.source, serializer, len(self.gate.channels))
         self._readers.append(reader)  # type: ignore[arg-type]
         return reader
 
-    async def records(self, serializer: ValueSerializer[T]) -> AsyncIterator[T]:
+    def records(self, serializer: "ValueSerializer[T]") -> AsyncIterator[T]:
         """Read all records to the end; events are skipped.
 
         Raises:
             SluiceError: A channel failed, or a record could not be decoded.
         """
-        reader = self.reader(serializer)
-        while (taken := await reader.read_batch()) is not None:
-            if isinstance(taken, ChannelRecords):
-                for value in taken.values:
-                    yield value
+        return self.reader(serializer).values()
 
     def close(self) -> None:
         """Give everything up. Idempotent."""

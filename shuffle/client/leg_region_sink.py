@@ -1,12 +1,22 @@
-"""The ``RegionSink`` of a stored partition that a client writes over a connection."""
+"""The stored partitions that a client writes over a connection, and their ``RegionSink``."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ...protocol.schema import EVERY_SUBPARTITION, BeginRegion
+from ...protocol.schema import (
+    EVERY_SUBPARTITION,
+    BeginRegion,
+    OpenPartition,
+    ReplicatePartition,
+)
+from ..legs.producer_leg import ProducerLeg
 from ..legs.region_sender import Payload, RegionSender
+from ..memory import LocalBufferPool
 from ..partition.region_builder import OutgoingRegion
+from ..partition.stored_result_partition import StoredResultPartition
+from .partition_location import PartitionLocation
+from .shuffle_environment import PartitionSettings
 
 
 class LegRegionSink(RegionSender):
@@ -61,3 +71,27 @@ def gathered(parts: Iterable[bytes | memoryview], size_bytes: int) -> Iterator[b
             have += len(view)
     if waiting:
         yield b"".join(waiting)
+
+
+async def open_stored(
+    leg: ProducerLeg,
+    location: PartitionLocation,
+    settings: PartitionSettings,
+    pool: LocalBufferPool,
+) -> StoredResultPartition:
+    """Open a stored partition on the TaskManager of a leg.
+
+    Raises:
+        SluiceError: The TaskManager refused the partition, or the connection is gone.
+
+    Cancellation: safe; the partition is given up.
+    """
+    number = leg.new_number()
+    sink = LegRegionSink(leg, number)
+    subpartitions = settings.num_subpartitions
+    partition = StoredResultPartition(pool.name, subpartitions, pool, sink, codec=settings.codec)
+    names = (location.shuffle_id, location.map_attempt_id, subpartitions)
+    await leg.open(number, OpenPartition(number, *names), sink)
+    if settings.replicas > 1:
+        leg.send(ReplicatePartition(number, settings.replicas, settings.replicas_synchronous))
+    return partition

@@ -21,6 +21,7 @@ from ...protocol.schema import (
     EVERY_SUBPARTITION,
     AbortPartition,
     FinishPartition,
+    OpenPipelinedPartition,
     PipelinedData,
 )
 from ..errors import internal_error
@@ -31,7 +32,9 @@ from ..partition.output_flusher import OutputFlusher
 from ..partition.partition_states import UNFINISHED, PartitionState
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from ..partition.shared_buffer import BufferConsumer
+from .partition_location import PartitionLocation
 from .send_queue import SendQueue
+from .shuffle_environment import PartitionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -239,3 +242,37 @@ class PipelinedWriter(BufferWritingPartition):
         self.memory.pool.destroy()
         wake(self._drained, error)
         wake(self._answered, error)
+
+
+async def open_pipelined(
+    leg: ProducerLeg,
+    location: PartitionLocation,
+    settings: PartitionSettings,
+    pool: LocalBufferPool,
+) -> PipelinedWriter:
+    """Open a pipelined partition on the TaskManager of a leg.
+
+    Raises:
+        SluiceError: The TaskManager refused the partition, or the connection is gone.
+
+    Cancellation: safe; the partition is given up.
+    """
+    number = leg.new_number()
+    writer = PipelinedWriter(
+        leg,
+        number,
+        settings.num_subpartitions,
+        pool,
+        flusher=settings.flusher,
+        task_event=settings.task_event,
+    )
+    message = OpenPipelinedPartition(
+        number,
+        location.shuffle_id,
+        location.map_attempt_id,
+        settings.num_subpartitions,
+        location.partition_type,
+        int(settings.consumption),
+    )
+    await leg.open(number, message, writer)
+    return writer

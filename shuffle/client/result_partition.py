@@ -1,22 +1,19 @@
 """A result partition as the Python API shows it."""
 
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ..errors import PartitionReleased
-from ..partition.pipelined_result_partition import PipelinedResultPartition
-from ..partition.stored_result_partition import StoredResultPartition
-from ..records.record_writer import RecordWriter
-from ..records.selectors import ChannelSelector
-from ..records.serializers import ValueSerializer
+from ..partition.result_partition_writer import BufferWritingPartition
 from .partition_location import PartitionLocation
-from .pipelined_writer import PipelinedWriter
+
+if TYPE_CHECKING:
+    from ..records.record_writer import RecordWriter
+    from ..records.selectors import ChannelSelector
+    from ..records.serializers import ValueSerializer
 
 T = TypeVar("T")
-
-OpenWriter: TypeAlias = PipelinedWriter | PipelinedResultPartition | StoredResultPartition
-"""A ``ResultPartitionWriter``: to a daemon, in the TaskManager itself, or stored."""
 
 
 class ResultPartition:
@@ -31,7 +28,7 @@ class ResultPartition:
     def __init__(
         self,
         location: PartitionLocation,
-        writer: OpenWriter,
+        writer: BufferWritingPartition,
         buffer_timeout_seconds: float,
     ) -> None:
         self.location = location
@@ -41,9 +38,11 @@ class ResultPartition:
         self._records: RecordWriter[object] | None = None
 
     def record_writer(
-        self, serializer: ValueSerializer[T], selector: ChannelSelector[T] | None = None
-    ) -> RecordWriter[T]:
+        self, serializer: "ValueSerializer[T]", selector: "ChannelSelector[T] | None" = None
+    ) -> "RecordWriter[T]":
         """Make the partition's only record writer, which ends with the partition."""
+        from ..records.record_writer import RecordWriter  # a task that writes buffers has none
+
         writer = RecordWriter(
             self.writer, serializer, selector, buffer_timeout_seconds=self._buffer_timeout_seconds
         )
@@ -104,5 +103,4 @@ class ResultPartition:
                 )
         finally:
             self.writer.close()
-            if isinstance(self.writer, StoredResultPartition):
-                await self.writer.wait_closed()  # until the region under way is given up
+            await self.writer.wait_closed()

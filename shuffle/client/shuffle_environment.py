@@ -26,9 +26,10 @@ from ..partition.partition_type import (
     ResultPartitionType,
     checked_partition_type,
 )
+from ..partition.result_partition_writer import BufferWritingPartition
 from .client_gate import ClientGate
 from .partition_location import PartitionLocation
-from .result_partition import OpenWriter, ResultPartition
+from .result_partition import ResultPartition
 
 
 def _check_replicas(replicas: int, partition_type: ResultPartitionType) -> None:
@@ -314,7 +315,7 @@ class ShuffleEnvironment(abc.ABC):
     @abc.abstractmethod
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings
-    ) -> OpenWriter:
+    ) -> BufferWritingPartition:
         """Open the writer of a partition.
 
         Raises:

@@ -8,7 +8,7 @@ its kind is made and opened.
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
@@ -19,11 +19,12 @@ from ..memory import LocalBufferPool, MemorySegment, NetworkBufferPool, SegmentO
 from ..names import SubpartitionRange
 from ..partition.view import DataListener
 from .buffer_manager import BufferManager
-from .local_input_channel import LocalInputChannel
 from .remote_input_channel import CreditSender, RemoteInputChannel
 
 if TYPE_CHECKING:
     import asyncio
+
+    from .local_input_channel import LocalInputChannel
 
 EXCLUSIVE_REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Time for which a channel waits for segments that other gates and partitions hold."""
@@ -46,8 +47,8 @@ class ChannelSource(NamedTuple):
 UNKNOWN_SOURCE: Final = ChannelSource("", Address("unknown", 0), ())
 """The source of a channel whose producer is not known yet."""
 
-OpenableChannel = LocalInputChannel | RemoteInputChannel
-Opening = tuple[OpenableChannel, ChannelSource]
+OpenableChannel: TypeAlias = "LocalInputChannel | RemoteInputChannel"
+Opening: TypeAlias = "tuple[OpenableChannel, ChannelSource]"
 """A channel that is being opened, and its source."""
 
 

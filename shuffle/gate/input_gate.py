@@ -6,6 +6,7 @@ by a listener of its own (on the consumer leg, where every channel has its own c
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
@@ -16,14 +17,16 @@ from ...protocol.schema import DATA
 from ..errors import InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
 from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
-from .local_input_channel import LocalInputChannel
 from .readable_gate import BufferOrEvent, ReadableGate
-from .remote_input_channel import RemoteInputChannel
 from .statistics import GateStatistics, channel_statistics
 from .task_events import send_to_all
 from .unknown_input_channel import UnknownInputChannel
 
-InputChannel = LocalInputChannel | RemoteInputChannel | UnknownInputChannel
+if TYPE_CHECKING:
+    from .local_input_channel import LocalInputChannel
+    from .remote_input_channel import RemoteInputChannel
+
+InputChannel: TypeAlias = "LocalInputChannel | RemoteInputChannel | UnknownInputChannel"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests fill gates by hand

@@ -50,7 +50,6 @@ from ...protocol.schema import (
 )
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
-from ...transport.outcomes import closed_by
 from ..counters import Counters
 from ..errors import ChecksumMismatch
 from ..memory.buffer import BufferGroup, memory_to_receive
@@ -257,7 +256,7 @@ class PartitionRequestClient:
     def connection_lost(self, error: SluiceError) -> None:
         """Fail every channel."""
         reason = self.connection.close_reason
-        if closed_by(reason):
+        if reason is not None and not isinstance(reason, RemoteError):  # this side closed it
             self._counters.errors_by_code.bump(reason.code.name)
         arriving, self._arriving = self._arriving, None
         _recycle(arriving or ())

@@ -312,8 +312,30 @@ class BufferWritingPartition:
         self._add_event(payload, data_type, subpartition)
 
     @abc.abstractmethod
+    def flush(self, subpartition: int) -> None:
+        """Let the committed bytes of a subpartition's open buffer go on their way."""
+
+    @abc.abstractmethod
+    def flush_all(self) -> None:
+        """Flush every subpartition."""
+
+    @abc.abstractmethod
+    async def finish(self) -> None:
+        """End the output of every subpartition; see :meth:`ResultPartitionWriter.finish`."""
+
+    @abc.abstractmethod
+    def fail(self, error: SluiceError) -> None:
+        """End the output with an error, which readers and waiting writers get. Idempotent."""
+
+    @abc.abstractmethod
     def release(self) -> None:
         """Give everything up, memory included. Idempotent."""
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing is written any longer after the release.
+
+        Cancellation: safe.
+        """
 
     def close(self) -> None:
         """End the task's use of the partition; one that is not finished is released. Idempotent.

@@ -168,6 +168,13 @@ class RecordReader(Generic[T]):
             if event is not None:
                 return event
 
+    async def values(self) -> AsyncIterator[T]:
+        """Read all records to the end of the input; events are skipped. See :meth:`read_batch`."""
+        while (taken := await self.read_batch()) is not None:
+            if isinstance(taken, ChannelRecords):
+                for value in taken.values:
+                    yield value
+
     def _take_records(self, deserializer: SpanningRecordDeserializer) -> list[T]:
         self._current = None
         self._lender = deserializer

@@ -21,7 +21,7 @@ from benchmarks.tls import (
     settings,
 )
 from sluice.transport.config import TransportConfig
-from sluice.transport.tls import load_tls
+from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.transport.config import TransportConfig
-from sluice.transport.tls import load_tls
+from tests.support.tls_files import load_tls
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "docker" / "tls" / "certificates.sh"

@@ -6,9 +6,13 @@ import shutil
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from sluice.transport.loop_protocol import tls_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sluice.transport.config import TransportConfig
+    from sluice.transport.tls import Tls
     from tests.support.certificates import Authority
 
 
@@ -42,6 +46,12 @@ class TlsFiles:
             "tls_key_file": self.key,
             "tls_ca_file": self.ca,
         }
+
+
+def load_tls(config: TransportConfig, *, accepts: bool = False) -> Tls | None:
+    """Return the TLS contexts of a new connection, None when TLS is off."""
+    tls = tls_of(config, accepts=accepts)
+    return None if tls is None else tls.current()
 
 
 def replace(path: Path, content: bytes) -> None:

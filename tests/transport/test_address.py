@@ -12,7 +12,7 @@ from sluice.transport.address import (
     is_every_address,
     is_loopback,
 )
-from sluice.transport.connection_log import counted
+from sluice.transport.errors import counted
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from sluice.protocol.errors import (
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import ErrorResponse, Pong
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded, TooManyConnections
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded, TlsRefused, TooManyConnections
 from sluice.transport.outcomes import HANDSHAKE_REASONS, HUNG_UP, Outcomes, reason_of
-from sluice.transport.tls import TlsRefused
 from tests.support.certificates import Authority
 from tests.support.fakes import FakeConnection
 from tests.support.peers import (

@@ -27,8 +27,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.transport.address import Address
-from sluice.transport.errors import DeadlineExceeded
-from sluice.transport.tls import TlsRefused, load_tls
+from sluice.transport.errors import DeadlineExceeded, TlsRefused
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
@@ -43,6 +42,7 @@ from tests.support.peers import (
 )
 from tests.support.tcp_proxy import Fault as LinkFault
 from tests.support.tcp_proxy import FaultProxy
+from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,10 @@ from cryptography.hazmat.primitives import serialization
 from pydantic import ValidationError
 
 from sluice.protocol.errors import ErrorCode
-from sluice.transport.tls import TlsConfigurationError, load_tls
+from sluice.transport.tls import TlsConfigurationError
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import Service, a_config
+from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.schema import ROLE_DRIVER
-from sluice.transport.tls import TlsConfigurationError, load_tls
+from sluice.transport.tls import TlsConfigurationError
 from tests.support.peers import a_config, a_service, end, open_client
+from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,6 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.transport.connection import Connection
-from sluice.transport.tls import load_tls
 from sluice.transport.tls_transport import TlsTransport
 from tests.support.certificates import Authority
 from tests.support.intercepting_transport import InterceptingTransport, intercept
@@ -42,6 +41,7 @@ from tests.support.peers import (
     turns,
     until,
 )
+from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
     import socket

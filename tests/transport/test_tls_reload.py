@@ -11,11 +11,12 @@ import pytest
 
 from sluice.protocol.schema import ROLE_PRODUCER, RegionData
 from sluice.transport.address import Address
+from sluice.transport.errors import TlsRefused
 from sluice.transport.greeting import CHANNEL_BINDING
-from sluice.transport.tls import TlsConfigurationError, TlsRefused, load_tls, reloading_tls
+from sluice.transport.tls import TlsConfigurationError, reloading_tls
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import RecordingHandler, a_config, a_service, end, open_client, pattern
-from tests.support.tls_files import TlsFiles, der, replace
+from tests.support.tls_files import TlsFiles, der, load_tls, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import Protocol
 from ....protocol.remote_error import error_response
 from ....protocol.schema import ROLE_DRIVER
 from ....transport.connection import Connection
-from ....transport.connection_log import counted
+from ....transport.errors import counted
 from ...counters import Counters
 from ...errors import NoProgress
 from .accounts import Accounts, Resource

@@ -6,8 +6,7 @@ from ....protocol.errors import AuthenticationFailed, Fault, SluiceError, Unsupp
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import ErrorResponse
 from ....transport.address import Address
-from ....transport.connection_log import counted
-from ....transport.errors import NoTaskManager, one_line
+from ....transport.errors import NoTaskManager, counted, one_line
 
 logger = logging.getLogger(__name__)
 

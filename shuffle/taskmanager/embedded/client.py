@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ....protocol.identity import Credential
 from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from ...client.partition_location import PartitionLocation
-from ...client.result_partition import OpenWriter
 from ...client.shuffle_environment import PartitionSettings, ShuffleEnvironment
 from ...errors import PartitionReleased, ShuttingDown
 from ...gate.input_gate import InputGate
 from ...names import ShuffleKey, SubpartitionRange
+from ...partition.result_partition_writer import BufferWritingPartition
 from ...partition.stored_result_partition import StoredResultPartition
 from ..serve.read_pool import ReadPool
 from ..serve.taskmanager_channel_opener import GateLimits, TaskManagerChannelOpener
@@ -93,14 +93,13 @@ class EmbeddedClient(ShuffleEnvironment):
         self._services.applications.disconnected(self._namespace)
         closed(self)
         for partition in partitions:
-            if isinstance(partition.writer, StoredResultPartition):
-                await partition.writer.wait_closed()
+            await partition.writer.wait_closed()
 
     # ---- inside ----------------------------------------------------------------------------------
 
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings
-    ) -> OpenWriter:
+    ) -> BufferWritingPartition:
         if self._closed is None:
             raise PartitionReleased("The client is closed", value=self.application_id)
         producers = self._services.producers

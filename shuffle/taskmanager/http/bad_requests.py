@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from ....transport.connection_log import counted
-from ....transport.errors import one_line
+from ....transport.errors import counted, one_line
 from ..status.reasons import BAD_REQUEST
 
 if TYPE_CHECKING:

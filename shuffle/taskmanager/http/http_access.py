@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ....protocol.access_token import NO_TOKEN, SCOPE_STATUS, check_access_token
 from ....protocol.errors import AuthenticationFailed, NotPermitted
-from ....transport.connection_log import counted
-from ....transport.errors import one_line
+from ....transport.errors import counted, one_line
 from ...counters import BoundedCounts
 from ..status.reasons import NO_HEADER, OTHER_HOST
 

@@ -8,7 +8,7 @@ day. So in each period
 - other records of one kind are written up to a number of bytes, and then counted.
 
 Records about connections name their kind and source, see
-:func:`sluice.transport.connection_log.counted`. The kind of other records is their format string,
+:func:`sluice.transport.errors.counted`. The kind of other records is their format string,
 or the logger for other libraries. Records below INFO are all written.
 """
 

@@ -15,8 +15,7 @@ from ....protocol.schema import (
     TaskEvent,
 )
 from ....transport.connection import Connection
-from ....transport.connection_log import counted
-from ....transport.errors import one_line
+from ....transport.errors import counted, one_line
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, NoProgress
 from ...gate.task_events import UnknownProducer

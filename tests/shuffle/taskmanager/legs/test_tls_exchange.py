@@ -11,7 +11,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
-from sluice.transport.tls import TlsRefused
+from sluice.transport.errors import TlsRefused
 from tests.support.certificates import Authority
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster, taskmanager_config
 from tests.support.tls_files import TlsFiles, der, replace

@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.process.repeats import (
     PERIOD_SECONDS,
     Repeats,
 )
-from sluice.transport.connection_log import counted
+from sluice.transport.errors import counted
 
 
 class Queue(LogQueue):
