@@ -43,9 +43,8 @@ class TransportConfig(Settings):
 
     bind_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
     """Addresses that the data port listens on, such as `10.0.0.1, 2001:db8::1`; `*` is every IPv4
-    and IPv6 address. None: `0.0.0.0` on a TaskManager with a cluster secret or with
-    `allow_anonymous`, otherwise `127.0.0.1`. In the file: a list. As a flag or variable: separated
-    by commas."""
+    and IPv6 address. None: `0.0.0.0` with a cluster secret or `allow_anonymous`, otherwise
+    `127.0.0.1`. As a flag or variable: separated by commas."""
 
     data_port: Port = 7337
     """TCP port for other TaskManagers and for clients without a Unix socket; 0 picks a free one."""
@@ -53,12 +52,11 @@ class TransportConfig(Settings):
     advertised_host: Annotated[HostName | None, NONE_ALLOWED] = None
     """Host name or address at which others reach this TaskManager. None: the first address of
     `bind_host` that is not a loopback address, or the host's name if `bind_host` is every address.
-    If the host's name resolves only to the loopback, such as 127.0.1.1, the TaskManager logs a
-    warning and advertises the address of the network interface instead."""
+    If that name resolves only to the loopback, the TaskManager warns and advertises the address of
+    the network interface."""
 
     advertised_port: Annotated[Annotated[Port, Field(ge=1)] | None, NONE_ALLOWED] = None
-    """Port at which others reach the data port if ports are mapped, as by a container engine.
-    None: `data_port`."""
+    """Port at which others reach the data port if ports are mapped. None: `data_port`."""
 
     socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Unix socket for clients on the same host. None: no Unix socket. The socket file of a dead
@@ -70,7 +68,7 @@ class TransportConfig(Settings):
     write_low_watermark_bytes: Annotated[
         Annotated[Bytes, Field(ge=0, le=_MAX_WATERMARK_BYTES)] | None, NONE_ALLOWED
     ] = None
-    """A connection is writable again when its write buffer is at or below this. None: one segment
+    """A connection is writable again when its write buffer is at or below this. None: a segment
     plus one byte."""
 
     write_high_watermark_bytes: Annotated[
@@ -83,8 +81,8 @@ class TransportConfig(Settings):
 
     connect_retries: Annotated[Annotated[Count, Field(ge=0)] | None, NONE_ALLOWED] = None
     """Most retries after a failed first attempt, with growing pauses. None: until
-    `connect_timeout_seconds`, which is longer than the restart of a TaskManager. A reader of Spark
-    gets an error at once if nothing listens at the address, and retries itself."""
+    `connect_timeout_seconds`. A reader of Spark gets an error at once if nothing listens at the
+    address, and retries itself."""
 
     handshake_timeout_seconds: Seconds = Field(10, ge=_MIN_SECONDS)
     """Time from an accepted connection to the end of its handshake."""
@@ -92,8 +90,8 @@ class TransportConfig(Settings):
     idle_connection_timeout_seconds: Annotated[
         Annotated[Seconds, Field(ge=_MIN_SECONDS)] | None, NONE_ALLOWED
     ] = 600
-    """Time after which a connection is closed that holds nothing and sends nothing, or only pings.
-    Clients reconnect when they need to. None: idle connections stay open."""
+    """Time after which a connection is closed that holds nothing and at most pings. Clients
+    reconnect when they need to. None: idle connections stay open."""
 
     frame_timeout_seconds: Seconds = Field(60, ge=_MIN_SECONDS)
     """Time from the first byte of a frame to its last."""
@@ -107,18 +105,17 @@ class TransportConfig(Settings):
     ] = 60
     """Time after which a TCP connection ends if the other host does not acknowledge data or
     keepalive probes, or its program does not read (TCP_USER_TIMEOUT). Raise it if readers pause
-    longer, as in a garbage collection. None: the kernel's default, 15 minutes or more if data is
-    pending."""
+    longer, as in a garbage collection. None: the kernel's default, 15 minutes or more."""
 
     listen_backlog: Count = Field(1024, ge=1, le=65535)
     """Length of the kernel's queue of connections to accept."""
 
     max_connections: Count = Field(8192, ge=1)
-    """Most connections served at the same time; more are refused."""
+    """Maximum number of connections; more are refused."""
 
     max_handshakes: Count = Field(1024, ge=1)
-    """Most connections at the same time in their handshake, over TCP and over the Unix socket each;
-    more are refused. So clients without a key cannot use up `max_connections`."""
+    """Maximum number of connections in their handshake, over TCP and the Unix socket each; more are
+    refused. So clients without a key cannot use up `max_connections`."""
 
     max_control_memory_bytes: Bytes = Field(64 * 1024 * 1024, ge=MAX_CONTROL_BYTES)
     """Memory for partly received messages and unread replies, all connections together. When it is
@@ -128,14 +125,13 @@ class TransportConfig(Settings):
     """TCP connections to each other TaskManager."""
 
     peer_idle_timeout_seconds: Seconds = Field(30, ge=0)
-    """Time for which an unused connection to another TaskManager is kept for the next user; 0
-    closes it after its last user."""
+    """Time for which an unused connection to another TaskManager is kept; 0 closes it after its
+    last user."""
 
     flow_control: Literal["credit", "watermark"] = "credit"
-    """Flow control of the connections that this TaskManager makes to others. `credit`: data is sent
-    only when a buffer is free for it, so a stuck reader stops only its own channel. `watermark`:
-    only the socket's buffers limit the data, and a stuck reader stops all channels of its
-    connection; for comparisons. Clients always use credit."""
+    """Flow control of the connections that this TaskManager makes to others. `credit`: a stuck
+    reader stops only its own channel. `watermark`, for comparisons: only the socket's buffers limit
+    the data, and a stuck reader stops all channels of its connection. Clients always use credit."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which a closing connection may flush its write buffer."""
@@ -145,11 +141,11 @@ class TransportConfig(Settings):
 
     tls_enabled: bool = False
     """Use TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The Unix
-    socket does not use TLS, because its data stay on the host."""
+    socket does not use TLS."""
 
     tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Certificate to show, PEM, followed by the intermediate certificates. A TaskManager needs one;
-    a client needs one if TaskManagers require it."""
+    """Certificate to show, PEM, followed by intermediate certificates. A TaskManager needs one; a
+    client needs one if TaskManagers require it."""
 
     tls_key_file: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Private key of `tls_certificate_file`, PEM, not encrypted."""
@@ -228,18 +224,17 @@ class AuthConfig(Settings):
     """Decides who may connect."""
 
     cluster_secret_files: Annotated[tuple[FilePath, ...], BeforeValidator(split_list)] = ()
-    """Files with the secrets that the TaskManagers of a cluster share, made with `sluice secret
-    create`. The first is proven to others, all are accepted. Empty: no authentication. As a flag or
-    variable: separated by commas."""
+    """Files with the secrets that the TaskManagers of a cluster share, made with
+    `sluice secret create`. The first is proven to others, all are accepted. Empty: no
+    authentication. As a flag or variable: separated by commas."""
 
     allow_anonymous: bool = False
     """Serve clients and TaskManagers without a credential, even from other hosts: everyone who
-    reaches a port can read, write and remove the data of those applications."""
+    reaches a port can read, write and remove their data."""
 
     peer_networks: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
-    """Networks of the TaskManagers that the gates of clients may name, such as `10.0.0.0/8`. This
-    TaskManager does not connect to other addresses. Empty: any address. As a flag or variable:
-    separated by commas."""
+    """Networks that this TaskManager may connect to for the gates of clients, such as `10.0.0.0/8`.
+    Empty: any address. As a flag or variable: separated by commas."""
 
     @field_validator("peer_networks")
     @classmethod

@@ -1,6 +1,6 @@
 """Writes ``docs/reference/settings.md`` out of the configuration classes.
 
-``python -m shuffle.daemon.config_reference > docs/reference/settings.md``, or ``make docs``. A test
+``python -m sluice.cli.config_reference > docs/reference/settings.md``, or ``make docs``. A test
 fails when the committed page differs.
 """
 
@@ -30,17 +30,17 @@ _HEAD: Final = f"""\
 
 # Settings of a TaskManager
 
-Every key has a default. How to set one, and the order in which file, environment and flags count,
-is in [Configuration](../operate/configuration.md). A key stands in its table of the TOML file;
-as a flag it is written `--data-port`, as a variable `SLUICE_DATA_PORT`. `{CONFIG_FILE_VARIABLE}`
-names the file.
+[Configuration](../operate/configuration.md) says how to set a key in the TOML file, as a flag
+(`--data-port`) or as a variable (`SLUICE_DATA_PORT`). `{CONFIG_FILE_VARIABLE}` names the file.
 
-- **Sizes** are integers, in bytes, or text with a binary unit: `"32 KiB"`, `"1 GiB"` (units B, KiB,
-  MiB, GiB, TiB).
+- **Sizes** are integers, in bytes, or text with a binary unit (B, KiB, MiB, GiB, TiB): `"32 KiB"`.
 - **Seconds** are numbers without a unit: `30`, `0.5`.
 - **`"none"`** stands for no value where the default is *none* or the key says so.
-- **Lists** are lists in the file. The key says what separates them in a flag or variable.
+- **Lists** are lists in the file. In a flag or variable commas separate their items, unless the key
+  says otherwise.
 """
+_COMMAS: Final = " As a flag or variable: separated by commas."
+"""The end of a help text that the head of the page says of all lists."""
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def page() -> str:
 
 
 def _row(key: Key) -> str:
-    meaning = description(key)
+    meaning = description(key).removesuffix(_COMMAS)
     return f"| `{key.name}` | {_default(key)} | {_accepts(key)} | {meaning} |"
 
 

@@ -28,27 +28,27 @@ class NetworkMemoryConfig(Settings):
 
     exclusive_buffers_per_channel: Count = Field(2, ge=0, le=1024)
     """Segments that each remote input channel owns while it is open. 0: a channel has memory only
-    while it has data, and requests it after the sender has announced data."""
+    while it has data."""
 
     floating_buffers_per_gate: Count = Field(8, ge=0, le=65536)
     """Segments that the channels of a gate share; channels with a backlog get them."""
 
     floating_buffers_per_stored_gate: Count = Field(32, ge=0, le=65536)
-    """The same for a gate of stored map outputs. No barrier waits behind their buffers, so the
-    number can be large enough that senders never wait for credit."""
+    """The same for a gate of stored map outputs. No barrier waits behind their buffers, so there
+    can be more."""
 
     max_overdraft_buffers: Count = Field(5, ge=0, le=65536)
     """Free segments that a pipelined partition of a task in the TaskManager's own process may use
-    beyond its share to finish a record. Clients in other processes have their own settings for
-    this and the next key."""
+    beyond its share to finish a record. Other clients have their own settings for this and the next
+    key."""
 
     max_buffers_per_channel: Count = Field(10, ge=1, le=1 << 24)
     """Segments that may wait for one consumer of such a partition before its producer stops
     starting new records."""
 
     max_open_channels_per_gate: Count = Field(64, ge=1, le=1 << 24)
-    """Remote channels of stored map outputs that a gate reads at a time. It opens the next ones
-    when these end, so the memory of a reduce task does not grow with the number of hosts."""
+    """Remote channels of stored map outputs that a gate reads at a time, so that the memory of a
+    reduce task does not grow with the number of hosts."""
 
     exclusive_request_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which a new gate may wait for its exclusive segments."""
@@ -73,15 +73,15 @@ class NetworkMemoryConfig(Settings):
 
     map_output_resume_timeout_seconds: Seconds = Field(30, gt=0)
     """Time for which the secured regions of a map output are kept after its producer's connection
-    is lost, or after a restart, so that the producer can reconnect and continue."""
+    is lost, or after a restart, so that the producer can continue."""
 
     region_progress_timeout_seconds: Seconds = Field(120, gt=0)
     """Time for which an announced region waits for its next byte while the producer has credit.
-    After it the map output fails, and its space is freed."""
+    After it the map output fails."""
 
     gate_progress_timeout_seconds: Seconds = Field(20, gt=0)
     """Time after which a gate, channel or pipelined partition without progress loses its segments
-    while another application waits for segments. If no application waits, there is no limit."""
+    while another application waits for segments."""
 
     @property
     def least_network_segments(self) -> int:
@@ -202,25 +202,22 @@ class StorageConfig(Settings):
     memory tier."""
 
     memory_tier_bytes: Bytes = Field(512 * 1024 * 1024, ge=0)
-    """Maximum size of the memory tier. It uses memory only as it fills, and only if its tmpfs has
-    room. 0: no memory tier."""
+    """Maximum size of the memory tier. It uses memory only as it fills. 0: no memory tier."""
 
     memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
-    """Percentage of the memory tier that a single application leaves free, so that another one
-    finds room at once. Several applications leave less free. 0: the memory tier is allocated first
-    come, first served."""
+    """Percentage of the memory tier that a single application leaves free for the next one. Several
+    applications leave less free. 0: first come, first served."""
 
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
-    """Maximum memory shared with producers on this host, in addition to the memory tier. Producers
-    write regions there instead of sending them. 0: producers send all regions."""
+    """Maximum memory shared with producers on this host, which write regions there instead of
+    sending them. It adds to the memory tier. 0: producers send all regions."""
 
     region_areas_directory: Annotated[FilePath | None, NONE_ALLOWED] = None
-    """Directory of that memory, on a tmpfs that producers see at the same path; with containers, a
-    volume mounted in both. None: below `memory_directory`."""
+    """Directory of that memory, on a tmpfs that producers see at the same path. None: below
+    `memory_directory`."""
 
     disk_quota_bytes: Annotated[Annotated[Bytes, Field(ge=0)] | None, NONE_ALLOWED] = None
-    """Maximum bytes used in each data directory. None: limited by the disk. 0: store no map
-    outputs there, only the journal."""
+    """Maximum bytes used in each data directory. None: limited by the disk. 0: only the journal."""
 
     min_free_bytes: Bytes = Field(1024 * 1024 * 1024, ge=0)
     """Bytes left free on the disk of each data directory."""
@@ -229,8 +226,8 @@ class StorageConfig(Settings):
     """Threads that read and write the disk tier."""
 
     health_check_seconds: Seconds = Field(1.0, gt=0)
-    """Time between two probes of each directory. A probe writes a few bytes and reads them back. A
-    directory that fails gets no new data until three probes succeed."""
+    """Time between two probes of each directory. A directory that fails gets no new data until
+    three probes succeed."""
 
     slow_disk_seconds: Seconds = Field(10.0, gt=0)
     """A directory whose probe takes longer than this gets no new data."""
@@ -240,30 +237,28 @@ class StorageConfig(Settings):
     path or `file:///PATH`. Must be the same on every TaskManager. None: no remote tier."""
 
     remote_endpoint: Annotated[Annotated[str, AfterValidator(http_url)] | None, NONE_ALLOWED] = None
-    """URL of the S3 service, such as `https://minio.example:9000`. None: the environment variable
+    """URL of the S3 service, such as `https://minio.example:9000`. None: the variable
     `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, or else Amazon."""
 
     remote_quota_bytes: Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED] = None
     """Maximum bytes that this TaskManager keeps in the remote tier. None: no limit."""
 
     remote_part_bytes: Bytes = Field(8 * 1024 * 1024, ge=5 * 1024 * 1024, le=1024 * 1024 * 1024)
-    """Size of a part of an upload. A region up to this size is uploaded in one request. S3 does
-    not accept parts smaller than 5 MiB."""
+    """Size of a part of an upload. A region up to this size is uploaded in one request."""
 
     remote_upload_bytes: Bytes = Field(64 * 1024 * 1024, ge=1)
     """Maximum memory for parts that are being filled or sent. While it is used up, producers get no
-    credit. At least one region is always uploaded."""
+    credit."""
 
     remote_requests: Count = Field(64, ge=1, le=4096)
     """Maximum number of concurrent reads of the remote tier."""
 
     remote_timeout_seconds: Seconds = Field(30, gt=0, le=240)
-    """Timeout of a request to the remote tier, including retries. A failed request is retried until
-    then, with exponential backoff and jitter."""
+    """Timeout of a request to the remote tier, including retries with exponential backoff."""
 
     remote_orphan_seconds: Seconds = Field(24 * 3600, ge=1)
-    """Age after which objects without a map output are removed. Map outputs that moved to the
-    remote tier are removed when no TaskManager has known their application for this time."""
+    """Age after which objects without a map output are removed, and moved map outputs whose
+    application no TaskManager has known for this time."""
 
     verify_checksums: bool = True
     """Verify the checksum of every region on arrival. Reduce tasks always verify blocks."""
@@ -298,9 +293,9 @@ class ClusterConfig(Settings):
     """The other TaskManagers of the cluster."""
 
     taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
-    """Addresses (`HOST:PORT`) of other TaskManagers to which map outputs are copied and moved. Only
-    needed for programs without a driver, because drivers name the TaskManagers of their
-    applications. May include this TaskManager. As a flag or variable: separated by commas."""
+    """Addresses (`HOST:PORT`) of TaskManagers to which map outputs are copied and moved. Only
+    needed for programs without a driver. May include this TaskManager. As a flag or variable:
+    separated by commas."""
 
     @field_validator("taskmanagers")
     @classmethod
@@ -325,19 +320,19 @@ class ReplicationConfig(Settings):
     """Map outputs copied or moved at a time."""
 
     synchronous_timeout_seconds: Seconds = Field(20, gt=0)
-    """Time for which the commit of a map output waits for its copies if the producer requests it.
-    After it the commit is acknowledged, and the copies are made later."""
+    """Time for which the commit of a map output waits for synchronous copies. After it the commit
+    is acknowledged, and the copies are made later."""
 
     lost_after_seconds: Seconds = Field(30, gt=0)
-    """Time for which a TaskManager may be unreachable before its copies count as lost and are made
-    again elsewhere. A restart should take less."""
+    """Time for which a TaskManager may be unreachable before its copies are made again elsewhere. A
+    restart should take less."""
 
     restore_bytes_per_second: Bytes = Field(128 * 1024 * 1024, ge=1)
     """Maximum bytes per second that are copied again after a loss."""
 
     move_noted_timeout_seconds: Seconds = Field(10, gt=0)
-    """Time for which a move waits for the driver to acknowledge the new locations before it
-    redirects readers there."""
+    """Time for which a move waits for the driver to acknowledge the new locations before readers
+    are redirected."""
 
 
 class ApplicationConfig(Settings):

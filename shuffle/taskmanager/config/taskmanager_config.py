@@ -83,22 +83,21 @@ class HttpConfig(Settings):
 
     http_max_connections: Count = Field(64, ge=1, le=65536)
     """Maximum number of connections to the HTTP port. Above it, a new connection replaces the one
-    that has been idle for the longest time. A low limit of open files reduces it."""
+    that has been idle longest. A low limit of open files reduces it."""
 
     http_request_timeout_seconds: Seconds = Field(10, gt=0)
     """Time in which an HTTP request must arrive, and in which its client must receive a piece of
-    the response; otherwise the connection is closed."""
+    the response."""
 
     http_idle_timeout_seconds: Seconds = Field(75, gt=0)
-    """Time for which an idle HTTP connection stays open for the next request."""
+    """Time for which an idle HTTP connection stays open."""
 
     http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
-    """Minimum time between two snapshots for the HTTP port, averaged over a few of them. Requests
-    in between get the last snapshot."""
+    """Minimum time between two snapshots for the HTTP port, on average. Requests in between get the
+    last snapshot."""
 
     http_answer_timeout_seconds: Seconds = Field(5, gt=0)
-    """Time in which the data path must answer an HTTP request; otherwise `/healthz` and all other
-    pages return 503."""
+    """Time in which the data path must answer an HTTP request; otherwise all pages return 503."""
 
 
 class TaskManagerConfig(Settings):
