@@ -40,11 +40,8 @@ from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput
 from ..store.tiers.tier import Extent, ExtentRead
 
-READ_AHEAD_SEGMENTS: Final = 8
-"""Segments of one read: 256 KiB at the default size, enough to hide a thread's round trip."""
-
-READ_FAR_AHEAD_SEGMENTS: Final = 64
-"""The same of one read of the remote tier, as far as the connection may hold as many."""
+MAX_READY_SEGMENTS: Final = 4
+"""A read begins when no more segments than these are ready."""
 
 
 class ReadSizes(NamedTuple):
@@ -174,7 +171,7 @@ class StoredPartitionView:
         if (
             not self._reading
             and credit > self._ready_buffers
-            and self._ready_segments <= READ_AHEAD_SEGMENTS // 2
+            and self._ready_segments <= MAX_READY_SEGMENTS
             and self._on_disk()
         ):
             self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
@@ -342,8 +339,7 @@ class StoredPartitionView:
         """Plan the next reads, into the given segments and others from ``another``."""
         most = -(-min(most_bytes, self._left_bytes) // self._segment_size_bytes)
         extent = self._slices[self._index].extent
-        ahead = READ_AHEAD_SEGMENTS if extent.is_near else READ_FAR_AHEAD_SEGMENTS
-        while len(segments) < min(most, ahead):
+        while len(segments) < min(most, extent.tier.read_ahead_segments):
             segment = another()
             if segment is None:
                 break

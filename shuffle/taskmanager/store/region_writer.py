@@ -8,14 +8,11 @@ from crc32c import crc32c
 
 from ...names import ShuffleKey
 from .errors import OutsideRegion, StorageError, StorageReadFailed
-from .extent_reader import disk_tier_of
 from .files.fair_queue import Flow
 from .files.file_calls import read_into
 from .files.io_threads import IoThreads
 from .objects.remote_upload import Upload
 from .stored_outputs import Region
-from .tiers.disk_tier import DiskTier
-from .tiers.remote_tier import RemoteExtent
 from .tiers.tier import Extent
 
 if TYPE_CHECKING:
@@ -78,7 +75,7 @@ class RegionWriter:
         self._offsets = offsets
         self._threads = threads
         self._flow = flow
-        self._upload = extent.upload if isinstance(extent, RemoteExtent) else None
+        self._upload = None if extent is None else extent.upload
         self._open = True
         self._writes = 0
         self._failure: StorageError | None = None
@@ -135,7 +132,7 @@ class RegionWriter:
         if self._upload is not None:
             await self._counted(self._upload.write(offset, buffers))
             return
-        tier = disk_tier_of(extent)
+        tier = extent.tier
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         try:
@@ -210,7 +207,7 @@ class RegionWriter:
                 copy = partial(_copy, extent, (start, end), area, offset + start, checksum, value)
                 value = await self._threads.run_for(self._flow, end - start, copy)
         except OSError as error:
-            self._failure = disk_tier_of(extent).write_failure(extent.offset, self.length, error)
+            self._failure = extent.tier.write_failure(extent.offset, self.length, error)
             raise self._failure from error
         finally:
             self._writes -= 1
@@ -236,10 +233,8 @@ class RegionWriter:
             raise RuntimeError(f"{self._writes} writes to {self._extent!r} are under way")
         if self._failure is not None:
             raise self._failure
-        if isinstance(self._extent, RemoteExtent):
-            if self._upload is None or not self._upload.is_stored:
-                raise RuntimeError(f"{self._extent!r} is not flushed")
-            self._extent.upload = None
+        if self._upload is not None and not self._upload.is_stored:
+            raise RuntimeError(f"{self._extent!r} is not flushed")
         self._end()
         return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
 
@@ -255,7 +250,7 @@ class RegionWriter:
 
     def _end(self) -> None:
         self._open = False
-        if self._extent is not None and isinstance(self._extent.tier, DiskTier):
+        if self._extent is not None:
             self._extent.tier.written(self._extent)
 
     def _check_open(self) -> None:
@@ -319,17 +314,16 @@ def _copy(
         The checksum of all bytes up to the end of the part; ``value`` without ``checksum``.
     """
     view = extent.view
-    tier = None if view is not None else disk_tier_of(extent)
     begin, end = part
-    buffer = memoryview(b"" if tier is None else bytearray(min(_COPY_BYTES, end - begin)))
+    buffer = memoryview(b"" if view is not None else bytearray(min(_COPY_BYTES, end - begin)))
     for start in range(begin, end, _COPY_BYTES):
         stop = min(start + _COPY_BYTES, end)
         piece = buffer[: stop - start] if view is None else view[start:stop]
         _read_piece(area, offset + start - begin, piece)
         if checksum:
             value = crc32c(piece, value)
-        if tier is not None:
-            tier.write(extent.offset + start, [piece])
+        if view is None:
+            extent.tier.write(extent.offset + start, [piece])
     return value
 
 

@@ -24,7 +24,7 @@ from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Accounts, Resource
 from ..config.sections import StorageConfig
 from .errors import DuplicateMapOutput, StorageClosed, StorageUnavailable
-from .extent_reader import read_cached, read_extents, verify_region
+from .extent_reader import read_cached, read_extents
 from .files.fair_queue import OWN_FLOW, Flow
 from .files.io_threads import IoThreads
 from .journal.journal_writer import JournalWriter
@@ -355,15 +355,6 @@ class ShuffleStore:
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has all bytes; see ``read_cached``."""
         return read_cached(reads)
-
-    async def verify(self, region: Region) -> None:
-        """Compare a region's bytes with its checksum, in a thread.
-
-        Raises:
-            CorruptRegion: They differ.
-            StorageReadFailed: The disk failed.
-        """
-        await verify_region(self._threads, region)
 
     def applications(self) -> list[str]:
         """Return the applications with committed map outputs, including adopted ones."""

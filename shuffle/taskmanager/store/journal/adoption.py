@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from crc32c import crc32c
+
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
-from ..extent_reader import checksum_of
 from ..output_index import OutputIndex
 from ..stored_outputs import MapOutput, Region
-from ..tiers.tier import Extent, Tier, is_arena
+from ..tiers.tier import ArenaTier, Extent, Tier, is_arena
 from .journal import Entry
 from .replay import Committed, Secured
 from .rows import CommitRow, RegionRow
@@ -66,14 +67,14 @@ class Adoption:
         self,
         commits: Iterable[Committed],
         secured: Iterable[Sequence[Secured]],
-        doubted: set[bytes],
+        doubted: Mapping[bytes, ArenaTier],
     ) -> None:
         """Adopt map outputs, each with all its regions or not at all.
 
         Args:
             commits: The committed map outputs.
             secured: The rows of each uncommitted map output.
-            doubted: Arenas whose bytes are verified with their checksums.
+            doubted: Tiers whose bytes are verified with their checksums.
         """
         candidates = [_candidate((each,)) for each in commits]
         committed = len(candidates)
@@ -113,7 +114,7 @@ class Adoption:
                     local = is_arena(tier_id)
                     each.lost = "its arena is gone" if local else "it lies in another remote tier"
         for arena, claimed in claims.items():
-            if is_arena(arena):  # objects cannot overlap
+            if self._tiers[arena].has_journal:  # objects cannot overlap
                 claimed.sort(key=itemgetter(0))
                 _settle(claimed)
         for arena, claimed in claims.items():
@@ -211,11 +212,13 @@ def _settle(claims: Iterable[tuple[int, int, int, _Candidate]]) -> None:
         end, holder = offset + length, each
 
 
-def _verify(candidate: _Candidate, doubted: set[bytes]) -> None:
+def _verify(candidate: _Candidate, doubted: Mapping[bytes, ArenaTier]) -> None:
     for region, extent in zip(candidate.regions, candidate.extents, strict=True):
         if region.tier_id in doubted and extent is not None:
+            found = 0
             try:
-                found = checksum_of(extent)
+                for piece in doubted[region.tier_id].pieces(extent):
+                    found = crc32c(piece, found)
             except OSError as error:
                 candidate.lost = str(error)
                 return

@@ -30,7 +30,6 @@ from ..errors import (
     StorageError,
 )
 from ..stored_outputs import MapOutput, Region, journals_for
-from ..tiers.tier import Extent, is_arena
 from ..tiers.tiers import Tiers
 from .journal import Entry
 from .journal_files import JournalFiles, JournalWrite
@@ -38,6 +37,7 @@ from .pending_rows import PendingRelease, PendingRow
 from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 
 if TYPE_CHECKING:
+    from ..tiers.tier import Extent
     from .recovery import OpenedStorage
 
 logger = logging.getLogger(__name__)
@@ -319,7 +319,7 @@ class JournalWriter:
         kept: list[Extent] = []
         valid = release.done.done()
         for extent in release.extents:
-            if extent.tier.tier_id in arenas or (valid and not is_arena(extent.tier.tier_id)):
+            if extent.tier.tier_id in arenas or (valid and not extent.tier.has_journal):
                 extent.release()
             else:
                 kept.append(extent)

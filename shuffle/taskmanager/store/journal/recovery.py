@@ -294,7 +294,7 @@ def _recover(storage: OpenedStorage) -> None:
     replayed = replay(found)
     storage.lost = lost_arenas(found.values())
     adoption = Adoption(tiers, storage.accounts, storage.index)
-    doubted = {arena for arena, each in found.items() if each.damage}
+    doubted = {arena: arenas[arena] for arena, each in found.items() if each.damage}
     adoption.adopt(replayed.commits, replayed.secured, doubted)
     storage.forgotten = adoption.forgotten + replayed.broken
     for tier in arenas.values():

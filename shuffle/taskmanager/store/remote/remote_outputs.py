@@ -123,7 +123,7 @@ class RemoteOutputs:
         except BaseException as error:
             self.tier.delete_soon(regions)
             if isinstance(error, RemoteFailure):
-                raise self.tier.write_failure(error, output.total_bytes) from error
+                raise self.tier.upload_failure(error, output.total_bytes) from error
             raise
         name, manifest = manifest_name(attempt), pack_manifest(output, names)
         is_ours = True
@@ -140,7 +140,7 @@ class RemoteOutputs:
                 if unknown.missing:
                     self.tier.delete_soon(regions)
                 # else keep them until the application ends
-                raise self.tier.write_failure(failure, output.total_bytes) from failure
+                raise self.tier.upload_failure(failure, output.total_bytes) from failure
             is_ours = there == manifest
         if is_ours:
             self._note(attempt, names)
@@ -239,7 +239,7 @@ class RemoteOutputs:
         except RemoteFailure as failure:
             if failure.missing:
                 return None
-            raise self.tier.read_failure(failure, 0) from failure
+            raise self.tier.fetch_failure(failure, 0) from failure
         known = self._index.get(*attempt)
         if known is not None or self._releases.has_copy(attempt):
             return known

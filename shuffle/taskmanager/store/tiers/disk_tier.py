@@ -2,14 +2,19 @@
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ...bounds.accounts import Resource
 from ..errors import StorageReadFailed, StorageWriteFailed
+from ..files.fair_queue import Flow
 from ..files.file_calls import UNSUPPORTED, read_into, read_without_waiting, write_from
+from ..files.io_threads import CALL_COST, IoThreads
 from .arena_files import open_arena
 from .slot_allocator import occupied_bytes
-from .tier import FULL, Extent
+from .tier import FULL, Extent, ExtentRead
 from .trimmed_tier import TrimmedTier
 
 logger = logging.getLogger(__name__)
@@ -19,6 +24,9 @@ RETAINED_FREE_BYTES = 256 * 1024 * 1024
 
 RECOVERY_BYTES = 64 * 1024 * 1024
 """A full disk is tried again when other programs have freed this much."""
+
+PIECE_BYTES = 1024 * 1024
+"""Bytes of one of the :meth:`DiskTier.pieces`."""
 
 IOV_MAX = 1024
 """Maximum number of buffers in one preadv or pwritev on Linux."""
@@ -49,6 +57,9 @@ class DiskTier(TrimmedTier):
         can_read_cached: Whether file system, kernel and Python can read from the page cache only.
     """
 
+    kind = "disk"
+    resource = Resource.DISK_TIER_BYTES
+
     def __init__(
         self,
         path: Path,
@@ -57,7 +68,7 @@ class DiskTier(TrimmedTier):
         min_free_bytes: int,
         retained_bytes: int = RETAINED_FREE_BYTES,
     ) -> None:
-        super().__init__("disk", path, fd, quota_bytes, retained_bytes)
+        super().__init__(path, fd, quota_bytes, retained_bytes)
         self._min_free_bytes = min_free_bytes
         self._unwritten_bytes = 0
         self._full_at: _FullMark | None = None
@@ -139,6 +150,26 @@ class DiskTier(TrimmedTier):
         quota_bytes = self._allocator.capacity_bytes
         return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
 
+    @classmethod
+    async def read_all(cls, reads: Sequence[ExtentRead], threads: IoThreads, flow: Flow) -> None:
+        """Fill buffers from the files of any disks, in one call of a thread."""
+        tiers = [each.extent.tier for each in reads if isinstance(each.extent.tier, cls)]
+        wanted = sum(len(buffer) for read in reads for buffer in read.buffers)
+        cost = wanted + (len(reads) - 1) * CALL_COST
+        failed = await threads.run_for(flow, cost, partial(_read_each, tiers, reads))
+        if failed is not None:
+            number, error = failed
+            extent, offset, buffers = reads[number]
+            raise tiers[number].read_failure(extent.offset + offset, buffers, error) from error
+
+    def pieces(self, extent: Extent) -> Iterator[memoryview]:
+        """Read an extent piece by piece."""
+        buffer = memoryview(bytearray(min(PIECE_BYTES, extent.length)))
+        for start in range(0, extent.length, PIECE_BYTES):
+            piece = buffer[: min(PIECE_BYTES, extent.length - start)]
+            self.read(extent.offset + start, [piece])
+            yield piece
+
     def read(self, offset: int, buffers: list[memoryview]) -> None:
         """Fill buffers from the file. Runs in a thread.
 
@@ -218,3 +249,15 @@ class DiskTier(TrimmedTier):
             return 0
         free = usage.f_bavail * usage.f_frsize
         return free - self._unwritten_bytes - self._min_free_bytes
+
+
+def _read_each(
+    tiers: Sequence[DiskTier], reads: Sequence[ExtentRead]
+) -> tuple[int, OSError] | None:
+    """Read in a thread; return the number and the error of a read that failed."""
+    for number, (tier, (extent, offset, buffers)) in enumerate(zip(tiers, reads, strict=True)):
+        try:
+            tier.read(extent.offset + offset, buffers)
+        except OSError as error:
+            return number, error
+    return None

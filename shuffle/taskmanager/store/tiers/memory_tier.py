@@ -5,15 +5,19 @@ import errno
 import logging
 import mmap
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ...bounds.accounts import Resource
 from ..errors import StorageUnavailable
+from ..files.fair_queue import Flow
 from ..files.file_calls import allot
+from ..files.io_threads import IoThreads
 from .arena_files import open_arena
 from .slot_allocator import PAGE_BYTES
-from .tier import FULL, Extent, TierStatistics
+from .tier import FULL, Extent, ExtentRead, TierStatistics
 from .trimmed_tier import TrimmedTier
 
 logger = logging.getLogger(__name__)
@@ -52,8 +56,12 @@ class MemoryTier(TrimmedTier):
         mapped_bytes: Length of the file and of the mapping, at least the capacity.
     """
 
+    kind = "memory"
+    resource = Resource.MEMORY_TIER_BYTES
+    in_memory = True
+
     def __init__(self, path: Path, fd: int, capacity_bytes: int, mapped_bytes: int) -> None:
-        super().__init__("memory", path, fd, capacity_bytes, capacity_bytes)
+        super().__init__(path, fd, capacity_bytes, capacity_bytes)
         self._mapping = mmap.mmap(fd, mapped_bytes, mmap.MAP_SHARED)
         self._whole = memoryview(self._mapping)
         self._backed_bytes = 0
@@ -216,6 +224,22 @@ class MemoryTier(TrimmedTier):
     def view_of(self, offset: int, length: int) -> memoryview | None:
         """Return the bytes of an extent; None when the tier is closed."""
         return None if self.is_closed else self._whole[offset : offset + length]
+
+    @classmethod
+    async def read_all(cls, reads: Sequence[ExtentRead], threads: IoThreads, flow: Flow) -> None:
+        """Copy the bytes."""
+        for extent, offset, buffers in reads:
+            view = extent.tier.view_of(extent.offset, extent.length)
+            if view is None:
+                raise RuntimeError(f"{extent!r} no longer has bytes")
+            for buffer in buffers:
+                buffer[:] = view[offset : offset + len(buffer)]
+                offset += len(buffer)
+
+    def pieces(self, extent: Extent) -> Iterable[memoryview]:
+        """Return the mapped bytes of an extent."""
+        view = extent.view
+        return () if view is None else (view,)
 
     @property
     def _threads_use_it(self) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .....transport.loop import run_together, start_task
+from ...bounds.accounts import Resource
 from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
-from ..files.fair_queue import OWN_FLOW, Flow
+from ..files.fair_queue import Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
@@ -24,6 +25,7 @@ from .tier import Extent, ExtentRead, Tier, TierStatistics
 
 if TYPE_CHECKING:
     from ...config.sections import StorageConfig
+    from ..files.io_threads import IoThreads
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,6 @@ class RemoteExtent(Extent):
         application_id: Its owner.
         moved: Name of an object that belongs to the application and not to this TaskManager, so
             its last release here does not delete it; None: the name follows from the number.
-        upload: The upload under way; None when the object is stored.
     """
 
     __slots__ = ("application_id", "moved", "upload")
@@ -95,8 +96,12 @@ class RemoteTier(Tier):
         removed_orphans: Objects removed by sweeps; only grows.
     """
 
+    kind = "remote"
+    resource = Resource.REMOTE_TIER_BYTES
+    read_ahead_segments = 64
+
     def __init__(self, objects: RemoteObjects, config: "StorageConfig") -> None:
-        super().__init__("remote", objects.url, remote_tier_id(objects.url))
+        super().__init__(objects.url, remote_tier_id(objects.url))
         self.objects = objects
         self.taskmanager_id = ""
         self.budget = UploadBudget(config.remote_upload_bytes)
@@ -142,7 +147,9 @@ class RemoteTier(Tier):
 
     def upload(self, name: str, length: int) -> Upload:
         """Return an upload of an object, which allocates memory at the first byte."""
-        return Upload(self.objects, name, length, self._part_bytes, self.budget, self.write_failure)
+        return Upload(
+            self.objects, name, length, self._part_bytes, self.budget, self.upload_failure
+        )
 
     def adopt(self, offset: int, length: int, application_id: str = "") -> RemoteExtent:
         """Adopt an object of a previous process, without checking that it exists.
@@ -188,44 +195,47 @@ class RemoteTier(Tier):
         else:
             upload.abort(gone)
 
+    def written(self, extent: Extent) -> None:
+        """Drop the upload of an extent that is stored."""
+        if isinstance(extent, RemoteExtent) and extent.upload and extent.upload.is_stored:
+            extent.upload = None
+
     def is_live(self, number: int) -> bool:
         """Return whether an object of this TaskManager is in use or being written."""
         return number in self._live
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    async def fetch(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
+    @classmethod
+    async def read_all(cls, reads: Sequence[ExtentRead], threads: "IoThreads", flow: Flow) -> None:
         """Fill buffers from objects with concurrent requests, one for adjacent reads.
-
-        Args:
-            reads: Reads of this tier's extents, which the caller retains.
-            flow: The flow in whose turns the requests run.
 
         Raises:
             RemoteObjectMissing: An object is gone; its map output is lost.
             RemoteFailed: The store does not answer.
             StorageReadFailed: An object is shorter than when it was written.
         """
-        requests = _together(reads)
+        requests = [
+            each.tier._fetch(each, some, flow)
+            for some in _together(reads)
+            if isinstance(each := some[0].extent, RemoteExtent)
+        ]
         if len(requests) == 1:
-            await self._fetch(requests[0], flow)
-            return
-        await run_together(self._fetch(some, flow) for some in requests)
+            await requests[0]
+        else:
+            await run_together(requests)
 
-    async def _fetch(self, reads: list[ExtentRead], flow: Flow) -> None:
+    async def _fetch(self, extent: RemoteExtent, reads: list[ExtentRead], flow: Flow) -> None:
         """Make one request for adjacent reads of one object."""
-        extent = reads[0].extent
         start = min(read.offset for read in reads)
         length = max(read.end for read in reads) - start
-        if not isinstance(extent, RemoteExtent):
-            raise TypeError(f"{extent!r} is not an object")
         try:
             async with self._reading.turn(flow, length + GAP_BYTES):
                 data = await self.objects.get_range(extent.name, start, length)
         except RemoteFailure as failure:
             if failure.missing:
                 raise await self._missing(extent) from failure
-            raise self.read_failure(failure, length) from failure
+            raise self.fetch_failure(failure, length) from failure
         if len(data) != length:
             raise StorageReadFailed(
                 f"{self.place}/{extent.name}", start, length, len(data), "end of object"
@@ -241,21 +251,21 @@ class RemoteTier(Tier):
         try:
             await self.objects.modified(taskmanager_marker(self.taskmanager_id))
         except RemoteFailure as failure:
-            return self.read_failure(failure, extent.length)
+            return self.fetch_failure(failure, extent.length)
         if self.on_missing is not None:
             self.on_missing(extent)
         return RemoteObjectMissing(str(self.place), extent.name)
 
     # ---- failures --------------------------------------------------------------------------------
 
-    def read_failure(self, failure: RemoteFailure, length: int) -> StorageError:
+    def fetch_failure(self, failure: RemoteFailure, length: int) -> StorageError:
         """Turn a failed read into a typed error, and leave the tier out until it answers."""
         reason = "this TaskManager's marker is missing" if failure.missing else failure.reason
         self.fail(reason)
         what = f"reading {length} bytes from {self.place}"
         return RemoteFailed(what, reason, self._timeout_seconds)
 
-    def write_failure(self, failure: RemoteFailure, length: int) -> StorageError:
+    def upload_failure(self, failure: RemoteFailure, length: int) -> StorageError:
         """Turn a failed upload into a typed error, and leave the tier out until it answers."""
         self.fail(failure.reason)
         what = f"writing {length} bytes to {self.place}"
@@ -334,6 +344,10 @@ class RemoteTier(Tier):
                 await asyncio.wait(late)
 
     # ---- statistics ------------------------------------------------------------------------------
+
+    def whole_bytes(self) -> int | None:
+        """Return the quota."""
+        return self.capacity_bytes
 
     def largest_free_bytes(self) -> int:
         """Return the longest region that can be stored now, in bytes."""

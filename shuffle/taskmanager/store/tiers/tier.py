@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 from ....names import utf8_text
 from ...bounds.accounts import Account, Resource
@@ -23,7 +23,12 @@ from ..store_status import TierStatus
 from .slot_allocator import SlotAllocator, occupied_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from ..errors import StorageError
+    from ..files.fair_queue import Flow
+    from ..files.io_threads import IoThreads
+    from ..objects.remote_upload import Upload
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +36,6 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file system that has no room now, but may have room later."""
 
 TierKind: TypeAlias = Literal["memory", "disk", "remote"]
-
-_RESOURCES: Final[dict[TierKind, Resource]] = {
-    "memory": Resource.MEMORY_TIER_BYTES,
-    "disk": Resource.DISK_TIER_BYTES,
-    "remote": Resource.REMOTE_TIER_BYTES,
-}
 
 
 class Referenced(ABC):
@@ -89,9 +88,12 @@ class Extent(Referenced):
         tier: The tier it belongs to.
         offset: Position in the arena file, in bytes; number of the object in the remote tier.
         length: Requested length in bytes.
+        upload: The upload that writes it, in a tier of objects; None when it is stored.
     """
 
     __slots__ = ("_account", "length", "offset", "tier")
+
+    upload: "Upload | None" = None
 
     def __init__(self, tier: "Tier", offset: int, length: int) -> None:
         self._references = 1  # instead of super().__init__(), which would slow down a start
@@ -110,13 +112,8 @@ class Extent(Referenced):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the extent lies in the memory tier."""
-        return self.tier.kind == "memory"
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the extent lies on this host."""
-        return self.tier.kind != "remote"
+        """Whether the extent has a :attr:`view`."""
+        return self.tier.in_memory
 
     def charge_to(self, account: Account) -> None:
         """Charge the space to an application until it is freed."""
@@ -227,21 +224,27 @@ class TierStatistics:
 
 
 class Tier(ABC):
-    """Base of all tiers.
+    """Base of all tiers, which say how their extents are read, written and counted.
 
     Args:
-        kind: Memory, disk or remote.
         place: Directory or URL, for messages.
         tier_id: Names the tier in rows of journals.
 
     Attributes:
+        kind: Memory, disk or remote.
+        resource: The bytes of extents, in the accounts of applications.
+        in_memory: Whether extents have a :attr:`Extent.view` to read and write.
+        read_ahead_segments: Maximum segments of one read; 8 hide a thread's round trip.
         healthy: Whether it accepts new regions.
         reason: Why it is not healthy; else empty.
     """
 
-    def __init__(self, kind: TierKind, place: Path | str, tier_id: bytes) -> None:
-        self.kind: TierKind = kind
-        self.resource = _RESOURCES[kind]
+    kind: ClassVar[TierKind]
+    resource: ClassVar[Resource]
+    in_memory: ClassVar[bool] = False
+    read_ahead_segments: ClassVar[int] = 8
+
+    def __init__(self, place: Path | str, tier_id: bytes) -> None:
         self.place = place
         self.tier_id = tier_id
         self.has_journal = is_arena(tier_id)
@@ -267,6 +270,36 @@ class Tier(ABC):
     @abstractmethod
     def statistics(self) -> TierStatistics:
         """Return a snapshot."""
+
+    @abstractmethod
+    def whole_bytes(self) -> int | None:
+        """Return the total bytes that the tier can hold; None: no limit is known."""
+
+    @classmethod
+    @abstractmethod
+    async def read_all(
+        cls, reads: "Sequence[ExtentRead]", threads: "IoThreads", flow: "Flow"
+    ) -> None:
+        """Fill buffers from extents of tiers of this class, which the caller retains.
+
+        Raises:
+            StorageError: A read failed.
+        """
+
+    def write(self, offset: int, buffers: list[memoryview]) -> None:
+        """Write all bytes of the buffers, if there is neither a view nor an upload. Blocks.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        raise RuntimeError(f"{self} has no bytes at {offset}")
+
+    def write_failure(self, extent_offset: int, length: int, error: OSError) -> "StorageError":
+        """Turn an error of :meth:`write` into a typed error, and leave the tier out."""
+        raise error
+
+    def written(self, extent: Extent) -> None:  # noqa: B027 - memory has nothing to record
+        """Record that an extent was written or aborted."""
 
     def view_of(self, offset: int, length: int) -> memoryview | None:
         """Return the bytes of an extent if they are in memory, or None."""
@@ -303,7 +336,6 @@ class ArenaTier(Tier):
     """Base of the memory and the disk tier: an arena file and the allocation in it.
 
     Args:
-        kind: Memory or disk.
         path: The arena file, named by :func:`~.arena_files.arena_path`.
         fd: Its descriptor, which the tier owns.
         capacity_bytes: Maximum bytes it may hold; None: no limit.
@@ -314,10 +346,8 @@ class ArenaTier(Tier):
         directory_identity: Device and inode of its directory.
     """
 
-    def __init__(
-        self, kind: Literal["memory", "disk"], path: Path, fd: int, capacity_bytes: int | None
-    ) -> None:
-        super().__init__(kind, path.parent, tier_id_of(path))
+    def __init__(self, path: Path, fd: int, capacity_bytes: int | None) -> None:
+        super().__init__(path.parent, tier_id_of(path))
         self.path = path
         self.fd = fd
         self.lost = False
@@ -349,6 +379,15 @@ class ArenaTier(Tier):
             raise ValueError(msg)
         self._allocator.reserve(offset, length)
         return self._extent(offset, length)
+
+    @abstractmethod
+    def pieces(self, extent: Extent) -> "Iterable[memoryview]":
+        """Return the bytes of an extent, each piece until the next. Blocks.
+
+        Raises:
+            StorageReadFailed: The file ended early.
+            OSError: The disk failed.
+        """
 
     @abstractmethod
     def finish_adoption(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ class Tiers:
         self.memory_refusals = 0
         self.remote = remote
         self._memory = memory
+        self._beyond: list[tuple[Resource, Callable[[int, str], Extent | None]]]
+        """How to allocate beyond memory, in the order of preference."""
+        self._beyond = [(DiskTier.resource, self._on_disk)]
+        if remote is not None:
+            self._beyond.append((RemoteTier.resource, remote.allocate))
         self._disks = list(disks)
         self._left_out = list(left_out)
         self._replaced: list[TrimmedTier] = []
@@ -121,20 +126,14 @@ class Tiers:
         """
         size_bytes = occupied_bytes(length)
         extent: Extent | None = None
-        if account.has_room(Resource.DISK_TIER_BYTES, size_bytes):
-            extent = self._on_disk(length)
-        if (
-            extent is None
-            and self.remote is not None
-            and account.has_room(Resource.REMOTE_TIER_BYTES, size_bytes)
-        ):
-            extent = self.remote.allocate(length, account.application_id)
+        for resource, allocate in self._beyond:
+            if extent is None and account.has_room(resource, size_bytes):
+                extent = allocate(length, account.application_id)
         if extent is None and reserve is not None:
             extent = self._in_memory(reserve, length)
         if extent is None:
             behind = self.remote is not None and self.remote.healthy
-            last = Resource.REMOTE_TIER_BYTES if behind else Resource.DISK_TIER_BYTES
-            account.require_room(last, size_bytes)
+            account.require_room((RemoteTier if behind else DiskTier).resource, size_bytes)
         return extent
 
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
@@ -143,7 +142,7 @@ class Tiers:
             self._back_ahead(memory)
         return extent
 
-    def _on_disk(self, length: int) -> Extent | None:
+    def _on_disk(self, length: int, _: str) -> Extent | None:
         disks = self._disks
         for step in range(len(disks)):
             # Round robin spreads the load over all disks, and fills them at the same rate.
@@ -168,17 +167,18 @@ class Tiers:
 
     def statistics(self) -> list[TierStatistics]:
         """Return the state of all tiers, then of directories left out at the start."""
-        tiers: list[Tier] = [*self.tiers(), *([] if self.remote is None else [self.remote])]
-        return [*(tier.statistics() for tier in tiers), *self._left_out]
+        return [*(tier.statistics() for tier in self._all()), *self._left_out]
+
+    def _all(self) -> list[Tier]:
+        return [*self.tiers(), *([] if self.remote is None else [self.remote])]
 
     def wholes(self) -> dict[Resource, int]:
         """Return the total bytes that the tiers can hold, by limited resource."""
-        wholes = {
-            Resource.MEMORY_TIER_BYTES: 0 if self._memory is None else self._memory.whole_bytes(),
-            Resource.DISK_TIER_BYTES: sum(disk.whole_bytes() for disk in self._disks),
-        }
-        remote = None if self.remote is None else self.remote.capacity_bytes
-        return wholes if remote is None else {**wholes, Resource.REMOTE_TIER_BYTES: remote}
+        wholes = {MemoryTier.resource: 0, DiskTier.resource: 0}
+        for tier in self._all():
+            if (whole := tier.whole_bytes()) is not None:
+                wholes[tier.resource] = wholes.get(tier.resource, 0) + whole
+        return wholes
 
     def note_journal_failure(self, arena: bytes, error: OSError) -> bool:
         """Record that a journal refused a write.

@@ -12,7 +12,7 @@ capacity: they stay until they are released, and their space is never reused.
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ..files.file_calls import fallocate
 from .tier import ArenaTier, Extent, TierStatistics
@@ -30,7 +30,6 @@ class TrimmedTier(ArenaTier):
     """An arena whose free end is returned to the file system.
 
     Args:
-        kind: Memory or disk.
         path: The arena file.
         fd: Its descriptor.
         capacity_bytes: Maximum bytes it may hold; None: no limit.
@@ -42,13 +41,12 @@ class TrimmedTier(ArenaTier):
 
     def __init__(
         self,
-        kind: Literal["memory", "disk"],
         path: Path,
         fd: int,
         capacity_bytes: int | None,
         retained_bytes: int,
     ) -> None:
-        super().__init__(kind, path, fd, capacity_bytes)
+        super().__init__(path, fd, capacity_bytes)
         self._retained_bytes = retained_bytes
         # Below this there is no excess, so most releases need only one comparison.
         self._always_kept_bytes = min(

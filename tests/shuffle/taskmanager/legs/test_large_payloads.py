@@ -27,7 +27,7 @@ from sluice.protocol.schema import (
     RegionData,
     RegionOpened,
 )
-from sluice.shuffle.taskmanager.serve.stored_partition_view import READ_AHEAD_SEGMENTS
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.raw_client import RawClient, acknowledged
 from tests.support.wire_clients import read_gate
@@ -36,7 +36,10 @@ DATA = random.Random(9).randbytes(3 * MAX_LARGE_PAYLOAD_BYTES + 12_345)
 
 both_tiers = pytest.mark.parametrize(
     ("memory_tier_bytes", "payload_bytes"),
-    [(MEMORY_TIER, MAX_LARGE_PAYLOAD_BYTES), (DISK_ONLY, READ_AHEAD_SEGMENTS * SEGMENT_SIZE_BYTES)],
+    [
+        (MEMORY_TIER, MAX_LARGE_PAYLOAD_BYTES),
+        (DISK_ONLY, DiskTier.read_ahead_segments * SEGMENT_SIZE_BYTES),
+    ],
     ids=["memory", "disk"],
 )
 

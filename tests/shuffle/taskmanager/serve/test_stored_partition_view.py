@@ -19,7 +19,6 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     UncreditedViewReader,
 )
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
-    READ_AHEAD_SEGMENTS,
     ReadSizes,
     StoredPartitionView,
 )
@@ -331,7 +330,7 @@ async def test_reading_ahead_is_bounded_by_credit_and_pool(on_disk):
     view.release()
     view = on_disk.view([output])
     second = await on_disk.next(view, MUCH)
-    assert on_disk.pool.lent_segments == min(4, READ_AHEAD_SEGMENTS)
+    assert on_disk.pool.lent_segments == 4
     second.release()
     view.release()
 

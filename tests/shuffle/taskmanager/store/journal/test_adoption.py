@@ -50,7 +50,7 @@ class Adopted:
         return Secured(entry, self.here, SecureRow(KEY, attempt, 1, first, regions))
 
     def adopt(self, commits, secured=(), doubted=()):
-        self.adoption.adopt(commits, secured, set(doubted))
+        self.adoption.adopt(commits, secured, {arena: self.tier for arena in doubted})
         return sorted(self.index.outputs_of(KEY))
 
 
