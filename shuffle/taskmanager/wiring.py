@@ -46,7 +46,7 @@ from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
 from .process.uncancellable import run_uncancellable
-from .replicas.copies import Copies, CopiesConfig
+from .replicas.copies import Copies
 from .serve.consumer_handler import ConsumerHandler
 from .serve.peer_handler import PeerHandler
 from .serve.read_pool import ReadPool
@@ -115,7 +115,7 @@ class NetworkEnvironment:
         self.applications = Applications(
             config.applications.application_expiry_seconds,
             self._release_application,
-            lambda application_id: self.copies.let_go(application_id),
+            lambda application_id: self.copies.services.connections.end_application(application_id),
         )
         stack.callback(self.applications.close)
         for application_id in self.store.applications():
@@ -139,15 +139,15 @@ class NetworkEnvironment:
         stack.push_async_callback(self.listener.close)
         self.drivers = Drivers(self.handlers.values)
         self.copies = Copies(
-            self.partitions,
             self.store,
+            self.partitions.moved,
             self._connector,
             self.drivers,
             self.applications.lives,
             self.counters,
-            CopiesConfig(config.replication, config.cluster),
+            config,
         )
-        stack.push_async_callback(self.copies.close)
+        stack.push_async_callback(self.copies.replication.close)
         self.gate_services = GateServices(
             self.store.taskmanager_id,
             memory,
@@ -209,7 +209,7 @@ class NetworkEnvironment:
         try:
             environment = cls(config, await _open(config, stack), stack)
             # Before the first driver connects, because it is told what is here.
-            environment.copies.start()
+            environment.copies.replication.adopt()
             await environment.listener.start()
             environment.store.watch(environment._outputs_lost, on_unlocked)
         except BaseException:
@@ -343,7 +343,7 @@ class NetworkEnvironment:
         for key in lost:
             self.partitions.wake(key)
         self.drivers.tell_lost(lost)
-        self.copies.lost(lost)
+        self.copies.replication.lost(lost)
         for connection in list(self.handlers):
             if connection.role == ROLE_COPIER and not connection.application_id:
                 connection.close()  # it watches this TaskManager, and asks anew what is here

@@ -1,36 +1,18 @@
-"""The other TaskManagers that this one knows, and their order as targets for a map output.
+"""The other TaskManagers that this one knows.
 
 Drivers name the TaskManagers for their application, and ``[cluster] taskmanagers`` names the ones
 for every application. An application's copies only go to these.
 """
 
-from collections.abc import Iterable
-from hashlib import blake2b
 from typing import Final
 
 from ....protocol.errors import SluiceError
 from ....transport.address import Address
 from ...errors import LimitExceeded
-from ...names import MapAttemptKey, TaskManagerPlace
+from ...names import TaskManagerPlace
 
 MAX_TOLD: Final = 4096
 """Maximum number of TaskManagers that the drivers of an application may name."""
-
-
-def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> list[str]:
-    """Return TaskManagers in their order as targets for a map output.
-
-    Every TaskManager computes the same order. Adding or removing one does not change the order of
-    the others, and the map outputs of one TaskManager are spread evenly over all others.
-    """
-    (application_id, shuffle_id), map_attempt_id = attempt
-    prefix = f"{application_id}\0{shuffle_id}\0{map_attempt_id}\0"
-
-    def weight(taskmanager_id: str) -> tuple[bytes, str]:
-        name = (prefix + taskmanager_id).encode(errors="surrogatepass")
-        return blake2b(name, digest_size=8).digest(), taskmanager_id
-
-    return sorted(set(taskmanager_ids), key=weight, reverse=True)
 
 
 class KnownTaskManagers:
@@ -93,11 +75,9 @@ class KnownTaskManagers:
         told = self._told.get(application_id, {})
         return self._configured.get(taskmanager_id) or told.get(taskmanager_id)
 
-    def order(self, attempt: MapAttemptKey) -> list[TaskManagerPlace]:
-        """Return the places to which a map output may be copied, in its order."""
-        told = self._told.get(attempt.shuffle.application_id, {})
-        places = told | self._configured
-        return [places[each] for each in rendezvous_order(attempt, places)]
+    def places_of(self, application_id: str) -> dict[str, TaskManagerPlace]:
+        """Return the places that an application may use, by TaskManager."""
+        return self._told.get(application_id, {}) | self._configured
 
 
 def address_of(place: TaskManagerPlace) -> Address:

@@ -1,7 +1,7 @@
 """The watches of one TaskManager on others."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ class Watches:
 
     Args:
         known: The places of other TaskManagers, to which places found by watches are added.
+        configured: Addresses of TaskManagers in the settings.
         connect: Connects to an address.
         lost_after_seconds: Time away after which a TaskManager counts as lost.
         changed: Called with the id of a TaskManager, its current and its previous state.
@@ -25,11 +26,13 @@ class Watches:
     def __init__(
         self,
         known: KnownTaskManagers,
+        configured: Sequence[Address],
         connect: Callable[[Address], Awaitable[WatchLeg]],
         lost_after_seconds: float,
         changed: Callable[[str, Presence, Presence], None],
     ) -> None:
         self._known: Final = known
+        self._addresses: Final = configured
         self._connect: Final = connect
         self._lost_after_seconds: Final = lost_after_seconds
         self._changed: Final = changed
@@ -40,17 +43,18 @@ class Watches:
     def __len__(self) -> int:
         return len(self._configured) + len(self._by_id)
 
-    def configure(self, addresses: Iterable[Address]) -> None:
+    def watch_configured(self) -> None:
         """Watch the TaskManagers of the settings. Idempotent."""
-        for address in addresses:
+        for address in self._addresses:
             if address not in self._configured:
                 self._configured[address] = self._new(partial(list, [address]), "")
 
-    async def configured(self) -> None:
-        """Wait until each configured TaskManager was reached, or could not be.
+    async def find_configured(self) -> None:
+        """Watch the TaskManagers of the settings until each was reached, or could not be.
 
         Cancellation: safe.
         """
+        self.watch_configured()
         for watch in list(self._configured.values()):
             await watch.first_answer()
 

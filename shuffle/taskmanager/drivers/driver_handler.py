@@ -152,7 +152,7 @@ class DriverHandler:
             self._answer(ApplicationReleased(freed))
         elif type(message) is KnownTaskManager:
             place = TaskManagerPlace(message.taskmanager_id, message.host, message.port)
-            self._copies.known(application_id, place)
+            self._copies.replication.known(application_id, place)
         elif type(message) is MoveNoted:
             _end(self._unnoted.pop(message.move, None))
         elif type(message) is CloseRequest:

@@ -1,62 +1,36 @@
-"""Copies and moves of the map outputs of one TaskManager: the facade of this package.
+"""Copies and moves of the map outputs of one TaskManager: the parts, and what they share.
 
 ::
 
-    commit ─▶ Replication ──┬─▶ CopyMaker ─▶ copier ──▶ another TaskManager
-    drain  ─▶ Migration ────┘
-              KnownTaskManagers: who there is, Watches: who is away or lost, Holdings: who has what
+    commit ─▶ Replication ─┬─▶ Target ─▶ another TaskManager, or the remote tier
+    drain  ─▶ Migration ───┘
+              KnownTaskManagers: which there are     Watches: which are away or lost
+              Placement: which is the best target    Holdings: which has which map output
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ....transport.address import Address
 from ...counters import Counters
-from ...legs.producer_leg import ProducerLeg
 from ...names import ShuffleKey, TaskManagerPlace, utf8_text
 from ..cluster.known_taskmanagers import KnownTaskManagers
+from ..cluster.peer_connector import PeerConnector
+from ..cluster.placement import Placement
 from ..cluster.taskmanager_watch import Presence
-from ..cluster.watch_leg import WatchLeg
 from ..cluster.watches import Watches
-from ..config.sections import ClusterConfig, ReplicationConfig
-from ..serve.result_partition_manager import ResultPartitionManager
-from ..store.output_index import Lost
+from ..config.taskmanager_config import TaskManagerConfig
+from ..serve.moved_outputs import MovedOutputs
 from ..store.shuffle_store import ShuffleStore
+from .copier_connections import CopierConnections
 from .copies_status import CopiesStatus
-from .copy_maker import CopyMaker
+from .holdings import Holdings
 from .migration import Migration
-from .replication import Replication, ReplicationServices
+from .replication import Replication
+from .target import CopyServices
 
 if TYPE_CHECKING:
     from asyncio import Future
-
-
-class CopiesConfig(NamedTuple):
-    """The settings of copies.
-
-    Attributes:
-        replication: Numbers and times.
-        cluster: The other TaskManagers.
-    """
-
-    replication: ReplicationConfig = ReplicationConfig()
-    cluster: ClusterConfig = ClusterConfig()
-
-
-class Connector(Protocol):
-    """Connects to other TaskManagers."""
-
-    def own_host(self) -> str:
-        """Return the host at which others reach this TaskManager."""
-
-    async def copier(self, address: Address, application_id: str) -> ProducerLeg:
-        """Connect in order to write copies of an application's map outputs."""
-
-    async def watch(self, address: Address) -> WatchLeg:
-        """Connect in order to know whether the other TaskManager lives."""
-
-    def abort_readers_of(self, taskmanager_id: str) -> None:
-        """End the connections that read from a TaskManager that counts as lost."""
 
 
 class Drivers(Protocol):
@@ -75,76 +49,54 @@ class Copies:
     """Copies and moves the map outputs of one TaskManager.
 
     Args:
-        partitions: Sends readers elsewhere.
         store: Has the map outputs.
+        moved: Sends readers of moved map outputs to other TaskManagers.
         connector: Connects to other TaskManagers.
         drivers: The drivers that are connected.
-        lives: Tells whether an application has clients here, or had them lately.
-        counters: Its counters.
+        is_alive: Returns whether an application has clients here, or had them a short time ago.
+        counters: The counters of this TaskManager.
         config: The settings.
     """
 
     def __init__(
         self,
-        partitions: ResultPartitionManager,
         store: ShuffleStore,
-        connector: Connector,
+        moved: MovedOutputs,
+        connector: PeerConnector,
         drivers: Drivers,
-        lives: Callable[[str], bool],
+        is_alive: Callable[[str], bool],
         counters: Counters,
-        config: CopiesConfig,
+        config: TaskManagerConfig,
     ) -> None:
-        self._store = store
-        self._partitions = partitions
-        self._drivers = drivers
+        self._connector: Final = connector
+        self._drivers: Final = drivers
         known = KnownTaskManagers(store.taskmanager_id)
-        maker = CopyMaker(store, connector.copier, store.taskmanager_id, counters)
         watches = Watches(
-            known, connector.watch, config.replication.lost_after_seconds, self._changed
+            known,
+            [Address.parse(each) for each in config.cluster.taskmanagers],
+            connector.watch,
+            config.replication.lost_after_seconds,
+            self._changed,
         )
-        services = ReplicationServices(
+        self.services: Final = CopyServices(
             store=store,
             known=known,
-            maker=maker,
             watches=watches,
-            configured=[Address.parse(each) for each in config.cluster.taskmanagers],
-            own_host=connector.own_host,
-            lives=lives,
+            placement=Placement(known, watches.presence, connector.own_host),
+            connections=CopierConnections(connector.copier, is_alive),
+            holdings=Holdings(),
             counters=counters,
             config=config.replication,
         )
-        self._connector = connector
-        self.others = known
-        self.watches = watches
-        self.maker = maker
-        self.replication = Replication(services, drivers.tell_held)
-        to_remote = None if store.remote is None else store.move_to_remote
-        self.migration = Migration(
-            services, self.replication, partitions.moved, drivers.tell_moved, to_remote
-        )
-
-    def start(self) -> None:
-        """Record the map outputs that were found at the start."""
-        self.replication.adopt(
-            output
-            for shuffle in self._store.shuffles()
-            for output in self._store.map_outputs(shuffle.key).values()
-        )
-
-    def known(self, application_id: str, place: TaskManagerPlace) -> None:
-        """Record a TaskManager that a driver names.
-
-        Raises:
-            LimitExceeded: The application has named as many as it may.
-        """
-        self.replication.known(application_id, place)
+        self.replication: Final = Replication(self.services, drivers.tell_held)
+        self.migration: Final = Migration(self.services, moved, drivers.tell_moved)
 
     def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
         """Forget a released shuffle, or its map attempts below ``end``."""
         if end is None:
             self.replication.released(lambda other: other == key)
         else:
-            self.replication.lost({key: self.replication.holdings.below(key, end)})
+            self.replication.lost({key: self.services.holdings.below(key, end)})
         self.migration.forget(
             lambda each: each.shuffle == key and (end is None or each.map_attempt_id < end)
         )
@@ -153,14 +105,6 @@ class Copies:
         """Forget an application that has ended."""
         self.replication.application_released(application_id)
         self.migration.forget(lambda each: each.shuffle.application_id == application_id)
-
-    def let_go(self, application_id: str) -> None:
-        """Stop keeping an application alive at other TaskManagers."""
-        self.maker.end_application(application_id)
-
-    def lost(self, lost: Lost) -> None:
-        """Forget map outputs that were lost with a directory."""
-        self.replication.lost(lost)
 
     def undo_moves(self) -> None:
         """Let map outputs that have moved be read here again, and tell the drivers."""
@@ -172,17 +116,13 @@ class Copies:
         progress = self.migration.progress
         return CopiesStatus(
             self.replication.waiting,
-            len(self.replication.holdings.short),
-            len(self.watches),
+            len(self.services.holdings.short),
+            len(self.services.watches),
             progress.active,
             progress.moved,
             progress.staying,
             utf8_text(progress.reason),
         )
-
-    async def close(self) -> None:
-        """Give up what is under way, and close all connections. Idempotent."""
-        await self.replication.close()
 
     def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
         self.replication.changed(taskmanager_id, now, before)

@@ -17,18 +17,16 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ....transport.backoff import Backoff
 from ....transport.loop import run_together
-from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..serve.moved_outputs import MovedOutputs
 from ..store.stored_outputs import MapOutput
-from .copy_maker import Outcome
-from .replication import Replication, ReplicationServices
+from .target import CopyServices, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ PASSES: Final = 3
 """Times that all others are asked for a map output before it counts as one that stays."""
 
 MAX_REFUSALS: Final = 3
-"""Refusals in a row after which a pass no longer asks a TaskManager."""
+"""Refusals in a row after which a pass skips a target."""
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -47,7 +45,6 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 TellMoved: TypeAlias = Callable[
     [ShuffleKey, TaskManagerPlace, Sequence[int]], Iterable["asyncio.Future[None]"]
 ]
-MoveToRemote: TypeAlias = Callable[[MapOutput], Awaitable[None]]
 
 
 class MigrationProgress(NamedTuple):
@@ -77,28 +74,22 @@ class Migration:
 
     Args:
         services: The parts of the TaskManager.
-        replication: Knows who has copies.
         moved: Sends readers to new places.
         tell_moved: Announces new places to drivers; each future ends when its driver acknowledges.
-        to_remote: Moves a map output to the remote tier, from where every TaskManager serves it.
     """
 
     def __init__(
         self,
-        services: ReplicationServices,
-        replication: Replication,
+        services: CopyServices,
         moved: MovedOutputs,
         tell_moved: TellMoved,
-        to_remote: MoveToRemote | None,
     ) -> None:
         self._services: Final = services
-        self._replication: Final = replication
         self._moved: Final = moved
         self._tell_moved: Final = tell_moved
-        self._to_remote: Final = to_remote
         self._staying: dict[MapAttemptKey, str] = {}
         self._refusals: Counter[str] = Counter()
-        """Refusals in a row of this pass, by TaskManager."""
+        """Refusals in a row of this pass, by target."""
         self._active = False
 
     @property
@@ -124,9 +115,7 @@ class Migration:
         self._active = True
         services = self._services
         try:
-            if services.configured:
-                services.watches.configure(services.configured)
-                await services.watches.configured()
+            await services.watches.find_configured()
             backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             for number in range(PASSES):
                 if number:
@@ -138,7 +127,7 @@ class Migration:
                     break
         finally:
             self._active = False
-            services.let_go()
+            services.connections.close_idle()
         progress = self.progress
         logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
         return progress
@@ -220,54 +209,23 @@ class Migration:
     ) -> tuple[TaskManagerPlace | None, str]:
         """Return a place that has a map output or is given it; if there is none, why."""
         services = self._services
-        candidates = list(self._candidates(attempt, output))
-        for place, has_it in candidates:
-            if self._refusals[place.taskmanager_id] >= MAX_REFUSALS:
-                continue
-            pace = _at_once if has_it else None
-            outcome = await services.maker.make(output, place, pace, moved=True)
-            if outcome is not Outcome.FAILED:
-                self._refusals[place.taskmanager_id] += 1
-            if outcome.is_there:
-                del self._refusals[place.taskmanager_id]
-                self._replication.holdings.has(attempt, place.taskmanager_id)
-                return place, ""
-        reason = services.maker.last_refusal if candidates else "no other TaskManager is known"
-        if self._to_remote is not None:
-            try:
-                await self._to_remote(output)
-            except Exception as error:  # noqa: BLE001
-                reason = str(failure_of(error, "moving a map output to the remote tier"))
-            else:
-                if candidates:
-                    return candidates[0][0], ""  # it serves what the remote tier has
-                reason = "it is in the remote tier, and no other TaskManager is known to serve it"
-        return None, reason
-
-    def _candidates(
-        self, attempt: MapAttemptKey, output: MapOutput
-    ) -> Iterator[tuple[TaskManagerPlace, bool]]:
-        """Yield places in the order to ask them, and whether one may have the map output."""
-        services = self._services
-        holding = self._replication.holdings.get(attempt)
-        may_have_it = set() if holding is None else set(holding.others)
+        holding = services.holdings.get(attempt)
+        holders = set() if holding is None else set(holding.others)
         if output.origin:
-            may_have_it.add(output.origin)
-        places = [
-            place
-            for place in services.known.order(attempt)
-            if services.watches.presence(place.taskmanager_id) is not Presence.LOST
-        ]
-        application_id, own_host = attempt.shuffle.application_id, services.own_host()
-        places.sort(
-            key=lambda place: (
-                place.taskmanager_id not in may_have_it,
-                not services.maker.may_ask(place.taskmanager_id, application_id),
-                place.host == own_host,
-            )
-        )
-        for place in places:
-            yield place, place.taskmanager_id in may_have_it
+            holders.add(output.origin)
+        candidates = services.placement.candidates(attempt, holders, {Presence.LOST})
+        reason = "no other TaskManager is known"
+        for target in services.targets([each.place for each in candidates]):
+            if self._refusals[target.name] < MAX_REFUSALS:
+                pace = _at_once if target.name in holders else None
+                outcome = await target.copy(output, pace, moved=True)
+                if outcome.is_there:
+                    del self._refusals[target.name]
+                    return target.place, ""
+                if outcome is not Outcome.FAILED:
+                    self._refusals[target.name] += 1
+            reason = services.placement.last_refusal
+        return None, reason
 
 
 async def _at_once(length: int) -> None:

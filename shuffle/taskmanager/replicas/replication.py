@@ -13,60 +13,22 @@ again, no faster than ``restore_bytes_per_second``.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from ....transport.address import Address
 from ....transport.backoff import Backoff
 from ....transport.loop import start_task
-from ...counters import Counters
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
-from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.taskmanager_watch import Presence
-from ..cluster.watches import Watches
-from ..config.sections import ReplicationConfig
-from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput
-from .copy_maker import CopyMaker, Outcome
-from .holdings import Holding, Holdings
+from .holdings import Holding
 from .rate_limit import RateLimit
+from .target import CopyServices, Outcome
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-
-
-class ReplicationServices(NamedTuple):
-    """The parts of a TaskManager that copying uses.
-
-    Attributes:
-        store: Has the map outputs.
-        known: The other TaskManagers.
-        maker: Makes copies.
-        watches: Tells which TaskManagers are there; :meth:`Replication.changed` is called by it.
-        configured: Addresses of TaskManagers in the settings.
-        own_host: Returns the host at which others reach this TaskManager.
-        lives: Tells whether an application has clients here, or had them lately.
-        counters: Its counters.
-        config: Numbers and times.
-    """
-
-    store: ShuffleStore
-    known: KnownTaskManagers
-    maker: CopyMaker
-    watches: Watches
-    configured: Sequence[Address]
-    own_host: Callable[[], str]
-    lives: Callable[[str], bool]
-    counters: Counters
-    config: ReplicationConfig
-
-    def let_go(self) -> None:
-        """Close the connections that would keep applications without clients alive elsewhere."""
-        for application_id in self.maker.applications():
-            if not self.lives(application_id):
-                self.maker.end_application(application_id)
 
 
 class Replication:
@@ -79,10 +41,10 @@ class Replication:
 
     def __init__(
         self,
-        services: ReplicationServices,
+        services: CopyServices,
         tell_held: Callable[[ShuffleKey, Sequence[int]], None],
     ) -> None:
-        self.holdings: Final = Holdings()
+        self.holdings: Final = services.holdings
         self._services: Final = services
         self._tell_held: Final = tell_held
         self._restore: Final = RateLimit(services.config.restore_bytes_per_second)
@@ -109,17 +71,21 @@ class Replication:
 
     # ---- what happens to map outputs -------------------------------------------------------------
 
-    def adopt(self, outputs: Iterable[MapOutput]) -> None:
+    def adopt(self) -> None:
         """Record the map outputs that were found at the start.
 
         Nothing is copied before ``lost_after_seconds``: until then the drivers name the other
         TaskManagers, and those that are started too come back.
         """
-        for output in outputs:
-            if output.origin or output.replicas > 1:
-                attempt = MapAttemptKey(output.key, output.map_attempt_id)
-                holding = self.holdings.add(attempt, output.origin, output.replicas, settled=True)
-                holding.doubtful |= holding.others
+        store = self._services.store
+        for key in [shuffle.key for shuffle in store.shuffles()]:
+            for map_attempt_id, output in store.map_outputs(key).items():
+                if output.origin or output.replicas > 1:
+                    attempt = MapAttemptKey(key, map_attempt_id)
+                    holding = self.holdings.add(
+                        attempt, output.origin, output.replicas, settled=True
+                    )
+                    holding.doubtful |= holding.others
         if len(self.holdings):
             self._settling = asyncio.get_running_loop().call_later(
                 self._services.config.lost_after_seconds, self._settled
@@ -190,7 +156,7 @@ class Replication:
             LimitExceeded: The application has named as many as it may.
         """
         if self._services.known.tell(application_id, place):
-            self._services.maker.ask_again(place.taskmanager_id)
+            self._services.placement.forget_refusals(place.taskmanager_id)
             self._watch_shared()
             self._enqueue(self.holdings.doubted(place.taskmanager_id))
             self._retry_now()
@@ -201,7 +167,7 @@ class Replication:
             self._awaited.discard(taskmanager_id)
             if before is not Presence.UNKNOWN:
                 self.holdings.doubt(taskmanager_id)
-            self._services.maker.ask_again(taskmanager_id)
+            self._services.placement.forget_refusals(taskmanager_id)
             self._enqueue(self.holdings.doubted(taskmanager_id))
             self._retry_now()
         elif now is Presence.LOST:
@@ -228,7 +194,7 @@ class Replication:
         for attempt in list(self._waiting):
             self._answer(attempt)
         await self._services.watches.close()
-        self._services.maker.close()
+        self._services.connections.keep(())
 
     # ---- the queue -------------------------------------------------------------------------------
 
@@ -255,9 +221,7 @@ class Replication:
         self._start_workers()  # for what came between its last look at the queue and its end
 
     async def _work(self) -> None:
-        if self._services.configured:
-            self._services.watches.configure(self._services.configured)
-            await self._services.watches.configured()
+        await self._services.watches.find_configured()
         while self._queue:
             attempt = next(iter(self._queue))
             del self._queue[attempt]
@@ -274,7 +238,7 @@ class Replication:
                 self._again.discard(attempt)
                 self._queue[attempt] = None
             if not self._queue and not self._running:
-                self._services.let_go()
+                self._services.connections.close_idle()
             await asyncio.sleep(0)  # many in a row may be stalled, and wait for nothing
 
     async def _see_to(self, attempt: MapAttemptKey) -> None:
@@ -299,10 +263,8 @@ class Replication:
         place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
             return  # it is asked when it is there, or counts as lost
-        outcome = await self._services.maker.make(output, place, self._restore.take)
-        if outcome.is_there:
-            self.holdings.has(attempt, taskmanager_id)
-        elif outcome is not Outcome.ABSENT:
+        outcome = await self._services.peer(place).copy(output, self._restore.take)
+        if not outcome.is_there and outcome is not Outcome.ABSENT:
             self.holdings.has_not(attempt, taskmanager_id)
 
     async def _copy(
@@ -310,11 +272,10 @@ class Replication:
     ) -> bool:
         """Copy a map output to a TaskManager; return whether to go on with the next one."""
         pace = self._restore.take if holding.settled else None
-        outcome = await self._services.maker.make(output, place, pace)
+        outcome = await self._services.peer(place).copy(output, pace)
         if self.holdings.get(attempt) is not holding:
             return False  # it was released meanwhile
         if outcome.is_there:
-            self.holdings.has(attempt, place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
             self._backoff.reset()
             self._warned = False
@@ -328,24 +289,13 @@ class Replication:
     def _next(
         self, attempt: MapAttemptKey, holding: Holding, tried: set[str]
     ) -> TaskManagerPlace | None:
-        """Return the place for the next copy: on a host that has none, if there is one."""
-        services = self._services
-        application_id = attempt.shuffle.application_id
-        own_host = services.own_host()
+        """Return the place for the next copy, or None."""
         absent = {Presence.LOST} if holding.settled else {Presence.LOST, Presence.AWAY}
-        places = [
-            place
-            for place in services.known.order(attempt)
-            if place.host != own_host
-            and place.taskmanager_id not in tried
-            and place.taskmanager_id not in holding.others
-            and services.maker.may_ask(place.taskmanager_id, application_id)
-            and services.watches.presence(place.taskmanager_id) not in absent
-        ]
-        others = [services.known.place_for(application_id, each) for each in holding.others]
-        hosts = {other.host for other in others if other is not None}
-        apart = (place for place in places if place.host not in hosts)
-        return next(apart, places[0] if places else None)
+        candidates = self._services.placement.candidates(attempt, holding.others, absent)
+        for candidate in candidates:
+            if candidate.adds_safety and candidate.place.taskmanager_id not in tried:
+                return candidate.place
+        return None
 
     def _stall(self, attempt: MapAttemptKey) -> None:
         self._stalled.add(attempt)
@@ -356,7 +306,7 @@ class Replication:
                 "those of others may wait too. The reason found last: %s",
                 attempt.map_attempt_id,
                 attempt.shuffle,
-                self._services.maker.last_refusal or "no other TaskManager is known",
+                self._services.placement.last_refusal,
             )
         if self._timer is None and not self._closed:
             pause_seconds = self._backoff.next_seconds()
@@ -405,9 +355,7 @@ class Replication:
         applications = self.holdings.applications()
         if not applications:
             self._awaited.clear()
-        for application_id in self._services.maker.applications():
-            if application_id not in applications:
-                self._services.maker.end_application(application_id)
+        self._services.connections.keep(applications)
         self._watch_shared()
         if not applications:
             self._services.watches.forget_configured()
@@ -415,7 +363,7 @@ class Replication:
     def _watch_shared(self) -> None:
         if self._closed:
             return
-        if self._services.configured and len(self.holdings):
-            # Where no driver names them, they are the only way to know the origin of a copy.
-            self._services.watches.configure(self._services.configured)
+        if len(self.holdings):
+            # Without a driver, this is the only way to find the origin of a copy.
+            self._services.watches.watch_configured()
         self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)

@@ -37,7 +37,7 @@ def place_of(environment: NetworkEnvironment) -> TaskManagerPlace:
 
 
 def knows_others(environment: NetworkEnvironment, count: int) -> bool:
-    return len(environment.copies.others) == count
+    return len(environment.copies.services.known) == count
 
 
 async def know_each_other(cluster: MiniCluster) -> None:

@@ -34,13 +34,13 @@ from sluice.protocol.schema import (
 )
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+from sluice.shuffle.taskmanager.replicas.target import PeerTarget
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.wire_clients import Client, producer, write_map_output, write_region
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
-    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from sluice.shuffle.taskmanager.replicas.target import Outcome
 
 RANDOM = random.Random(21)
 SMALL = [[b"a" * 10, b"", b"c" * 77]]
@@ -90,8 +90,8 @@ async def test_a_copy_is_released_with_its_shuffle(tmp_path):
             assert released == ShuffleReleased(1, 87)
         assert holders(cluster, 7) == []
         # No connection between the two is left, and nobody is watched.
-        await eventually(lambda: len(cluster[0].copies.watches) == 0)
-        assert cluster[0].copies.maker.connections == 0
+        await eventually(lambda: len(cluster[0].copies.services.watches) == 0)
+        assert len(cluster[0].copies.services.connections) == 0
 
 
 async def test_a_driver_that_connects_is_told_of_the_copies(tmp_path):
@@ -212,18 +212,18 @@ async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
 
 
 class Held:
-    """Holds up all copies of a TaskManager until a test lets them go."""
+    """Holds up all copies until a test lets them go."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, environment: NetworkEnvironment) -> None:
-        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
-        maker = environment.copies.maker
-        self._make = maker.make
-        monkeypatch.setattr(maker, "make", self._hold)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_go_on = begun, may_go_on = asyncio.Event(), asyncio.Event()
+        copy = PeerTarget.copy
 
-    async def _hold(self, *args: Any, **keys: Any) -> Outcome:
-        self.begun.set()
-        await self.may_go_on.wait()
-        return await self._make(*args, **keys)
+        async def hold(target: PeerTarget, *args: Any, **keys: Any) -> Outcome:
+            begun.set()
+            await may_go_on.wait()
+            return await copy(target, *args, **keys)
+
+        monkeypatch.setattr(PeerTarget, "copy", hold)
 
 
 async def unanswered(client: Client, number: int) -> None:
@@ -240,7 +240,7 @@ async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypat
         tmp_path, 2, hosts_apart=True, synchronous_timeout_seconds=seconds
     ) as cluster:
         links = await drivers(cluster)
-        held = Held(monkeypatch, cluster[0])
+        held = Held(monkeypatch)
         first = await cluster.producer(0)
         first.send(OpenPartition(0, KEY.shuffle_id, 7, 1))
         await write_region(first, 0, 0, [b"abc"])
@@ -278,7 +278,7 @@ async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatc
         tmp_path, 2, hosts_apart=True, max_partitions_per_connection=2
     ) as cluster:
         links = await drivers(cluster)
-        held = Held(monkeypatch, cluster[0])
+        held = Held(monkeypatch)
         writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
         await held.begun.wait()
         client = await cluster.producer(0)
@@ -301,7 +301,7 @@ async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatc
 async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
     async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
         links = await drivers(cluster)
-        held = Held(monkeypatch, cluster[0])
+        held = Held(monkeypatch)
         writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
         await held.begun.wait()
         client = await cluster.producer(0)
@@ -326,7 +326,7 @@ async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(
         for attempt in range(3):
             await write(cluster[0], attempt, SMALL)
             assert holders(cluster, attempt) == [0, 1]
-        watches = cluster[0].copies.watches
+        watches = cluster[0].copies.services.watches
         other = cluster[1].taskmanager_id
         await eventually(lambda: watches.presence(other) is Presence.PRESENT)
         end_application([*links, stranger])
@@ -339,7 +339,7 @@ async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp
         await links[1].expect(ShuffleReleased)
         await write(cluster[0], 7, SMALL)
         assert holders(cluster, 7) == [0]
-        assert "PARTITION_RELEASED" in cluster[0].copies.maker.last_refusal
+        assert "PARTITION_RELEASED" in cluster[0].copies.services.placement.last_refusal
         end_application(links)
 
 
@@ -371,7 +371,7 @@ async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(t
             await write(cluster[attempt], attempt, SMALL)
             assert holders(cluster, attempt) == [0, 1]
         # Each has a connection to the other one, on which it made its copy.
-        assert [each.copies.maker.connections for each in cluster.environments] == [1, 1]
+        assert [len(each.copies.services.connections) for each in cluster.environments] == [1, 1]
         for link in links:
             link.vanish()
         await eventually(lambda: not any(holders(cluster, attempt) for attempt in range(2)))
@@ -399,9 +399,9 @@ async def test_what_is_copied_for_an_application_without_clients_keeps_it_alive_
         await eventually(lambda: not cluster[0].applications.lives("app"))
         # Only now it learns of another one.
         place = TaskManagerPlace(cluster[1].taskmanager_id, *cluster[1].address)
-        cluster[0].copies.known("app", place)
+        cluster[0].copies.replication.known("app", place)
         await eventually(lambda: holders(cluster, 7) == [0, 1])
-        await eventually(lambda: cluster[0].copies.maker.connections == 0)
+        await eventually(lambda: len(cluster[0].copies.services.connections) == 0)
         first.vanish()
         await keeper.close()
         await eventually(lambda: not holders(cluster, 7))

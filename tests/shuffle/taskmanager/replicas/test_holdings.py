@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.cluster.known_taskmanagers import rendezvous_order
+from sluice.shuffle.taskmanager.cluster.placement import rendezvous_order
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 
 KEY = ShuffleKey("app", 1)

@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.shuffle.taskmanager.replicas.replication import Replication
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import MiniCluster, eventually, mini_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
     from tests.support.wire_clients import Client
 
 SOON = 0.3
@@ -92,21 +88,6 @@ async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
         assert cluster[0].counters.copies_made == 0
         assert cluster[0].counters.copies_found == len(ATTEMPTS)
         end_application(links)
-
-
-async def test_all_shuffles_that_are_found_at_the_start_have_one_deadline(tmp_path, monkeypatch):
-    adopted: list[list[MapOutput]] = []
-
-    def adopt(self: Replication, outputs: Iterable[MapOutput]) -> None:
-        adopted.append(list(outputs))
-
-    async with mini_cluster(tmp_path, 1, check=False) as cluster:
-        for shuffle_id in range(3):
-            await cluster.write(0, 1, REGIONS, shuffle_id=shuffle_id)
-        settings = await stop(cluster, 0)
-        monkeypatch.setattr(Replication, "adopt", adopt)
-        await start_again(cluster, 0, settings)
-        assert [len(outputs) for outputs in adopted] == [3]
 
 
 async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     FinishPartition,
@@ -19,12 +19,14 @@ from sluice.protocol.schema import (
     PartitionFinished,
 )
 from sluice.shuffle.names import TaskManagerPlace
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.certificates import Authority
 from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
     from tests.support.mini_cluster import MiniCluster
     from tests.support.wire_clients import Client
 
@@ -144,7 +146,7 @@ async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
     async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
         await write_all(cluster)
         first = await driver(cluster, 0)
-        await eventually(lambda: len(cluster[0].copies.others) == 1)
+        await eventually(lambda: len(cluster[0].copies.services.known) == 1)
         keeps_alive = await cluster.driver(0)
         first.vanish()
         await first.until_lost()
@@ -202,6 +204,29 @@ async def test_without_another_taskmanager_all_stays(tmp_path, monkeypatch):
         cluster[0].drain()
         await cluster[0].migrate()
         assert cluster[0].copies.migration.progress.reason == "no other TaskManager is known"
+
+
+@pytest.mark.usefixtures("object_store")
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_move_to_the_remote_tier_needs_a_taskmanager_to_serve_it(
+    tmp_path, monkeypatch, is_full
+):
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
+
+    async def move(store: ShuffleStore, output: MapOutput) -> None:
+        raise SluiceError("the bucket is full")
+
+    remote = str(tmp_path / "objects")
+    async with mini_cluster(tmp_path, 1, check=False, remote=remote) as cluster:
+        await write_all(cluster)
+        if is_full:
+            monkeypatch.setattr(ShuffleStore, "move_to_remote", move)
+        cluster[0].drain()
+        await cluster[0].migrate()
+        progress = cluster[0].copies.migration.progress
+        assert progress.staying == len(DATA)
+        reason = "the bucket is full" if is_full else "no other TaskManager is known to serve it"
+        assert reason in progress.reason
 
 
 async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):

@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
+from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.sections import ReplicationConfig
-from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
-from sluice.shuffle.taskmanager.replicas.replication import Replication, ReplicationServices
+from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
+from sluice.shuffle.taskmanager.replicas.holdings import Holdings
+from sluice.shuffle.taskmanager.replicas.replication import Replication
+from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+    from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 KEY = ShuffleKey("app", 1)
 OTHER = TaskManagerPlace("other", "127.0.0.2", 7337)
-
-
-class FakeMaker:
-    """Makes copies when a test says so."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.outcome: asyncio.Future[Outcome] | None = None
-        self.last_refusal = ""
-
-    async def make(self, output: MapOutput, place: TaskManagerPlace, pace: Any = None) -> Outcome:
-        self.asked.append(output.map_attempt_id)
-        return Outcome.MADE if self.outcome is None else await self.outcome
-
-    def may_ask(self, taskmanager_id: str, application_id: str) -> bool:
-        return True
-
-    def ask_again(self, taskmanager_id: str) -> None:
-        """Nothing was refused."""
-
-    def applications(self) -> list[str]:
-        return []
-
-    def end_application(self, application_id: str) -> None:
-        """There are no connections."""
-
-    def close(self) -> None:
-        """There are no connections."""
 
 
 class FakeStore:
@@ -67,26 +43,31 @@ class Rig:
     """The queue of a TaskManager whose copies go to one other TaskManager."""
 
     def __init__(self, configured: tuple[Address, ...] = (), **settings: Any) -> None:
-        self.maker = FakeMaker()
         self.store = FakeStore()
+        self.asked: list[int] = []
+        self.outcome: asyncio.Future[Outcome] | None = None
         self.known = KnownTaskManagers("own")
         self.attempts = 0
         self.connecting = asyncio.Event()
-        self.watches = Watches(self.known, self.connect, 600, self.changed)
-        self.counters = Counters()
-        services: dict[str, Any] = {
-            "store": self.store,
-            "known": self.known,
-            "maker": self.maker,
-            "watches": self.watches,
-            "configured": configured,
-            "own_host": lambda: "127.0.0.1",
-            "lives": lambda application_id: True,
-            "counters": self.counters,
-            "config": ReplicationConfig(**settings),
-        }
-        taken = {key: services[key] for key in ReplicationServices._fields}
-        self.replication = Replication(ReplicationServices(**taken), lambda key, attempts: None)
+        self.watches = Watches(self.known, configured, self.connect, 600, self.changed)
+        services = CopyServices(
+            store=cast("ShuffleStore", self.store),
+            known=self.known,
+            watches=self.watches,
+            placement=Placement(self.known, self.watches.presence, lambda: "127.0.0.1"),
+            connections=CopierConnections(self.never, lambda application_id: True),
+            holdings=Holdings(),
+            counters=Counters(),
+            config=ReplicationConfig(**settings),
+        )
+        self.replication = Replication(services, lambda key, attempts: None)
+
+    async def copy(self, target: PeerTarget, output: MapOutput, pace: Any = None) -> Outcome:
+        self.asked.append(output.map_attempt_id)
+        return Outcome.MADE if self.outcome is None else await self.outcome
+
+    async def never(self, address: Address, application_id: str) -> Any:
+        """Connect to no TaskManager."""
 
     async def connect(self, address: Address) -> Any:
         self.connecting.set()
@@ -107,17 +88,29 @@ class Rig:
 
 
 @pytest.fixture
-async def rig():
-    rig = Rig(copy_streams=1)
+def make_rig(monkeypatch):
+    """Make a queue whose copies are made when the test says so."""
+
+    def make(*configured: Address) -> Rig:
+        rig = Rig(configured, copy_streams=1)
+        monkeypatch.setattr(PeerTarget, "copy", lambda *given: rig.copy(*given))
+        return rig
+
+    return make
+
+
+@pytest.fixture
+async def rig(make_rig):
+    rig = make_rig()
     rig.known.tell("app", OTHER)
     yield rig
     await rig.replication.close()
 
 
 async def test_what_comes_in_the_moment_in_which_a_worker_ends_is_copied(rig):
-    rig.maker.outcome = asyncio.get_running_loop().create_future()
+    rig.outcome = asyncio.get_running_loop().create_future()
     rig.commit(1)
-    await eventually(lambda: rig.maker.asked == [1])
+    await eventually(lambda: rig.asked == [1])
     (worker,) = rig.replication._workers
     late = asyncio.Event()
 
@@ -130,14 +123,14 @@ async def test_what_comes_in_the_moment_in_which_a_worker_ends_is_copied(rig):
         else:
             asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
 
-    rig.maker.outcome.set_result(Outcome.MADE)
+    rig.outcome.set_result(Outcome.MADE)
     asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
     await late.wait()
-    await eventually(lambda: rig.maker.asked == [1, 2])
+    await eventually(lambda: rig.asked == [1, 2])
 
 
-async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop():
-    rig = Rig(copy_streams=1)
+async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop(make_rig):
+    rig = make_rig()
     for attempt in range(100):
         rig.commit(attempt)
     turns = 0
@@ -149,8 +142,8 @@ async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop():
     await rig.replication.close()
 
 
-async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up():
-    rig = Rig((Address("127.0.0.9", 1),), copy_streams=1)
+async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up(make_rig):
+    rig = make_rig(Address("127.0.0.9", 1))
     rig.commit(1)
     await rig.connecting.wait()  # the worker waits whether it is there
     rig.release()
@@ -160,16 +153,16 @@ async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up
     rig.commit(2)
     await rig.connecting.wait()
     rig.watches.forget_configured()
-    await eventually(lambda: rig.maker.asked == [2])
+    await eventually(lambda: rig.asked == [2])
     await rig.replication.close()
 
 
 async def test_one_that_is_away_for_what_is_released_by_then_is_not_waited_for(rig):
-    rig.maker.outcome = asyncio.get_running_loop().create_future()
+    rig.outcome = asyncio.get_running_loop().create_future()
     rig.commit(1)
-    await eventually(lambda: rig.maker.asked == [1])
+    await eventually(lambda: rig.asked == [1])
     rig.release()
-    rig.maker.outcome.set_result(Outcome.ABSENT)
+    rig.outcome.set_result(Outcome.ABSENT)
     await eventually(lambda: not rig.replication.waiting)
     assert len(rig.watches) == 0
     assert not rig.replication._awaited

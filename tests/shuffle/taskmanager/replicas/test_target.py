@@ -11,14 +11,13 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import CloseRequest
-from sluice.shuffle.names import TaskManagerPlace
-from sluice.shuffle.taskmanager.replicas.copy_maker import Outcome
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
 from tests.support.copies import KEY, drivers, end_application, holders, read
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
 
 REGIONS = [
@@ -29,8 +28,10 @@ ON_DISK = {"memory_tier_bytes": 0}
 TIERS = pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
 
 
-def place_of(environment: NetworkEnvironment) -> TaskManagerPlace:
-    return TaskManagerPlace(environment.taskmanager_id, *environment.address)
+def target_of(cluster: MiniCluster) -> PeerTarget:
+    """Return the second TaskManager as the target of copies of the first one."""
+    place = TaskManagerPlace(cluster[1].taskmanager_id, *cluster[1].address)
+    return cluster[0].copies.services.peer(place)
 
 
 def stored(cluster: MiniCluster) -> MapOutput:
@@ -48,15 +49,14 @@ async def test_a_copy_is_made_once_and_found_afterwards(tmp_path, tier):
     async with mini_cluster(tmp_path, **tier) as cluster:
         links = await drivers(cluster)
         await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
-        assert await maker.make(stored(cluster), place) is Outcome.MADE
-        assert await maker.make(stored(cluster), place) is Outcome.FOUND
-        assert await maker.make(stored(cluster), place, at_once) is Outcome.FOUND
+        target = target_of(cluster)
+        assert await target.copy(stored(cluster)) is Outcome.MADE
+        assert await target.copy(stored(cluster)) is Outcome.FOUND
+        assert await target.copy(stored(cluster), at_once) is Outcome.FOUND
         counters = cluster[0].counters
         assert (counters.copies_made, counters.copies_found) == (1, 2)
-        assert maker.connections == 1
+        assert len(cluster[0].copies.services.connections) == 1
         assert await read(cluster[1], 7, 2) == await read(cluster[0], 7, 2)
-        maker.close()
         end_application(links)
 
 
@@ -65,80 +65,74 @@ async def test_a_copy_may_be_given_up_at_any_moment(tmp_path, tier):
     async with mini_cluster(tmp_path, **tier) as cluster:
         links = await drivers(cluster)
         await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
+        target = target_of(cluster)
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89):
-            making = asyncio.ensure_future(maker.make(stored(cluster), place, at_once))
+            making = asyncio.ensure_future(target.copy(stored(cluster), at_once))
             for _ in range(turns):
                 await asyncio.sleep(0)
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
         extents = [region.extent for region in stored(cluster).regions]
         await eventually(lambda: all(each is None or each.references == 1 for each in extents))
-        assert (await maker.make(stored(cluster), place)).is_there
+        assert (await target.copy(stored(cluster))).is_there
         assert holders(cluster, 7) == [0, 1]
-        maker.close()
         end_application(links)
 
 
-async def test_one_that_is_not_there_is_absent(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster:
-        await cluster.write(0, 7, REGIONS)
-        maker = cluster[0].copies.maker
-        nowhere = TaskManagerPlace("gone", "127.0.0.1", 9)
-        assert await maker.make(stored(cluster), nowhere) is Outcome.ABSENT
-        assert maker.may_ask("gone", "app")  # a watch tells when it is back
-        assert "CONNECT_FAILED" in maker.last_refusal
-        maker.close()
+def is_another(cluster: MiniCluster) -> PeerTarget:
+    place = target_of(cluster).place._replace(taskmanager_id="expected")
+    return cluster[0].copies.services.peer(place)
 
 
-async def test_another_one_at_its_place_is_absence(tmp_path):
-    async with mini_cluster(tmp_path) as cluster:
-        await cluster.write(0, 7, REGIONS)
-        maker = cluster[0].copies.maker
-        other = place_of(cluster[1])._replace(taskmanager_id="expected")
-        assert await maker.make(stored(cluster), other) is Outcome.ABSENT
-        assert "TASKMANAGER_MISMATCH" in maker.last_refusal
-        maker.close()
+def is_gone(cluster: MiniCluster) -> PeerTarget:
+    return cluster[0].copies.services.peer(TaskManagerPlace("gone", "127.0.0.1", 9))
 
 
-async def test_one_that_refuses_is_passed_over_until_it_is_there_anew(tmp_path):
-    async with mini_cluster(tmp_path) as cluster:
-        await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
-        cluster[1].drain()
-        assert await maker.make(stored(cluster), place) is Outcome.REFUSED
-        assert not maker.may_ask(place.taskmanager_id, "app")
-        assert maker.may_ask(place.taskmanager_id, "other")
-        maker.ask_again(place.taskmanager_id)
-        assert maker.may_ask(place.taskmanager_id, "app")
-        maker.close()
+def drains(cluster: MiniCluster) -> PeerTarget:
+    cluster[1].drain()
+    return target_of(cluster)
 
 
-async def test_one_that_is_full_refuses(tmp_path):
+def is_damaged(cluster: MiniCluster) -> PeerTarget:
+    extent = stored(cluster).regions[0].extent
+    assert extent is not None
+    view = extent.view
+    assert view is not None
+    view[5] ^= 1
+    return target_of(cluster)
+
+
+@pytest.mark.parametrize(
+    ("target_when", "outcome", "reason"),
+    [
+        # A watch tells when one that is absent is back: it is not a refusal.
+        (is_gone, Outcome.ABSENT, "CONNECT_FAILED"),
+        (is_another, Outcome.ABSENT, "TASKMANAGER_MISMATCH"),
+        (drains, Outcome.REFUSED, "SHUTTING_DOWN"),
+        (target_of, Outcome.REFUSED, "STORAGE_FULL"),
+        (is_damaged, Outcome.FAILED, "CHECKSUM_MISMATCH"),
+    ],
+)
+async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, outcome, reason):
     async with mini_cluster(tmp_path, 1) as cluster:
         full = {"memory_tier_bytes": 0, "disk_quota_bytes": 4096}
-        cluster.environments.append(await cluster.start_one(1, full))
+        settings = full if reason == "STORAGE_FULL" else {}
+        cluster.environments.append(await cluster.start_one(1, settings))
+        links = await drivers(cluster)
         await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
-        assert await maker.make(stored(cluster), place) is Outcome.REFUSED
-        assert "STORAGE_FULL" in maker.last_refusal
-        assert cluster[0].counters.copies_failed == 1
-        maker.close()
-
-
-async def test_damage_at_rest_is_not_copied(tmp_path):
-    async with mini_cluster(tmp_path) as cluster:
-        await cluster.write(0, 7, REGIONS)
-        extent = stored(cluster).regions[0].extent
-        assert extent is not None
-        view = extent.view
-        assert view is not None
-        view[5] ^= 1
-        del view
-        maker = cluster[0].copies.maker
-        assert await maker.make(stored(cluster), place_of(cluster[1])) is Outcome.FAILED
+        target = target_when(cluster)
+        services = cluster[0].copies.services
+        assert await target.copy(stored(cluster)) is outcome
+        assert reason in services.placement.last_refusal
+        assert services.counters.copies_failed == 1
         assert holders(cluster, 7) == [0]
-        maker.close()
+        for application_id in ("app", "other"):
+            services.known.tell(application_id, target_of(cluster).place)
+            attempt = MapAttemptKey(ShuffleKey(application_id, 1), 7)
+            (candidate,) = services.placement.candidates(attempt, (), ())
+            refused = outcome is Outcome.REFUSED and application_id == "app"
+            assert candidate.has_refused is refused
+        end_application(links)
 
 
 @TIERS
@@ -148,14 +142,14 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
     async with mini_cluster(tmp_path, **tier) as cluster:
         links = await drivers(cluster)
         await cluster.write(0, 7, REGIONS)
-        maker, place = cluster[0].copies.maker, place_of(cluster[1])
+        target = target_of(cluster)
         waits, goes_on = asyncio.Event(), asyncio.Event()
 
         async def pace(length: int) -> None:
             waits.set()
             await goes_on.wait()
 
-        making = asyncio.ensure_future(maker.make(stored(cluster), place, pace))
+        making = asyncio.ensure_future(target.copy(stored(cluster), pace))
         await waits.wait()
         cluster[0].store.release_shuffle(KEY)  # its application has others
         released = cluster[0].store.released()
@@ -165,7 +159,6 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
         goes_on.set()
         assert await making is Outcome.MADE
         assert "internal error" not in caplog.text
-        maker.close()
         end_application(links)
 
 

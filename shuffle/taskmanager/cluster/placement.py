@@ -1,0 +1,123 @@
+"""Ranks the other TaskManagers as targets for a copy of a map output.
+
+Replication and migration both choose by this rank. A new criterion becomes a field of
+:class:`Candidate`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from ...names import MapAttemptKey, TaskManagerPlace
+from .known_taskmanagers import KnownTaskManagers
+from .taskmanager_watch import Presence
+
+REFUSAL_SECONDS: Final = 5.0
+"""Time for which a TaskManager that refused a copy is not asked for another one."""
+
+MAX_REFUSALS: Final = 4096
+"""Maximum number of refusals remembered; the oldest are forgotten first."""
+
+
+class Candidate(NamedTuple):
+    """A TaskManager that may get a copy. The smallest candidate is the best one.
+
+    Attributes:
+        lacks_copy: Whether it has no copy, as far as is known.
+        has_refused: Whether it refused a copy for the application a short time ago.
+        shares_host: Whether it runs on the host of this TaskManager.
+        joins_copy: Whether a TaskManager on its host has a copy.
+        position: Its position in the rendezvous order of the map output.
+        place: Its place.
+    """
+
+    lacks_copy: bool
+    has_refused: bool
+    shares_host: bool
+    joins_copy: bool
+    position: int
+    place: TaskManagerPlace
+
+    @property
+    def adds_safety(self) -> bool:
+        """Whether a copy here is a new one, on another host, and likely to be taken."""
+        return self.lacks_copy and not self.has_refused and not self.shares_host
+
+
+class Placement:
+    """Ranks TaskManagers for copies.
+
+    Args:
+        known: The other TaskManagers.
+        presence: Returns the state of a TaskManager.
+        own_host: Returns the host at which others reach this TaskManager.
+    """
+
+    def __init__(
+        self,
+        known: KnownTaskManagers,
+        presence: Callable[[str], Presence],
+        own_host: Callable[[], str],
+    ) -> None:
+        self._known: Final = known
+        self._presence: Final = presence
+        self._own_host: Final = own_host
+        self._refused_until: dict[tuple[str, str], float] = {}
+        self.last_refusal = "no other TaskManager is known"
+        """Why the last copy that was not made was not made."""
+
+    def candidates(
+        self, attempt: MapAttemptKey, holders: Collection[str], absent: Collection[Presence]
+    ) -> list[Candidate]:
+        """Return the TaskManagers that may have or get a copy of a map output, best first.
+
+        Args:
+            attempt: The map output.
+            holders: The TaskManagers that have it.
+            absent: States in which a TaskManager is not a candidate.
+        """
+        application_id = attempt.shuffle.application_id
+        places = self._known.places_of(application_id)
+        hosts = {places[each].host for each in holders if each in places}
+        own_host, now = self._own_host(), asyncio.get_running_loop().time()
+        return sorted(
+            Candidate(
+                taskmanager_id not in holders,
+                self._refused_until.get((taskmanager_id, application_id), now) > now,
+                places[taskmanager_id].host == own_host,
+                places[taskmanager_id].host in hosts,
+                position,
+                places[taskmanager_id],
+            )
+            for position, taskmanager_id in enumerate(rendezvous_order(attempt, places))
+            if self._presence(taskmanager_id) not in absent
+        )
+
+    def refuse(self, taskmanager_id: str, application_id: str) -> None:
+        """Record that a TaskManager refused a copy for an application."""
+        if len(self._refused_until) >= MAX_REFUSALS:
+            del self._refused_until[next(iter(self._refused_until))]
+        until = asyncio.get_running_loop().time() + REFUSAL_SECONDS
+        self._refused_until[taskmanager_id, application_id] = until
+
+    def forget_refusals(self, taskmanager_id: str) -> None:
+        """Forget the refusals of a TaskManager, which is there again."""
+        for key in [key for key in self._refused_until if key[0] == taskmanager_id]:
+            del self._refused_until[key]
+
+
+def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> list[str]:
+    """Return TaskManagers in their order as targets for a map output.
+
+    Every TaskManager computes the same order. Adding or removing one does not change the order of
+    the others, and the map outputs of one TaskManager are spread evenly over all others.
+    """
+    (application_id, shuffle_id), map_attempt_id = attempt
+    prefix = f"{application_id}\0{shuffle_id}\0{map_attempt_id}\0"
+
+    def weight(taskmanager_id: str) -> tuple[bytes, str]:
+        name = (prefix + taskmanager_id).encode(errors="surrogatepass")
+        return blake2b(name, digest_size=8).digest(), taskmanager_id
+
+    return sorted(set(taskmanager_ids), key=weight, reverse=True)

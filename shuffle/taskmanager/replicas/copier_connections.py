@@ -1,0 +1,78 @@
+"""Connections over which copies are written, by application and TaskManager."""
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from ....transport.address import Address
+from ....transport.connection_pool import ConnectionPool
+from ....transport.errors import TaskManagerMismatch
+from ...legs.producer_leg import ProducerLeg
+from ...names import TaskManagerPlace
+from ..cluster.known_taskmanagers import address_of
+
+
+class CopierConnections:
+    """One connection to each TaskManager for each application.
+
+    A connection keeps the application alive at the other TaskManager. It is open while the
+    application has clients here, and for a short time after.
+
+    Args:
+        connect: Connects to an address for an application.
+        is_alive: Returns whether an application has clients here, or had them a short time ago.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Address, str], Awaitable[ProducerLeg]],
+        is_alive: Callable[[str], bool],
+    ) -> None:
+        self._connect: Final = connect
+        self._is_alive: Final = is_alive
+        self._pools: dict[str, ConnectionPool[ProducerLeg]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pools.values()))
+
+    async def acquire(self, place: TaskManagerPlace, application_id: str) -> ProducerLeg:
+        """Return the connection to a TaskManager for an application.
+
+        It is not released: it is closed when the application ends.
+
+        Raises:
+            TaskManagerMismatch: Another TaskManager answers at the place.
+            SluiceError: The TaskManager does not answer, or refuses.
+
+        Cancellation: safe.
+        """
+        pool = self._pools.get(application_id)
+        if pool is None:
+
+            async def connect(address: Address) -> ProducerLeg:
+                return await self._connect(address, application_id)
+
+            pool = self._pools[application_id] = ConnectionPool(connect)
+        leg = await pool.acquire(address_of(place))
+        if leg.taskmanager_id != place.taskmanager_id:
+            leg.close()
+            raise TaskManagerMismatch(
+                "Another TaskManager answers at the place of a copy",
+                value=leg.taskmanager_id,
+                limit=str(place),
+            )
+        return leg
+
+    def end_application(self, application_id: str) -> None:
+        """Close the connections of an application."""
+        pool = self._pools.pop(application_id, None)
+        if pool is not None:
+            pool.close()
+
+    def close_idle(self) -> None:
+        """Close the connections of applications that have no clients here."""
+        self.keep([each for each in self._pools if self._is_alive(each)])
+
+    def keep(self, application_ids: Collection[str]) -> None:
+        """Close the connections of all other applications."""
+        for application_id in self._pools.keys() - set(application_ids):
+            self.end_application(application_id)

@@ -1,0 +1,196 @@
+"""Where a copy of a map output is made: at another TaskManager, or in the remote tier.
+
+::
+
+    Replication ─▶ CopyServices.peer ──────▶ PeerTarget ───▶ copier ──▶ another TaskManager
+    Migration ───▶ CopyServices.targets ─┬─▶ PeerTarget
+                                         └─▶ RemoteTarget ─▶ ShuffleStore.move_to_remote
+"""
+
+import enum
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.remote_error import RemoteError
+from ....protocol.schema import CopyOf
+from ...counters import Counters
+from ...errors import failure_of
+from ...names import MapAttemptKey, TaskManagerPlace
+from ..cluster.known_taskmanagers import KnownTaskManagers, is_absence
+from ..cluster.placement import Placement
+from ..cluster.watches import Watches
+from ..config.sections import ReplicationConfig
+from ..store.errors import StorageError
+from ..store.shuffle_store import ShuffleStore
+from ..store.stored_outputs import MapOutput
+from .copier import Pace, copy_output
+from .copier_connections import CopierConnections
+from .holdings import Holdings
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(enum.Enum):
+    """The result of an attempt to make a copy."""
+
+    MADE = "made"
+    FOUND = "found"
+    """The copy existed already."""
+    REFUSED = "refused"
+    """The other TaskManager drains, is full, or cannot take the copy for another reason."""
+    ABSENT = "absent"
+    """The other TaskManager cannot be reached."""
+    FAILED = "failed"
+    """This map output cannot be copied, for example because it cannot be read here."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the copy exists now."""
+        return self in (Outcome.MADE, Outcome.FOUND)
+
+
+class Target(Protocol):
+    """Where a copy is made."""
+
+    @property
+    def name(self) -> str:
+        """A name that distinguishes it from other targets."""
+
+    @property
+    def place(self) -> TaskManagerPlace | None:
+        """The TaskManager that serves the copy."""
+
+    async def copy(
+        self, output: MapOutput, pace: Pace | None = None, *, moved: bool = False
+    ) -> Outcome:
+        """Copy a map output there, unless it is there already.
+
+        Args:
+            output: The map output.
+            pace: Waits until a number of bytes may be sent; the target is then asked first whether
+                it has the map output.
+            moved: Whether this TaskManager will not keep its own.
+
+        Cancellation: safe; an incomplete copy is deleted.
+        """
+
+
+class CopyServices(NamedTuple):
+    """The parts of a TaskManager that copying uses.
+
+    Attributes:
+        store: Has the map outputs.
+        known: The other TaskManagers.
+        watches: Tells which of them are present.
+        placement: Ranks them.
+        connections: Connections to them.
+        holdings: Which of them have which map output.
+        counters: The counters of this TaskManager.
+        config: Numbers and times.
+    """
+
+    store: ShuffleStore
+    known: KnownTaskManagers
+    watches: Watches
+    placement: Placement
+    connections: CopierConnections
+    holdings: Holdings
+    counters: Counters
+    config: ReplicationConfig
+
+    def peer(self, place: TaskManagerPlace) -> "PeerTarget":
+        """Return another TaskManager as a target."""
+        return PeerTarget(place, self)
+
+    def targets(self, places: Sequence[TaskManagerPlace]) -> "Iterator[Target]":
+        """Yield other TaskManagers as targets, and then the remote tier, if there is one."""
+        for place in places:
+            yield PeerTarget(place, self)
+        if self.store.remote is not None:
+            yield RemoteTarget(places[0] if places else None, self)
+
+
+class PeerTarget:
+    """Another TaskManager.
+
+    Args:
+        place: The TaskManager.
+        services: The parts of this TaskManager.
+    """
+
+    def __init__(self, place: TaskManagerPlace, services: CopyServices) -> None:
+        self.name: Final = place.taskmanager_id
+        self.place: Final = place
+        self._services: Final = services
+
+    async def copy(
+        self, output: MapOutput, pace: Pace | None = None, *, moved: bool = False
+    ) -> Outcome:
+        """Copy a map output to the TaskManager: :meth:`Target.copy`."""
+        services = self._services
+        # The sender is the origin of the copy, also if it replaces a lost one.
+        copy_of = CopyOf(0, services.store.taskmanager_id, output.replicas, moved)
+        try:
+            with output.kept():
+                leg = await services.connections.acquire(self.place, output.key.application_id)
+                is_new = await copy_output(leg, services.store, output, copy_of, pace)
+        except Exception as error:  # noqa: BLE001
+            return self._failed(output, failure_of(error, "copying a map output"))
+        if is_new:
+            services.counters.copies_made += 1
+            services.counters.copy_bytes_out += output.total_bytes
+        else:
+            services.counters.copies_found += 1
+        services.holdings.has(MapAttemptKey(output.key, output.map_attempt_id), self.name)
+        return Outcome.MADE if is_new else Outcome.FOUND
+
+    def _failed(self, output: MapOutput, error: SluiceError) -> Outcome:
+        placement = self._services.placement
+        self._services.counters.copies_failed += 1
+        placement.last_refusal = f"{self.place}: {error.code.name}: {error.message}"
+        logger.info("no copy of %s at %s: %s", output.map_attempt_id, self.place, error)
+        if is_absence(error):
+            return Outcome.ABSENT
+        is_own = not isinstance(error, RemoteError)
+        if is_own and (isinstance(error, StorageError) or error.code is ErrorCode.INTERNAL):
+            return Outcome.FAILED
+        if error.code is ErrorCode.CHECKSUM_MISMATCH:
+            logger.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
+            return Outcome.FAILED
+        if error.code is not ErrorCode.PARTITION_RELEASED:  # it is soon released here too
+            placement.refuse(self.name, output.key.application_id)
+        return Outcome.REFUSED
+
+
+class RemoteTarget:
+    """The remote tier.
+
+    Args:
+        place: A TaskManager that serves what is in the remote tier, if one is known.
+        services: The parts of this TaskManager.
+    """
+
+    name: Final = "remote tier"
+
+    def __init__(self, place: TaskManagerPlace | None, services: CopyServices) -> None:
+        self.place: Final = place
+        self._services: Final = services
+
+    async def copy(
+        self, output: MapOutput, pace: Pace | None = None, *, moved: bool = False
+    ) -> Outcome:
+        """Copy a map output to the remote tier: :meth:`Target.copy`."""
+        placement = self._services.placement
+        try:
+            await self._services.store.move_to_remote(output)
+        except Exception as error:  # noqa: BLE001
+            placement.last_refusal = str(failure_of(error, "copying to the remote tier"))
+            return Outcome.FAILED
+        if self.place is None:
+            placement.last_refusal = (
+                "it is in the remote tier, and no other TaskManager is known to serve it"
+            )
+            return Outcome.FAILED
+        return Outcome.MADE

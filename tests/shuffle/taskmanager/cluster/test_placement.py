@@ -1,0 +1,109 @@
+"""The order in which TaskManagers are chosen for copies of a map output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.cluster import placement as placement_module
+from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
+from sluice.shuffle.taskmanager.cluster.placement import (
+    REFUSAL_SECONDS,
+    Placement,
+    rendezvous_order,
+)
+from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+
+if TYPE_CHECKING:
+    import pytest
+
+ATTEMPT = MapAttemptKey(ShuffleKey("app", 1), 7)
+ids = st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=12)
+attempts = st.builds(
+    MapAttemptKey,
+    st.builds(ShuffleKey, st.text(max_size=20), st.integers(0, 2**32 - 1)),
+    st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@given(attempts, ids, st.randoms(), st.data())
+def test_every_taskmanager_computes_the_same_order(attempt, names, shuffled, data):
+    order = rendezvous_order(attempt, names)
+    assert sorted(order) == sorted(names)
+    shuffled.shuffle(names)
+    assert rendezvous_order(attempt, names) == order
+    if names:
+        gone = data.draw(st.sampled_from(names))
+        names.remove(gone)
+        assert rendezvous_order(attempt, names) == [name for name in order if name != gone]
+
+
+def test_map_outputs_are_spread_evenly():
+    names = [f"tm{number}" for number in range(10)]
+    first = Counter(
+        rendezvous_order(MapAttemptKey(ShuffleKey("app", 1), attempt), names)[0]
+        for attempt in range(5000)
+    )
+    assert set(first) == set(names)
+    assert max(first.values()) < 1.5 * min(first.values())
+
+
+class Rig:
+    """The placement of a TaskManager on the host "own"."""
+
+    def __init__(self, **hosts: str) -> None:
+        known = KnownTaskManagers("me")
+        for name, host in hosts.items():
+            known.tell("app", TaskManagerPlace(name, host, 7337))
+        self.presence: dict[str, Presence] = {}
+        self.placement = Placement(
+            known, lambda name: self.presence.get(name, Presence.UNKNOWN), lambda: "own"
+        )
+
+    def order(self, *holders: str, safe: bool = False, absent: Presence = Presence.LOST) -> str:
+        candidates = self.placement.candidates(ATTEMPT, holders, {absent})
+        return "".join(each.place.taskmanager_id for each in candidates if each.adds_safety >= safe)
+
+
+async def test_candidates_are_ranked():
+    rig = Rig(a="own", b="host-b", c="host-c", d="host-d", e="host-c")
+    natural = rig.order(safe=True)
+    assert sorted(natural) == ["b", "c", "d", "e"]
+    assert rig.order() == natural + "a"
+    # TaskManagers with a copy come first, and their hosts last.
+    b_and_d = natural.replace("e", "").replace("c", "")
+    assert rig.order("e") == f"e{b_and_d}ca"
+    rig.placement.refuse(natural[0], "app")
+    assert rig.order(safe=True) == natural[1:]
+    assert rig.order() == natural[1:] + "a" + natural[0]
+    rig.placement.refuse(natural[1], "another application")
+    assert rig.order() == natural[1:] + "a" + natural[0]
+    rig.placement.forget_refusals(natural[0])
+    assert rig.order() == natural + "a"
+
+
+async def test_absent_taskmanagers_are_no_candidates():
+    rig = Rig(a="host-a", b="host-b")
+    rig.presence["a"] = Presence.AWAY
+    assert sorted(rig.order()) == ["a", "b"]
+    assert rig.order(absent=Presence.AWAY) == "b"
+
+
+async def test_a_refusal_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(placement_module, "REFUSAL_SECONDS", -1e-9)
+    rig = Rig(a="host-a")
+    rig.placement.refuse("a", "app")
+    assert rig.order(safe=True) == "a"
+    assert REFUSAL_SECONDS == 5.0
+
+
+async def test_the_oldest_refusal_gives_way(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(placement_module, "MAX_REFUSALS", 1)
+    rig = Rig(a="host-a", b="host-b")
+    for name in "ab":
+        rig.placement.refuse(name, "app")
+    assert rig.order(safe=True) == "a"
