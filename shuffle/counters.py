@@ -40,34 +40,29 @@ class BoundedCounts(dict[str, int]):
 
 
 _WAITS = total(
-    "Time that channels had credit and no data, or data and no credit, over all channels.",
+    "Time that channels waited for data or for credit, summed over channels.",
     "served_channel_wait_seconds",
 )
 _SERVING = total(
-    "Time by state, over all gates (leg consumer) or connections of TaskManagers (leg peer).",
+    "Time by state, summed over gates (consumer) or connections (peer).",
     "serving_seconds",
 )
-_RECEIVED_BYTES = total("Payload bytes received, by leg.", "received_bytes")
-_RECEIVED_BUFFERS = total("Buffers received, by leg.", "received_buffers")
-_SENT_BYTES = total("Payload bytes sent, by leg and by where they were stored.", "sent_bytes")
-_SENT_BUFFERS = total("Buffers sent, by leg and by where they were stored.", "sent_buffers")
+_RECEIVED_BYTES = total("Payload bytes received.", "received_bytes")
+_RECEIVED_BUFFERS = total("Buffers received.", "received_buffers")
+_SENT_BYTES = total("Payload bytes sent.", "sent_bytes")
+_SENT_BUFFERS = total("Buffers sent.", "sent_buffers")
 _FINISHED = total(
-    "Map outputs by how they ended; adopted ones were found at the start of the daemon.",
+    "Map outputs by outcome; adopted ones were found at the start.",
     "map_outputs_finished",
 )
-_HANDSHAKES = total(
-    "Connections by whether their handshake succeeded.", "connections_finished_handshake"
-)
+_HANDSHAKES = total("Finished handshakes.", "connections_finished_handshake")
 _TLS_RELOADS = total(
-    "Changes of TLS files by what became of them; after a refused one the files loaded before "
-    "stay in use.",
+    "Reloads of TLS files; after a refused one the previous files stay in use.",
     "tls_reloads",
 )
-_PARTITIONS_ENDED = total(
-    "Pipelined partitions by how their producer ended them.", "pipelined_partitions_ended"
-)
+_PARTITIONS_ENDED = total("Pipelined partitions by outcome.", "pipelined_partitions_ended")
 _CREDIT_WAIT = total(
-    "Time that partitions being written had no memory for more, over all of them.",
+    "Time that producers waited for credit, summed over partitions.",
     "producer_credit_wait_seconds",
 )
 
@@ -107,7 +102,7 @@ class Counters:
     region_area_bytes_in: Annotated[
         int,
         total(
-            "Bytes from map tasks that came through region areas, not through a socket.",
+            "Bytes received through region areas.",
             "region_area_received_bytes",
         ),
     ] = 0
@@ -135,10 +130,7 @@ class Counters:
     regions_written: Annotated[int, total("Regions written.")] = 0
     memory_tier_refusals: Annotated[
         int,
-        total(
-            "Regions that went to the disk because their application had its share of the memory "
-            "tier."
-        ),
+        total("Regions sent to disk because their application had its share of the memory tier."),
     ] = 0
     map_outputs_committed: Annotated[int, _FINISHED.at(outcome="committed")] = 0
     map_outputs_aborted: Annotated[int, _FINISHED.at(outcome="aborted")] = 0
@@ -149,20 +141,14 @@ class Counters:
     copies_made: Annotated[
         int, total("Map outputs copied to other TaskManagers, moves included.")
     ] = 0
-    copy_bytes_out: Annotated[int, total("Bytes of these copies.", "copy_sent_bytes")] = 0
-    copies_found: Annotated[
-        int, total("Copies that were not made because the other TaskManager had them already.")
-    ] = 0
-    copies_failed: Annotated[
-        int, total("Attempts to copy a map output that failed, because of either side.")
-    ] = 0
+    copy_bytes_out: Annotated[int, total("Bytes sent for copies.", "copy_sent_bytes")] = 0
+    copies_found: Annotated[int, total("Copies that the other TaskManager already had.")] = 0
+    copies_failed: Annotated[int, total("Failed attempts to copy a map output.")] = 0
     commits_without_copies: Annotated[
         int,
-        total("Map outputs whose producer was to wait for copies, and was answered without them."),
+        total("Synchronous commits acknowledged before their copies were made."),
     ] = 0
-    map_outputs_moved: Annotated[
-        int, total("Map outputs that were moved to other TaskManagers.")
-    ] = 0
+    map_outputs_moved: Annotated[int, total("Map outputs moved to other TaskManagers.")] = 0
 
     gates_opened: Annotated[int, total("Input gates opened.")] = 0
 
@@ -171,16 +157,14 @@ class Counters:
     """Connections that ended in their handshake, for whatever reason."""
     socket_file_restorations: Annotated[
         int,
-        total(
-            "Times that another program removed the file of the Unix socket, and it was made again."
-        ),
+        total("Times that a removed file of the Unix socket was made again."),
     ] = 0
     tls_reloads: Annotated[int, _TLS_RELOADS.at(result="loaded")] = 0
     tls_reload_failures: Annotated[int, _TLS_RELOADS.at(result="refused")] = 0
     refused_connections: Annotated[
         BoundedCounts,
         total(
-            "Connections that ended in their handshake, or later asked for what they may not do.",
+            "Connections refused in the handshake or for a forbidden request.",
             "connections_refused",
             key="reason",
         ),
@@ -188,25 +172,24 @@ class Counters:
     http_refused: Annotated[
         BoundedCounts,
         total(
-            "Requests to the HTTP port that were refused: not HTTP, without a token that allows "
-            "them, or from another host.",
+            "Refused requests to the HTTP port.",
             key="reason",
         ),
     ] = field(default_factory=BoundedCounts)
     http_dropped: Annotated[
         BoundedCounts,
         total(
-            "Connections to the HTTP port that their clients did not end: no request in time, none "
-            "after the last, an answer not taken, room for a new one; `no room`: refused.",
+            "HTTP connections that this TaskManager closed: late request, idle, response not read, "
+            "to make room; `no room`: refused.",
             "http_connections_dropped",
             key="reason",
         ),
     ] = field(default_factory=BoundedCounts)
     log_lines_dropped: Annotated[
-        int, total("Log lines that were dropped because standard error was not read.")
+        int, total("Log lines dropped because standard error was not read.")
     ] = 0
     applications_expired: Annotated[
-        int, total("Applications whose data was dropped because no client was left.")
+        int, total("Applications whose data was dropped after their last connection closed.")
     ] = 0
 
     pipelined_partitions_opened: Annotated[int, total("Pipelined partitions opened.")] = 0
@@ -227,7 +210,7 @@ class Counters:
     )
     """Of channels that reduce tasks read."""
     event_loop_lag_seconds: Annotated[
-        float, total("Time by which timers of the event loop fired late, one a second.")
+        float, total("Sum of the lags of the event loop, measured once a second.")
     ] = 0.0
 
     events_by_type: Annotated[
@@ -244,23 +227,23 @@ class Counters:
     ] = field(default_factory=BoundedCounts)
     late_messages: Annotated[
         BoundedCounts,
-        total("Messages for a channel or partition that was already gone.", key="type"),
+        total("Messages for a channel or partition that no longer exists.", key="type"),
     ] = field(default_factory=BoundedCounts)
     errors_by_code: Annotated[
         BoundedCounts,
         total(
-            "Errors reported to clients and peers, and those that closed a connection.",
+            "Errors reported to clients and peers, or that closed a connection.",
             "errors",
             key="code",
         ),
     ] = field(default_factory=BoundedCounts)
     quota_refusals: Annotated[
-        BoundedCounts, total("Requests of applications beyond their quota.", key="resource")
+        BoundedCounts, total("Requests refused because of a quota.", key="resource")
     ] = field(default_factory=BoundedCounts)
     progress_deadlines: Annotated[
         BoundedCounts,
         total(
-            "Things that were taken back because the other side did not move in time.",
+            "Resources reclaimed after a progress deadline.",
             key="kind",
             zeros=PROGRESS_KINDS,
         ),

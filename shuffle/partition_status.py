@@ -21,7 +21,7 @@ class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
     state: Annotated[
         str,
         gauge(
-            "Pipelined partitions that are written or read; finished ones are still read.",
+            "Pipelined partitions; finished ones are still read.",
             "pipelined_partitions",
             by="state",
             zeros=PIPELINED_STATES,
@@ -42,7 +42,7 @@ class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
     used_segments: Annotated[
         int,
         gauge(
-            "Buffers of pipelined partitions that hold data: output pool usage.",
+            "Buffers of pipelined partitions in use: output pool usage.",
             "output_used_buffers",
         ),
     ] = 0

@@ -9,11 +9,11 @@ from .metric import Metric, gauge, total
 POOL_KINDS: Final = ("gate", "pipelined", "map_output", "read", "other")
 
 _SEGMENTS = gauge(
-    "Segments of the network buffer pool; the states add up to the whole pool.",
+    "Segments of the network buffer pool.",
     "network_memory_segments",
 )
 _DENIED = total(
-    "Pools and exclusive requests that got no memory: refused at once, or at their deadline.",
+    "Pools and exclusive requests that got no memory.",
     "network_memory_requests_denied",
 )
 
@@ -38,13 +38,11 @@ class PoolStatus(msgspec.Struct, frozen=True, gc=False):
     required_segments: int = 0
     maximum_segments: int | None = None
     """Most segments that the pool may ever hold; None means no limit."""
-    lent_segments: Annotated[
-        int, _by_kind("Segments in the hands of the users of local pools.")
-    ] = 0
+    lent_segments: Annotated[int, _by_kind("Segments that users of local pools hold.")] = 0
     waiting_listeners: Annotated[
-        int, gauge("Requests that wait for a segment, over all local pools.")
+        int, gauge("Requests that wait for a segment in all local pools.")
     ] = 0
-    kind: Annotated[str, _by_kind("Local buffer pools, by their use.", "local_pools")] = ""
+    kind: Annotated[str, _by_kind("Local buffer pools.", "local_pools")] = ""
     """Use of the pool: ``"gate"``, ``"pipelined"``, ``"map_output"`` or ``"read"``."""
     overdraft_segments: Annotated[
         int, _by_kind("Segments that local pools hold beyond their limits.")
@@ -68,16 +66,11 @@ class NetworkPoolStatus(msgspec.Struct, frozen=True, gc=False):
     local_pools: int = 0
     wanted_segments: Annotated[
         int,
-        gauge(
-            "Segments that all pools and requests could use; above the pool's size, "
-            "work slows down."
-        ),
+        gauge("Segments that all pools and requests could use."),
     ] = 0
     waiting_requests: Annotated[int, gauge("Channels that wait for their exclusive segments.")] = 0
     refused_requests: Annotated[int, _DENIED.at(reason="refused")] = 0
     """Pools and exclusive requests refused since the start."""
     expired_requests: Annotated[int, _DENIED.at(reason="expired")] = 0
     """Exclusive requests that ended by their deadline since the start."""
-    demand_warnings: Annotated[
-        int, total("Times that the log warned of a demand above the pool's size.")
-    ] = 0
+    demand_warnings: Annotated[int, total("Logged warnings of a demand above the pool's size.")] = 0

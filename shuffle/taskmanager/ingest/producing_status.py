@@ -21,7 +21,7 @@ class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
     without_credit: Annotated[
         int,
         gauge(
-            "Partitions being written that have no memory for more.",
+            "Partitions whose producer waits for credit.",
             "producers_without_credit",
             by="kind",
         ),

@@ -55,12 +55,12 @@ class ApplicationCollector(Collector):
         """Yield both families of one snapshot."""
         held = GaugeMetricFamily(
             "sluice_application_held",
-            "What an application holds of a resource; `other` is the sum of all but the largest.",
+            "What an application holds; `other` is the sum of all but the largest.",
             labels=("application", "resource"),
         )
         quota = GaugeMetricFamily(
             "sluice_application_quota",
-            "The most that an application may hold; without a quota there is no series.",
+            "The quota of an application, if it has one.",
             labels=("application", "resource"),
         )
         for resource, holders in _holders(self._status()).items():

@@ -66,7 +66,7 @@ class Replication:
 
     @property
     def waiting(self) -> int:
-        """Map outputs that are being copied or wait for their turn."""
+        """Map outputs being copied or queued for it."""
         return len(self._queue) + len(self._running)
 
     # ---- what happens to map outputs -------------------------------------------------------------

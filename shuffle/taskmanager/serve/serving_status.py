@@ -8,13 +8,11 @@ from ...metric import Combine, Metric, gauge
 
 CHANNEL_KINDS: Final = ("local", "remote")
 
-_QUEUED: Final = "Buffers received and not sent on, by channel"
-_USED = gauge(
-    "Receive buffers of gates that hold data or receive it: input pool usage.", "input_used_buffers"
-)
-_LIMIT = gauge("Receive buffers that gates have, or may have now.", "input_limit_buffers")
+_QUEUED: Final = "Buffers queued in channels"
+_USED = gauge("Receive buffers of gates in use: input pool usage.", "input_used_buffers")
+_LIMIT = gauge("Receive buffers that gates may have now.", "input_limit_buffers")
 _SERVED = gauge(
-    "Channels that other TaskManagers (leg peer) and reduce tasks (leg consumer) read.",
+    "Channels read by other TaskManagers (peer) and reduce tasks (consumer).",
     "served_channels",
     by="leg",
 )
@@ -45,9 +43,7 @@ class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
     backlog_buffers: Annotated[int, _by_kind("Buffers waiting at sources.")] = 0
     bytes_in: int = 0
     buffers_in: int = 0
-    unannounced_credit: Annotated[
-        int, _by_kind("Free buffers that are not announced to sources yet.")
-    ] = 0
+    unannounced_credit: Annotated[int, _by_kind("Free buffers not yet announced to sources.")] = 0
     """Buffers that are free and not announced to the source yet; 0 for a local channel."""
 
 
@@ -92,5 +88,5 @@ class ServedChannelsStatus(msgspec.Struct, frozen=True, gc=False):
     waiting_for_credit: Annotated[int, _SERVED.at(activity="waiting_for_credit")] = 0
     """Channels with something to send and no credit."""
     available_credit: Annotated[
-        int, gauge("Credits that consumers granted and that are not used yet.", by="leg")
+        int, gauge("Credits granted by consumers and not used yet.", by="leg")
     ] = 0

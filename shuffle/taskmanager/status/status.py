@@ -48,13 +48,13 @@ _KINDS_OF_CONNECTIONS: Final = tuple(
 )
 _INFO = Metric("info", "Identity of this TaskManager.", "taskmanager")
 _MESSAGES = total(
-    "Messages over accepted connections, with and without a payload.",
+    "Messages over accepted connections.",
     "connection_messages",
     by="role",
     zeros=_ROLES,
 )
 _BYTES = total(
-    "Bytes over accepted connections, with the heads of frames.",
+    "Bytes over accepted connections, frame headers included.",
     "connection_bytes",
     by="role",
     zeros=_ROLES,
@@ -74,21 +74,20 @@ class ControlMemoryStatus(msgspec.Struct, frozen=True, gc=False):
 
     metric_prefix: ClassVar[str] = "control_memory_"
 
-    used_bytes: Annotated[
-        int, gauge("Memory of long control parts under way and of answers that are not read.")
-    ] = 0
-    capacity_bytes: Annotated[int, gauge("Most of it that all connections may have together.")] = 0
-    refusals: Annotated[int, total("Connections closed because that memory was used up.")] = 0
+    used_bytes: Annotated[int, gauge("Memory for partly received messages and unread replies.")] = 0
+    capacity_bytes: Annotated[int, gauge("Limit of this memory for all connections together.")] = 0
+    refusals: Annotated[int, total("Connections closed because this memory was used up.")] = 0
 
 
 class EventLoopStatus(msgspec.Struct, frozen=True, gc=False):
     """The lag of the event loop, measured once a second."""
 
     last_lag_seconds: Annotated[
-        float, gauge("The last lag measured.", "event_loop_lag_last_seconds")
+        float, gauge("The last measured lag of the event loop.", "event_loop_lag_last_seconds")
     ] = 0.0
     max_lag_seconds: Annotated[
-        float, gauge("The worst lag of the last minute.", "event_loop_lag_max_seconds")
+        float,
+        gauge("The worst lag of the event loop in the last minute.", "event_loop_lag_max_seconds"),
     ] = 0.0
 
 
@@ -111,7 +110,7 @@ class ConnectionStatus(msgspec.Struct, frozen=True, gc=False):
     bytes_out: int = 0
     write_buffer_bytes: Annotated[
         int,
-        gauge("Written, not yet sent.", "connection_write_buffer_bytes", by="leg", zeros=(*LEGS,)),
+        gauge("Bytes in write buffers.", "connection_write_buffer_bytes", by="leg", zeros=(*LEGS,)),
     ] = 0
     writable: bool = True
     flow_control: str = "credit"
@@ -120,7 +119,13 @@ class ConnectionStatus(msgspec.Struct, frozen=True, gc=False):
     def is_unwritable(
         self,
     ) -> Annotated[
-        bool, gauge("Above the high watermark.", "connections_unwritable", by="leg", zeros=(*LEGS,))
+        bool,
+        gauge(
+            "Connections above the high watermark.",
+            "connections_unwritable",
+            by="leg",
+            zeros=(*LEGS,),
+        ),
     ]:
         """Whether more is written than the high watermark allows."""
         return not self.writable
@@ -149,7 +154,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     socket_path: str | None = None
     state: Annotated[
         TaskManagerState,
-        gauge("1 for the present state.", "taskmanager_state", by="state", zeros=STATES),
+        gauge("1 for the current state.", "taskmanager_state", by="state", zeros=STATES),
     ] = "starting"
     uptime_seconds: Annotated[float, gauge("Time since the daemon started.")] = 0.0
     pools: tuple[PoolStatus, ...] = ()
@@ -173,7 +178,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     tls_certificate_expires_at: Annotated[
         float | None,
         gauge(
-            "Time at which the TLS certificate in use expires, since 1970; absent without TLS.",
+            "Time at which the TLS certificate expires, since 1970; absent without TLS.",
             "tls_certificate_expiry_timestamp_seconds",
         ),
     ] = None
@@ -199,7 +204,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     ) -> Annotated[
         bool,
         gauge(
-            "1 while /readyz says that this TaskManager should get new work.",
+            "1 while /readyz is 200.",
             "taskmanager_takes_work",
         ),
     ]:
@@ -211,7 +216,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
         self,
     ) -> Annotated[
         bool,
-        gauge("1 if whoever reaches a port is served without a credential.", "anonymous_allowed"),
+        gauge("1 if clients without a credential are served.", "anonymous_allowed"),
     ]:
         """Whether connections without a credential are accepted from any host."""
         return self.serves == "anonymous"

@@ -20,11 +20,11 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     directory: str = ""
     """The URL of the remote tier."""
     capacity_bytes: Annotated[
-        int | None, gauge("Most bytes that may be used.", by="tier directory")
+        int | None, gauge("Maximum bytes that may be used.", by="tier directory")
     ] = None
     """None means as many bytes as the disk, or the remote store, allows."""
     used_bytes: Annotated[int, gauge("Bytes in extents that are in use.", by="tier directory")] = 0
-    healthy: Annotated[bool, gauge("1 if the directory takes data.", by="tier directory")] = False
+    healthy: Annotated[bool, gauge("1 if the directory accepts data.", by="tier directory")] = False
     free_bytes: Annotated[int, gauge("Bytes that new extents can get.", by="tier directory")] = 0
     reason: str = ""
     """Why it gets no new map outputs; else empty."""
@@ -51,22 +51,18 @@ class RemoteStatus(msgspec.Struct, frozen=True, gc=False):
 
     metric_prefix: ClassVar[str] = "remote_"
 
-    upload_bytes: Annotated[int, gauge("Memory of parts that are filled or sent.")] = 0
-    waiting_uploads: Annotated[
-        int, gauge("Uploads that wait for that memory; their producers get no credit.")
-    ] = 0
-    waiting_deletes: Annotated[
-        int, gauge("Objects of the remote tier that wait to be deleted.")
-    ] = 0
+    upload_bytes: Annotated[int, gauge("Memory of upload parts being filled or sent.")] = 0
+    waiting_uploads: Annotated[int, gauge("Uploads that wait for memory.")] = 0
+    waiting_deletes: Annotated[int, gauge("Objects of the remote tier queued for deletion.")] = 0
     requests: Annotated[int, total("Requests to the remote tier.")] = 0
-    errors: Annotated[int, total("Requests that failed, repetitions included.")] = 0
+    errors: Annotated[int, total("Failed requests to the remote tier, retries included.")] = 0
     read_bytes: Annotated[int, total("Bytes read from the remote tier.")] = 0
     written_bytes: Annotated[int, total("Bytes written to the remote tier.")] = 0
-    moved_map_outputs: Annotated[int, total("Map outputs that were moved to the remote tier.")] = 0
+    moved_map_outputs: Annotated[int, total("Map outputs moved to the remote tier.")] = 0
     found_map_outputs: Annotated[
-        int, total("Map outputs of others that were found in the remote tier.")
+        int, total("Map outputs of other TaskManagers found in the remote tier.")
     ] = 0
-    removed_orphans: Annotated[int, total("Orphans that sweeps removed there.")] = 0
+    removed_orphans: Annotated[int, total("Orphans removed from the remote tier.")] = 0
 
 
 class RegionAreasStatus(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +73,7 @@ class RegionAreasStatus(msgspec.Struct, frozen=True, gc=False):
     areas: Annotated[
         int,
         gauge(
-            "Areas of memory that producers on this host share with the TaskManager.",
+            "Memory areas shared with producers on this host.",
             "region_areas",
         ),
     ] = 0
