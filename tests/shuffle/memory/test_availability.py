@@ -5,12 +5,11 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import (
-    MemorySegment,
     NetworkBufferPool,
     NetworkBufferTimeout,
     PoolDestroyed,
 )
-from tests.shuffle.memory.rig import keeping, take, take_many
+from tests.shuffle.memory.rig import take, take_many
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
@@ -50,75 +49,6 @@ async def test_a_recycle_wakes_a_waiting_task():
     assert (local.is_available, local.waiting_for_availability) == (True, 0)
     local.recycle(segments.pop())
     assert local.idle_segments == 2
-
-
-async def test_segments_recycled_together_wake_a_waiting_task():
-    network = NetworkBufferPool(2, 64)
-    local = network.create_local_pool("a", 1)
-    segments = take_many(local, 2)
-    (task,) = await waiting_for(local)
-    local.recycle_together(segments)
-    await done(task)
-
-
-async def test_only_a_recycle_that_brings_a_channel_below_its_maximum_wakes():
-    network = NetworkBufferPool(10, 64)
-    local = network.create_local_pool("a", 1, 4, max_buffers_per_channel=2)
-    full = take_many(local, 2, channel=1)
-    others = take_many(local, 1, channel=2)
-    (task,) = await waiting_for(local)
-    local.recycle(others.pop())
-    await asyncio.sleep(0)
-    assert (task.done(), local.idle_segments) == (False, 1)
-    take(local)
-    local.recycle(full.pop())
-    await done(task)
-    assert local.is_available
-
-
-async def test_overdraft_is_given_back_before_a_task_is_woken():
-    network = NetworkBufferPool(10, 64)
-    local = network.create_local_pool("a", 1, 1, max_overdraft_buffers=2)
-    segments = take_many(local, 3)
-    (task,) = await waiting_for(local)
-    for _ in range(2):
-        local.recycle(segments.pop())
-        await asyncio.sleep(0)
-        assert not task.done()
-    local.recycle(segments.pop())
-    await done(task)
-
-
-async def test_a_growing_limit_wakes_a_waiting_task():
-    network = NetworkBufferPool(4, 64)
-    exclusive = network.request_segments(3)
-    local = network.create_local_pool("a", 1)
-    take(local)
-    (task,) = await waiting_for(local)
-    network.recycle_segments(exclusive)
-    await done(task)
-    assert local.is_available
-
-
-async def test_a_segment_of_another_pool_wakes_a_waiting_task():
-    network = NetworkBufferPool(4, 64)
-    greedy = network.create_local_pool("greedy", 1)
-    lent = take_many(greedy, 4)
-    local = network.create_local_pool("a", 1)
-    (task,) = await waiting_for(local)
-    greedy.recycle(lent.pop())
-    await done(task)
-    assert (local.is_available, local.idle_segments) == (True, 1)
-
-
-async def test_the_end_of_another_pool_wakes_a_waiting_task():
-    network = NetworkBufferPool(4, 64)
-    other = network.create_local_pool("other", 2, 2)
-    local = network.create_local_pool("a", 1)
-    take_many(local, 2)
-    (task,) = await waiting_for(local)
-    other.destroy()
-    await done(task)
 
 
 @pytest.mark.parametrize("end", ["cancel", "expire"])
@@ -179,44 +109,6 @@ async def test_a_woken_task_that_finds_no_segment_waits_on():
     await done(*tasks)
     assert sorted(order) == list(range(20))
     assert (local.idle_segments, local.waiting_for_availability) == (1, 0)
-
-
-async def test_listeners_are_served_before_waiting_tasks():
-    network = NetworkBufferPool(1, 64)
-    local = network.create_local_pool("a", 1)
-    segment = take(local)
-    (task,) = await waiting_for(local)
-    got: list[MemorySegment | None] = []
-    local.add_listener(keeping(got))
-    local.recycle(segment)
-    await asyncio.sleep(0)
-    assert (len(got), task.done()) == (1, False)
-    local.recycle(segment)
-    await done(task)
-
-
-async def test_a_segment_that_a_listener_declines_wakes_a_waiting_task():
-    network = NetworkBufferPool(1, 64)
-    local = network.create_local_pool("a", 1)
-    segment = take(local)
-    (task,) = await waiting_for(local)
-    local.add_listener(lambda _segment: False)
-    local.recycle(segment)
-    await done(task)
-    assert local.idle_segments == 1
-
-
-async def test_a_cancelled_listener_does_not_hide_a_recycle():
-    network = NetworkBufferPool(1, 64)
-    local = network.create_local_pool("a", 1)
-    segment = take(local)
-    local.add_listener(lambda _segment: True).cancel()
-    (task,) = await waiting_for(local)
-    local.recycle(segment)
-    await done(task)
-    assert take(local) is segment
-    local.recycle(segment)
-    assert local.idle_segments == 1
 
 
 @pytest.mark.parametrize("which", ["local", "network"])

@@ -4,11 +4,8 @@ from sluice.shuffle.memory import (
     BufferAlreadyRecycled,
     InvalidPoolSize,
     NetworkBuffer,
-    NetworkBufferPool,
-    SegmentNotLent,
 )
 from sluice.shuffle.memory.segment import SegmentMapping
-from tests.shuffle.memory.rig import take
 
 
 @pytest.fixture
@@ -57,24 +54,3 @@ def test_use_after_the_last_recycle_is_a_typed_error(segment):
             use()
     assert recycled == [segment]
     assert buffer.reference_count == 0
-
-
-def test_a_pool_buffer_recycles_itself_to_its_pool():
-    pool = NetworkBufferPool(2, 64).create_local_pool("gate", 2)
-    buffer = pool.request_buffer_nowait()
-    assert buffer is not None
-    assert buffer.length == 0
-    assert (pool.lent_segments, pool.idle_segments) == (1, 0)
-    buffer.recycle()
-    assert (pool.lent_segments, pool.idle_segments) == (0, 1)
-
-
-def test_a_segment_of_the_pool_can_be_wrapped_after_it_was_filled():
-    pool = NetworkBufferPool(1, 64).create_local_pool("gate", 1)
-    segment = take(pool)
-    segment.memory[:3] = b"abc"
-    buffer = pool.buffer_of(segment, 3)
-    assert bytes(buffer.payload) == b"abc"
-    buffer.recycle()
-    with pytest.raises(SegmentNotLent):
-        pool.recycle(segment)

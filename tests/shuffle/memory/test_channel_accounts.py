@@ -1,13 +1,9 @@
 """The accounts of channels, and the maximum per channel that makes a pool unavailable."""
 
-import asyncio
-
 import pytest
 
 from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool, SegmentNotLent
 from tests.shuffle.memory.rig import take
-
-LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
 
 def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
@@ -28,51 +24,6 @@ def test_availability_turns_false_at_the_maximum_and_true_after_a_recycle():
     assert local.status().full_channels == 0
 
 
-def test_a_pool_is_unavailable_while_any_channel_is_full():
-    network = NetworkBufferPool(20, 64)
-    local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
-    one, two = take(local, 1), take(local, 2)
-    assert local.status().full_channels == 2
-    local.recycle(one)
-    assert not local.is_available
-    local.recycle(two)
-    assert local.is_available
-
-
-def test_a_full_channel_can_still_take_segments_and_stays_full_until_below_the_maximum():
-    network = NetworkBufferPool(20, 64)
-    local = network.create_local_pool("a", 1, max_buffers_per_channel=2)
-    segments = [take(local, 7) for _ in range(4)]
-    for left in (3, 2):
-        local.recycle(segments.pop())
-        assert (local.channels.lent_to(7), local.is_available) == (left, False)
-    local.recycle(segments.pop())
-    assert local.is_available
-
-
-def test_segments_without_a_channel_are_charged_to_nobody():
-    network = NetworkBufferPool(20, 64)
-    local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
-    segments = [take(local), take(local, -1)]
-    assert (local.is_available, local.channels.full_channels) == (True, 0)
-    local.recycle_together(segments)
-    assert local.lent_segments == 0
-
-
-def test_a_pool_without_a_maximum_keeps_no_accounts():
-    network = NetworkBufferPool(20, 64)
-    local = network.create_local_pool("a", 1)
-    segments = [take(local, 3) for _ in range(10)]
-    assert (
-        local.is_available,
-        local.channels.lent_to(3),
-        local.bounds.max_buffers_per_channel,
-    ) == (True, 0, None)
-    assert all(segment.holder is local for segment in segments)
-    local.recycle_together(segments)
-    assert local.idle_segments == 10
-
-
 def test_buffers_settle_their_channels_account_with_the_last_reference():
     network = NetworkBufferPool(20, 64)
     local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
@@ -86,25 +37,6 @@ def test_buffers_settle_their_channels_account_with_the_last_reference():
     again = local.request_buffer_nowait(5)  # an idle one this time
     assert again is not None
     assert (local.channels.lent_to(5), local.is_available) == (1, False)
-
-
-async def test_a_segment_waited_for_is_charged_when_it_comes():
-    network = NetworkBufferPool(1, 64)
-    local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
-    segment = take(local, 1)
-    task = asyncio.ensure_future(local.request_segment(LONG_SECONDS, 2))
-    await asyncio.sleep(0)
-    assert (local.channels.lent_to(1), local.channels.lent_to(2)) == (1, 0)
-    local.recycle(segment)
-    assert await task is segment
-    assert (local.channels.lent_to(1), local.channels.lent_to(2), local.channels.full_channels) == (
-        0,
-        1,
-        1,
-    )
-    local.recycle(segment)
-    assert await local.request_segment(LONG_SECONDS, 3) is segment
-    assert (local.channels.lent_to(2), local.channels.lent_to(3)) == (0, 1)
 
 
 def test_recycling_twice_or_to_another_pool_changes_no_account():
@@ -122,18 +54,6 @@ def test_recycling_twice_or_to_another_pool_changes_no_account():
     with pytest.raises(SegmentNotLent):
         local.recycle_together([two, one])
     assert (local.channels.lent_to(1), local.lent_segments, local.idle_segments) == (0, 0, 2)
-
-
-def test_a_destroyed_pool_sends_the_segments_of_channels_home():
-    network = NetworkBufferPool(4, 64)
-    local = network.create_local_pool("a", 1, max_buffers_per_channel=1)
-    segments = [take(local, channel) for channel in range(4)]
-    local.destroy()
-    assert not local.is_available
-    for segment in segments:
-        local.recycle(segment)
-    assert network.available_segments == 4
-    assert network.statistics().draining_pools == ()
 
 
 def test_a_maximum_below_one_is_refused():

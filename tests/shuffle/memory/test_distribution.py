@@ -41,17 +41,6 @@ def test_impossible_bounds_are_refused_with_the_least_number(bounds, least):
     assert caught.value.limit == least
 
 
-def test_the_smallest_bounds_are_accepted():
-    PoolBounds(0, 1, 0, 1).check("p")
-    PoolBounds(0).check("p")
-
-
-def test_room_and_wanted_segments_follow_from_the_bounds():
-    assert [PoolBounds(2, 5).room(100), PoolBounds(2, 5).wanted_segments] == [3, 5]
-    assert [PoolBounds(2).room(100), PoolBounds(2).wanted_segments] == [98, 4]
-    assert PoolBounds(200).room(100) == 0
-
-
 # ---- shares
 
 
@@ -65,10 +54,6 @@ def test_shares_are_even_capped_and_use_all_that_can_be_used(spare, rooms):
     below_their_room = [s for s, room in zip(shares, rooms, strict=True) if s < room]
     if below_their_room:
         assert max(shares) - min(below_their_room) <= 1
-
-
-def test_without_pools_there_are_no_shares():
-    assert list(fair_shares(7, [])) == []
 
 
 @dataclass(eq=False)
@@ -98,19 +83,6 @@ def test_a_share_that_is_left_out_has_not_changed(steps):
         assert [pool.share for pool in sharers] == list(fair_shares(spare, rooms))
 
 
-def test_a_pool_added_while_all_are_full_changes_no_other_share():
-    sharing: Sharing[Pool] = Sharing()
-    for _ in range(3):
-        sharing.add(Pool(4))
-    assert len(list(sharing.shares(100))) == 3
-    assert list(sharing.shares(100)) == []
-    late = Pool(8)
-    sharing.add(late)
-    assert list(sharing.shares(20)) == [(late, 8)]
-    assert sorted(share for _, share in sharing.shares(19)) == [4, 4, 4, 7]
-    assert sorted(share for _, share in sharing.shares(20)) == [4, 4, 4, 8]
-
-
 # ---- demand
 
 
@@ -133,14 +105,6 @@ def test_the_warning_has_the_numbers_and_the_remedy(log):
     assert "250 segments are wanted and there are 200 (125 %)" in log.text
     assert "raise network_segments" in log.text
     assert (demand.wanted_segments, demand.warnings) == (250, 1)
-
-
-def test_back_to_normal_is_logged_once_and_only_after_a_warning(log):
-    demand = MemoryDemand(10, Clock())
-    for wanted in (5, 11, 10, 9, 8):
-        demand.update(wanted)
-    assert levels(log) == ["WARNING", "INFO"]
-    assert "back to normal, 10 of 10" in log.text
 
 
 def test_a_growing_demand_is_logged_again_after_the_interval(log):

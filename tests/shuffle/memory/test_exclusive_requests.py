@@ -38,26 +38,6 @@ def share(limit: int = 100, promised: int = 0, held: int = 0) -> Share:
     return result
 
 
-async def test_an_owner_is_promised_in_order_of_arrival():
-    requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
-    first, second, app = request(5), request(1), share()
-    requests.add(first, app)
-    requests.add(second, app)
-    assert requests.next_to_promise() == (first, app)
-    requests.promise(first)
-    assert requests.next_to_promise() == (second, app)
-    assert (len(requests), requests.unpromised_segments) == (2, 1)
-
-
-async def test_the_owner_with_the_least_promises_comes_first():
-    requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
-    early, late = request(1), request(1)
-    rich, poor = share(promised=9), share(promised=8)
-    requests.add(early, rich)
-    requests.add(late, poor)
-    assert requests.next_to_promise() == (late, poor)
-
-
 async def test_an_owner_whose_limit_is_in_the_way_is_passed_over():
     requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
     large, small = request(3), request(2)
@@ -67,15 +47,6 @@ async def test_an_owner_whose_limit_is_in_the_way_is_passed_over():
     assert requests.next_to_promise() == (small, other)
     requests.promise(small)
     assert requests.next_to_promise() is None
-
-
-async def test_settled_requests_are_not_promised():
-    requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
-    gone, app = request(1), share()
-    requests.add(gone, app)
-    gone.serve([])
-    assert requests.next_to_promise() is None
-    assert len(requests) == 0
 
 
 async def test_a_request_of_an_owner_that_holds_too_much_is_parked_until_it_holds_less():
@@ -95,32 +66,3 @@ async def test_a_request_of_an_owner_that_holds_too_much_is_parked_until_it_hold
     requests.unpark(full)
     assert requests.are_collecting
     assert requests.next_to_serve() == (parked, full)
-
-
-async def test_only_a_reservation_is_given_back_when_a_request_is_withdrawn():
-    requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
-    unpromised, promised, parked = request(1), request(2), request(3)
-    app, full = share(), share(limit=3, held=1)
-    for each, of in ((unpromised, app), (promised, app), (parked, full)):
-        requests.add(each, of)
-    requests.promise(parked)
-    assert requests.next_to_serve() is None
-    requests.promise(promised)
-    assert requests.withdraw(unpromised) is None
-    assert requests.withdraw(promised) is app
-    assert requests.withdraw(parked) is full
-    assert requests.withdraw(parked) is None
-    assert len(requests) == 0
-
-
-async def test_all_are_forgotten_at_the_end():
-    requests: ExclusiveRequests[LocalBufferPool] = ExclusiveRequests()
-    unpromised, promised, parked = request(1), request(2), request(3)
-    app, full = share(), share(limit=3, held=1)
-    for each, of in ((unpromised, app), (promised, app), (parked, full)):
-        requests.add(each, of)
-    requests.promise(parked)
-    assert requests.next_to_serve() is None
-    requests.promise(promised)
-    assert set(requests.clear()) == {(unpromised, None), (promised, app), (parked, full)}
-    assert len(requests) == 0

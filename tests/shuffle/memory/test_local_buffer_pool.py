@@ -6,7 +6,7 @@ import traceback
 import pytest
 
 from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed, SegmentNotLent
-from tests.shuffle.memory.rig import Waiter, conserved, declining, drained, take
+from tests.shuffle.memory.rig import Waiter, conserved, drained, take
 
 
 def no_listener_failed(caplog):
@@ -32,17 +32,6 @@ def test_idle_segments_are_lent_first_then_those_of_the_network_pool_up_to_the_l
     assert local.is_available
 
 
-def test_statistics_and_properties_agree():
-    network = NetworkBufferPool(10, 64)
-    local, segments = drained(network, "gate 7", 2, 5)
-    local.recycle(segments.pop())
-    seen = local.status()
-    assert (seen.name, seen.required_segments, seen.maximum_segments) == ("gate 7", 2, 5)
-    assert (seen.size_segments, local.idle_segments, seen.lent_segments) == (5, 1, 4)
-    assert (local.size_segments, local.lent_segments, local.waiting_listeners) == (5, 4, 0)
-    assert not local.is_destroyed
-
-
 def test_recycling_twice_is_a_typed_error_and_lends_nothing_twice():
     network = NetworkBufferPool(4, 64)
     local, segments = drained(network)
@@ -64,36 +53,6 @@ def test_recycling_to_another_pool_is_a_typed_error():
     assert (one.lent_segments, two.idle_segments) == (1, 0)
 
 
-def test_a_waiting_listener_is_served_first_and_cannot_be_overtaken():
-    network = NetworkBufferPool(2, 64)
-    local, segments = drained(network)
-    first, second = Waiter(), Waiter()
-    local.add_listener(first)
-    local.add_listener(second)
-    assert local.waiting_listeners == 2
-    local.recycle(segments[0])
-    assert first.segments == [segments[0]]
-    assert second.segments == []
-    assert local.request_segment_nowait() is None
-    local.recycle(segments[1])
-    assert second.segments == [segments[1]]
-    # One shot: the next segment stays here.
-    local.recycle(first.segments[0])
-    assert (len(first.segments), local.idle_segments, local.waiting_listeners) == (1, 1, 0)
-
-
-def test_a_listener_is_served_in_the_call_that_adds_it_if_a_segment_is_idle():
-    network = NetworkBufferPool(2, 64)
-    local = network.create_local_pool("a", 2)
-    from_network, from_pool = Waiter(), Waiter()
-    handle = local.add_listener(from_network)
-    assert len(from_network.segments) == 1
-    assert not handle.is_waiting
-    local.recycle(from_network.segments[0])
-    local.add_listener(from_pool)
-    assert from_pool.segments == from_network.segments
-
-
 def test_a_cancelled_listener_is_never_called_and_leaves_nothing_behind():
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network)
@@ -113,21 +72,6 @@ def test_a_cancelled_listener_is_never_called_and_leaves_nothing_behind():
     assert (waiter.segments, local.lent_segments) == ([segment], 1)
 
 
-def test_a_declined_segment_goes_to_the_next_listener_or_stays():
-    network = NetworkBufferPool(1, 64)
-    local, (segment,) = drained(network)
-    offered: list = []
-    local.add_listener(declining(offered))
-    waiter = Waiter()
-    local.add_listener(waiter)
-    local.recycle(segment)
-    assert offered == [segment]
-    assert waiter.segments == [segment]
-    local.add_listener(declining(offered))
-    local.recycle(segment)
-    assert (len(offered), local.idle_segments) == (2, 1)
-
-
 def test_a_listener_that_raises_has_declined_and_does_not_fail_the_recycle(caplog):
     network = NetworkBufferPool(1, 64)
     local, (segment,) = drained(network, "gate 3")
@@ -143,20 +87,6 @@ def test_a_listener_that_raises_has_declined_and_does_not_fail_the_recycle(caplo
     assert waiter.segments == [segment]
     assert "gate 3" in caplog.text
     assert "boom" in caplog.text
-
-
-def test_a_listener_that_recycled_its_segment_and_declined_makes_no_second_owner():
-    network = NetworkBufferPool(1, 64)
-    local, (segment,) = drained(network)
-
-    def recycle_and_decline(s):
-        local.recycle(s)
-        return False
-
-    local.add_listener(recycle_and_decline)
-    local.recycle(segment)
-    assert (local.idle_segments, local.lent_segments) == (1, 0)
-    conserved(network)
 
 
 def test_thousands_of_listeners_that_recycle_at_once_do_not_deepen_the_stack(caplog):
@@ -212,24 +142,6 @@ def test_a_segment_handed_through_hundreds_of_pools_does_not_deepen_the_stack(ca
     conserved(network)
 
 
-def test_a_listener_may_queue_itself_again():
-    network = NetworkBufferPool(3, 64)
-    local, segments = drained(network)
-    got: list = []
-
-    def again(segment):
-        got.append(segment)
-        if len(got) < 3:
-            local.add_listener(again)
-        return True
-
-    local.add_listener(again)
-    for segment in segments:
-        local.recycle(segment)
-    assert got == segments
-    assert local.waiting_listeners == 0
-
-
 # ---- destroy
 
 
@@ -277,64 +189,7 @@ def test_a_listener_called_by_destroy_may_cancel_the_others():
     assert other.told_destroyed == 0
 
 
-def test_a_listener_may_destroy_its_pool_while_it_is_handed_a_segment():
-    network = NetworkBufferPool(1, 64)
-    local, (segment,) = drained(network)
-
-    def destroy(_segment):
-        local.destroy()
-        return False
-
-    local.add_listener(destroy)
-    local.recycle(segment)
-    assert network.available_segments == 1
-    assert conserved(network).draining_pools == ()
-
-
-def test_segments_of_a_destroyed_pool_serve_the_listeners_of_others():
-    network = NetworkBufferPool(2, 64)
-    old, segments = drained(network, "old")
-    new = network.create_local_pool("new", 1)
-    waiter = Waiter()
-    new.add_listener(waiter)
-    old.destroy()
-    assert waiter.segments == []
-    old.recycle(segments.pop())
-    assert len(waiter.segments) == 1
-
-
 # ---- several segments at once
-
-
-def test_a_listener_may_take_all_that_was_recycled_together():
-    network = NetworkBufferPool(4, 64)
-    local, segments = drained(network)
-    taken = []
-
-    def greedy(segment):
-        taken.append(segment)
-        while (more := local.take_more_nowait()) is not None:
-            taken.append(more)
-        return True
-
-    waiter = Waiter()
-    local.add_listener(greedy)
-    local.add_listener(waiter)
-    local.recycle_together(segments)
-    assert sorted(segment.index for segment in taken) == [0, 1, 2, 3]
-    assert (waiter.segments, local.lent_segments, local.idle_segments) == ([], 4, 0)
-    for segment in taken:
-        local.recycle(segment)
-    assert len(waiter.segments) == 1
-
-
-def test_recycling_together_sends_home_what_is_above_the_limit():
-    network = NetworkBufferPool(4, 64)
-    local, segments = drained(network)
-    other = network.create_local_pool("other", 2, 2)
-    local.recycle_together(segments)
-    assert (local.held_segments, local.idle_segments, network.available_segments) == (2, 2, 2)
-    other.destroy()
 
 
 def test_recycling_together_refuses_a_segment_twice_and_keeps_the_others():

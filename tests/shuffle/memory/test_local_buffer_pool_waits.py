@@ -5,27 +5,13 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
-from tests.shuffle.memory.rig import Waiter, conserved, declining, drained
+from tests.shuffle.memory.rig import Waiter, conserved, drained
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
 
 
 # ---- listeners and the network pool
-
-
-def test_a_listener_is_served_when_another_pool_gives_back():
-    network = NetworkBufferPool(4, 64)
-    greedy, segments = drained(network, "greedy")
-    poor = network.create_local_pool("poor", 1)
-    waiter = Waiter()
-    poor.add_listener(waiter)
-    assert (poor.size_segments, poor.held_segments) == (2, 0)
-    greedy.recycle(segments.pop())
-    assert len(waiter.segments) == 1
-    poor.recycle(waiter.segments[0])  # the pool has lent it now
-    assert poor.idle_segments == 1
-    conserved(network)
 
 
 def test_pools_that_wait_are_served_in_turn():
@@ -40,32 +26,6 @@ def test_pools_that_wait_are_served_in_turn():
         greedy.recycle(segments.pop())
     assert order == ["a", "b", "c", "a", "b", "c"]
     conserved(network)
-
-
-def test_a_listener_is_served_when_the_limit_grows():
-    network = NetworkBufferPool(4, 64)
-    exclusive = network.request_segments(3)
-    local, segments = drained(network)
-    assert len(segments) == 1
-    waiters = [Waiter() for _ in range(4)]
-    for waiter in waiters:
-        local.add_listener(waiter)
-    network.recycle_segments(exclusive[:2])
-    assert [len(waiter.segments) for waiter in waiters] == [1, 1, 0, 0]
-    network.recycle_segments(exclusive[2:])
-    assert [len(waiter.segments) for waiter in waiters] == [1, 1, 1, 0]
-
-
-def test_a_listener_is_served_when_another_pool_is_destroyed():
-    network = NetworkBufferPool(4, 64)
-    other = network.create_local_pool("other", 2)
-    local, segments = drained(network)
-    assert (other.size_segments, len(segments)) == (2, 2)
-    waiter = Waiter()
-    local.add_listener(waiter)
-    assert waiter.segments == []
-    other.destroy()
-    assert len(waiter.segments) == 1
 
 
 def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools():
@@ -90,50 +50,7 @@ def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools
     conserved(network)
 
 
-def test_an_over_full_pool_serves_its_own_listener_only_within_its_limit():
-    network = NetworkBufferPool(4, 64)
-    local, segments = drained(network)
-    waiter = Waiter()
-    local.add_listener(waiter)
-    network.create_local_pool("b", 2)  # limit 4 -> 1 + 1 or 1 + 0
-    limit = local.size_segments
-    while local.held_segments > limit:
-        local.recycle(segments.pop())
-        assert waiter.segments == []
-    local.recycle(segments.pop())
-    assert len(waiter.segments) == 1
-    assert local.held_segments == limit
-
-
 # ---- waiting in a task
-
-
-async def test_request_segment_waits_in_the_queue_of_listeners():
-    network = NetworkBufferPool(1, 64)
-    local, (segment,) = drained(network)
-    order: list = []
-    local.add_listener(declining(order))
-
-    async def take():
-        taken = await local.request_segment(LONG_SECONDS)
-        order.append("task")
-        return taken
-
-    task = asyncio.ensure_future(take())
-    await asyncio.sleep(0)
-    assert local.waiting_listeners == 2
-    local.recycle(segment)
-    assert await task is segment
-    assert order == [segment, "task"]
-    assert local.lent_segments == 1
-
-
-async def test_request_segment_does_not_wait_if_a_segment_is_idle():
-    network = NetworkBufferPool(1, 64)
-    local = network.create_local_pool("a", 1)
-    segment = await local.request_segment(0)
-    assert local.lent_segments == 1
-    local.recycle(segment)
 
 
 async def test_request_segment_times_out_with_a_typed_error_and_without_effect():

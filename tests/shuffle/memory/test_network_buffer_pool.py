@@ -12,7 +12,6 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from sluice.shuffle.partition.partition_type import ceiling_segments
 from tests.shuffle.memory.rig import conserved, declining, take
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
@@ -62,14 +61,6 @@ def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     pool.create_local_pool("c", 3)  # exactly the rest
 
 
-@pytest.mark.parametrize(("required", "maximum"), [(-1, None), (3, 2), (0, 0)])
-def test_a_local_pool_of_impossible_size_is_refused(required, maximum):
-    pool = NetworkBufferPool(10, 64)
-    with pytest.raises(InvalidPoolSize):
-        pool.create_local_pool("a", required, maximum)
-    assert pool.statistics().local_pools == ()
-
-
 # ---- distribution
 
 
@@ -92,29 +83,6 @@ def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     assert sizes(second) == [10]
 
 
-def test_fixed_pools_keep_their_size():
-    pool = NetworkBufferPool(10, 64)
-    fixed = pool.create_local_pool("fixed", 3, 3)
-    free = pool.create_local_pool("free", 1)
-    assert sizes(fixed, free) == [3, 7]
-    exclusive = pool.request_segments(5)
-    assert sizes(fixed, free) == [3, 2]
-    pool.recycle_segments(exclusive)
-    free.destroy()
-    assert sizes(fixed) == [3]
-
-
-def test_bounded_pools_stop_at_their_maximum_and_the_rest_flows_on():
-    pool = NetworkBufferPool(20, 64)
-    small = pool.create_local_pool("small", 1, 3)
-    large = pool.create_local_pool("large", 1, 8)
-    assert sizes(small, large) == [3, 8]  # the other 9 stay free
-    unbounded = pool.create_local_pool("unbounded", 1)
-    assert sizes(small, large, unbounded) == [3, 8, 9]
-    small.destroy()
-    assert sizes(large, unbounded) == [8, 12]
-
-
 def test_limits_move_at_once_and_segments_follow_lazily():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
@@ -134,34 +102,6 @@ def test_limits_move_at_once_and_segments_follow_lazily():
     assert pool.available_segments == 5
     assert local.idle_segments == 1
     assert other.is_available
-
-
-def test_idle_segments_above_a_shrunk_limit_go_home_at_once():
-    pool = NetworkBufferPool(10, 64)
-    local = pool.create_local_pool("a", 2)
-    segments = [take(local) for _ in range(10)]
-    for segment in segments:
-        local.recycle(segment)
-    assert (local.idle_segments, pool.available_segments) == (10, 0)
-    assert len(pool.request_segments(7)) == 7
-    assert (local.size_segments, local.idle_segments, pool.available_segments) == (3, 3, 0)
-    conserved(pool)
-
-
-def test_under_shortage_every_gate_gets_an_equal_share_of_its_ceiling():
-    """The ceiling is channels * buffers_per_channel + floating_buffers_per_gate."""
-    pool = NetworkBufferPool(101, 64)
-    ceilings = [ceiling_segments(channels, 2, 8) for channels in (1, 4, 20, 50, 60)]
-    assert ceilings == [10, 16, 48, 108, 128]
-    gates = [pool.create_local_pool(f"gate {i}", 2, ceiling) for i, ceiling in enumerate(ceilings)]
-    assert sum(sizes(*gates)) == 101
-    assert sizes(*gates[:2]) == ceilings[:2]  # below an equal share: they get their ceiling
-    rest = sizes(*gates[2:])
-    assert max(rest) - min(rest) <= 1
-    assert min(rest) >= ceilings[1]
-    gates[4].destroy()
-    gates[3].destroy()
-    assert sizes(*gates[:3]) == ceilings[:3]
 
 
 def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
@@ -325,19 +265,6 @@ async def test_the_promise_of_a_request_that_just_ended_is_given_up_once(end):
         assert isinstance(waiting.exception(), NetworkBufferTimeout)
     assert sizes(local) == [10]
     assert conserved(pool).reserved_exclusive_segments == 0
-
-
-async def test_exclusive_request_waits_until_its_segments_can_be_promised():
-    pool = NetworkBufferPool(10, 64)
-    local = pool.create_local_pool("a", 8)
-    waiting = asyncio.ensure_future(pool.request_segments_within(5, LONG_SECONDS))
-    await asyncio.sleep(0)
-    assert local.request_segment_nowait() is not None  # without a promise it blocks no pool
-    assert pool.statistics().waiting_requests == 1
-    local.destroy()
-    assert len(await waiting) == 5
-    with pytest.raises(InsufficientNetworkBuffers):  # waiting could never help
-        await pool.request_segments_within(11, LONG_SECONDS)
 
 
 async def test_exclusive_requests_are_served_in_order_of_arrival():
