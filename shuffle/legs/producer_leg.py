@@ -29,11 +29,11 @@ from ..errors import internal_error
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES_A_TURN: Final = 32
-"""Messages sent for all partitions together before the event loop has a turn."""
+"""Maximum number of messages sent in a turn of the event loop, all partitions together."""
 
 
 def wake(waiting: asyncio.Future[None] | None, error: SluiceError | None = None) -> None:
-    """End a wait, with an error if one is given; no effect without a wait, or at its end."""
+    """Complete a future, or fail it if there is an error; ignore a completed one."""
     if waiting is None or waiting.done():
         return
     if error is None:
@@ -47,10 +47,10 @@ class LegPartition(Protocol):
     """A partition being written, as the leg sees it."""
 
     def credit_granted(self, credit: int) -> None:
-        """Send more, for the TaskManager can take it."""
+        """Send more, because the TaskManager can take it."""
 
     def send(self) -> bool:
-        """Send the next message, if any; return whether another may be sent now."""
+        """Send the next message, if any; return whether another can be sent now."""
 
     def finished(self) -> None:
         """Record that the partition is complete at the TaskManager."""
@@ -59,10 +59,10 @@ class LegPartition(Protocol):
         """Record that the partition will never be complete."""
 
     def region_opened(self, payload_bytes: int) -> None:
-        """Take the largest size of the payloads of the region begun (stored partitions)."""
+        """Record the largest payload of the opened region (stored partitions)."""
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
-        """Take an event that a reader sent back (pipelined partitions)."""
+        """Handle an event sent by a reader (pipelined partitions)."""
 
 
 class ProducerLeg:
@@ -70,8 +70,8 @@ class ProducerLeg:
 
     Args:
         connection: The open connection.
-        ack: The TaskManager's greeting.
-        answer_timeout_seconds: Time in which it must answer, where the answer waits for no reader.
+        ack: The TaskManager's answer to the handshake.
+        answer_timeout_seconds: Deadline of answers that do not wait for a reader.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class ProducerLeg:
         self._event = bytearray()
         self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
-        """Set when the connection is gone."""
+        """Set when the connection is lost."""
 
     @property
     def closing(self) -> bool:
-        """True once it cannot take another partition."""
+        """Whether no further partition can be opened."""
         return self.lost is not None or self.connection.closing
 
     @property
@@ -106,7 +106,7 @@ class ProducerLeg:
         """Return a free partition number.
 
         Raises:
-            SluiceError: The connection is gone.
+            SluiceError: The connection is lost.
         """
         if self.lost is not None:
             raise self.lost
@@ -123,15 +123,15 @@ class ProducerLeg:
         """Open a partition.
 
         Args:
-            number: The partition's number, a new one.
-            message: Opens the partition.
-            partition: Takes the TaskManager's messages about it, from its first credit on.
+            number: A new partition number.
+            message: The message that opens the partition.
+            partition: Receives the TaskManager's messages about the partition.
 
         Raises:
-            SluiceError: The TaskManager refused the partition, or the connection is gone.
+            SluiceError: The TaskManager refused the partition, or the connection is lost.
             DeadlineExceeded: The TaskManager did not answer.
 
-        Cancellation: safe; the TaskManager is told to give the partition up.
+        Cancellation: safe; the partition is aborted.
         """
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opening[number] = opened
@@ -140,7 +140,7 @@ class ProducerLeg:
             self.send(message)
             await self.answer(opened, "OpenPartition")
         except BaseException:
-            # A refused partition is forgotten already. Any other may open yet, and hold memory.
+            # A refused partition is forgotten already. Any other may still open, and hold memory.
             if self._partitions.pop(number, None) is not None:
                 self.send(AbortPartition(number))
             raise
@@ -148,18 +148,18 @@ class ProducerLeg:
             del self._opening[number]
 
     def attach(self, number: int, partition: LegPartition) -> None:
-        """Pass on the messages about a partition that is opened without waiting for the answer."""
+        """Pass messages to a partition that is opened without waiting for the answer."""
         self._partitions[number] = partition
 
     async def abort(self, number: int) -> None:
-        """Give a partition up, and wait until the TaskManager has.
+        """Abort a partition, and wait until the TaskManager confirms it.
 
-        Everything that it had to say of the partition has come by then.
+        No message about the partition follows the confirmation.
 
         Raises:
-            SluiceError: The connection is gone, or the TaskManager does not answer.
+            SluiceError: The connection is lost, or the TaskManager does not answer.
 
-        Cancellation: safe; the partition is given up all the same.
+        Cancellation: safe; the partition is aborted anyway.
         """
         aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._aborting[number] = aborted
@@ -180,11 +180,11 @@ class ProducerLeg:
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
     ) -> None:
-        """Send a message; a lost connection drops it, for every partition has failed by then."""
+        """Send a message; a lost connection ignores it, because all partitions have failed."""
         self.connection.send(message, payload, release)
 
     def queue(self, partition: LegPartition) -> None:
-        """Give a partition, which has something to send, its turns."""
+        """Queue a partition that has something to send."""
         if partition in self._queued:
             return
         self._queued.add(partition)
@@ -217,7 +217,7 @@ class ProducerLeg:
             ) from None
 
     def close(self) -> None:
-        """Announce the end and close; partitions that are not finished fail. Idempotent."""
+        """Close the connection; unfinished partitions fail. Idempotent."""
         if not self.connection.closing:
             self.connection.send(CloseRequest())
             self.connection.close()
@@ -234,7 +234,7 @@ class ProducerLeg:
         return memoryview(self._event)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Pass a message of the TaskManager on to the partition it is about."""
+        """Pass a message to the partition that it is about."""
         if type(message) is AddCredit:
             partition = self._partitions.get(message.channel)
             if partition is not None:
@@ -264,11 +264,11 @@ class ProducerLeg:
             raise UnexpectedMessage("Message on a producer leg", value=type(message).__name__)
 
     def writable(self) -> None:
-        """Continue to send, for the connection can take more."""
+        """Continue to send, because the connection can take more."""
         self._run()
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Fail all partitions that are not finished."""
+        """Fail all unfinished partitions."""
         self.lost = error
         self.closed.set()
         self._queue.clear()
@@ -305,7 +305,7 @@ class ProducerLeg:
                 else:
                     self._queued.discard(partition)
         except Exception as error:
-            # A bug must end the connection it breaks, and be logged.
+            # A bug must end the connection, and be logged.
             logger.exception("internal error while sending to %s", self.connection.remote)
             self.connection.abort(internal_error(error))
         finally:

@@ -1,4 +1,4 @@
-"""Sending the regions of a stored partition to a TaskManager, as its credit allows.
+"""Sends the regions of a stored partition to a TaskManager, as its credit allows.
 
 ::
 
@@ -22,7 +22,7 @@ from ..errors import PartitionReleased
 from .producer_leg import ProducerLeg, wake
 
 Payload = tuple[bytes | memoryview, Callable[[], None] | None]
-"""Bytes to send, and what to call when they are sent."""
+"""Bytes to send, and a function to call when they are sent, or None."""
 
 
 class SilentPartition:
@@ -62,9 +62,9 @@ class RegionSender(SilentPartition, abc.ABC):
         self._payload_bytes = leg.connection.max_payload_bytes
         self._credit = 0
         self._offset = 0
-        """Bytes of the region that are sent."""
+        """Bytes of the region sent so far."""
         self._length = 0
-        """Bytes of the region."""
+        """Length of the region in bytes."""
         self._failure: SluiceError | None = None
         self._committed = False
         self._opened: asyncio.Future[None] | None = None
@@ -75,9 +75,9 @@ class RegionSender(SilentPartition, abc.ABC):
         """Commit the partition.
 
         Raises:
-            SluiceError: The partition is not complete and never will be.
+            SluiceError: The partition cannot be committed.
 
-        Cancellation: abort the partition then.
+        Cancellation: call :meth:`abort` afterwards.
         """
         self._require_alive()
         self._finished = asyncio.get_running_loop().create_future()
@@ -86,11 +86,11 @@ class RegionSender(SilentPartition, abc.ABC):
         self._leg.forget(self.number)
 
     def abort(self) -> None:
-        """Give up all regions. Idempotent, and without effect on a committed partition."""
+        """Abort the partition, unless it is committed. Idempotent."""
         if self._failure is None and not self._committed:
             self._leg.send(AbortPartition(self.number))
             self._leg.forget(self.number)
-            self.failed(PartitionReleased("Partition was given up", value=self.number))
+            self.failed(PartitionReleased("Partition was aborted", value=self.number))
 
     # ---- called by the leg ----------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class RegionSender(SilentPartition, abc.ABC):
         return self._credit > 0
 
     def region_opened(self, payload_bytes: int) -> None:
-        """Record the largest size of payloads: the TaskManager has made room for the region."""
+        """Send payloads of at most this size: the TaskManager has room for the region."""
         self._payload_bytes = payload_bytes
         wake(self._opened)
 
@@ -127,7 +127,7 @@ class RegionSender(SilentPartition, abc.ABC):
         wake(self._finished)
 
     def failed(self, error: SluiceError) -> None:
-        """Fail: the TaskManager gave the partition up, or is gone."""
+        """Fail: the TaskManager aborted the partition, or the connection is lost."""
         if self._failure is not None or self._committed:
             return
         self._failure = error
@@ -138,16 +138,16 @@ class RegionSender(SilentPartition, abc.ABC):
 
     @abc.abstractmethod
     def _next_payload(self) -> Payload | None:
-        """Return the next payload of the region; None while there is none."""
+        """Return the next payload of the region, or None if there is none now."""
 
     async def _begin(self, begin: BeginRegion, length_bytes: int) -> asyncio.Future[None]:
         """Announce a region; return when the TaskManager has made room for it.
 
         Returns:
-            The future that ends when all payloads are sent, for :meth:`_progress`.
+            A future for :meth:`_progress` that completes when all payloads are sent.
 
         Raises:
-            SluiceError: The region cannot be stored, or the connection is gone.
+            SluiceError: The region cannot be stored, or the connection is lost.
         """
         self._require_alive()
         loop = asyncio.get_running_loop()
@@ -163,11 +163,11 @@ class RegionSender(SilentPartition, abc.ABC):
         return written
 
     async def _progress(self, sent: asyncio.Future[None]) -> None:
-        """Wait for a future for as long as the TaskManager takes bytes of the region.
+        """Wait for a future while the TaskManager takes bytes of the region.
 
         Raises:
-            SluiceError: The region cannot be stored, or the connection is gone.
-            DeadlineExceeded: No byte was taken for as long as an answer may take.
+            SluiceError: The region cannot be stored, or the connection is lost.
+            DeadlineExceeded: No byte was taken within the deadline for an answer.
         """
         while True:
             offset = self._offset

@@ -68,5 +68,5 @@ class WatchLeg:
         """Do nothing: pings are small."""
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Record that the connection is gone."""
+        """Record that the connection is lost."""
         self._ended.set()

@@ -1,8 +1,8 @@
-"""Writing committed map outputs to another TaskManager, over one connection.
+"""Writes committed map outputs to another TaskManager over one connection.
 
 ::
 
-    this side                                   the other one
+    this TaskManager                            the other TaskManager
     OpenPartition, CopyOf, BeginRegion   ──▶
                                          ◀──    RegionOpened, AddCredit, or DUPLICATE_MAP_OUTPUT
     RegionData as there is credit        ──▶
@@ -10,8 +10,8 @@
     FinishPartition                      ──▶
                                          ◀──    PartitionFinished
 
-The bytes of the memory tier are sent from its mapping, without a copy. Those of the disks are read
-a few at a time, from the page cache if they are there.
+Bytes in the memory tier are sent from its mapping, without a copy. Bytes on a disk are read in
+small pieces, from the page cache if possible.
 """
 
 import asyncio
@@ -21,11 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ....protocol.schema import (
-    BeginRegion,
-    CopyOf,
-    OpenPartition,
-)
+from ....protocol.schema import BeginRegion, CopyOf, OpenPartition
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
 from ..store.files.fair_queue import Flow
@@ -34,7 +30,7 @@ from ..store.stored_outputs import MapOutput, Region
 from ..store.tiers.tier import Extent, ExtentRead
 
 READ_BYTES: Final = 256 * 1024
-"""About how many bytes of a disk are read at a time; as many again may wait to be sent."""
+"""Approximate size of a disk read. The bytes of one read wait to be sent while the next is done."""
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until a number of bytes may be sent."""
@@ -52,18 +48,18 @@ async def copy_output(
     Args:
         leg: The connection, in the role of a copier.
         store: Has the map output.
-        output: The map output, which the caller keeps.
-        copy_of: What to say of it; its number is replaced.
-        pace: Called with the length of the map output before it is sent. The other TaskManager is
-            then asked first whether it has it.
+        output: The map output, which the caller retains.
+        copy_of: The description of the copy; its number is replaced.
+        pace: Awaited with the length of the map output before it is sent. With a pace, the other
+            TaskManager is first asked whether it has the map output.
 
     Returns:
-        Whether it was sent; False if it is there already.
+        Whether it was sent; False if the other TaskManager has it already.
 
     Raises:
-        SluiceError: The other TaskManager could not take it, or it could not be read here.
+        SluiceError: The other TaskManager cannot store it, or it cannot be read here.
 
-    Cancellation: safe; the other TaskManager is told to give the copy up.
+    Cancellation: safe; the other TaskManager drops the incomplete copy.
     """
     if pace is not None:
         if await is_there(leg, output, copy_of):
@@ -92,7 +88,7 @@ async def is_there(leg: ProducerLeg, output: MapOutput, copy_of: CopyOf) -> bool
     """Ask another TaskManager whether it has a map output.
 
     Raises:
-        SluiceError: It does not take it, or the connection is gone.
+        SluiceError: The TaskManager refuses the map output, or the connection is lost.
 
     Cancellation: safe.
     """
@@ -115,7 +111,7 @@ def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> 
 
 
 class _ExistenceProbe(SilentPartition):
-    """A map output that another TaskManager is only asked for."""
+    """A map output that is opened only to learn whether it exists."""
 
     def __init__(self) -> None:
         self.error: SluiceError | None = None
@@ -131,7 +127,7 @@ class OutputSender(RegionSender):
         leg: The connection.
         number: The map output's number there.
         store: Reads the disks.
-        flow: Whose turn at the disks it takes.
+        flow: The flow to which the disk reads are charged.
     """
 
     def __init__(self, leg: ProducerLeg, number: int, store: ShuffleStore, flow: Flow) -> None:
@@ -139,19 +135,19 @@ class OutputSender(RegionSender):
         self._store: Final = store
         self._flow: Final = flow
         self._extent: Extent | None = None
-        """The region's extent, if it lies in memory."""
+        """The region's extent, if it is in memory."""
         self._read: deque[memoryview] = deque()
-        """Payloads that were read from a disk and are not sent."""
+        """Payloads that were read from a disk and are not yet sent."""
         self._room: asyncio.Future[None] | None = None
 
     async def send_region(self, index: int, region: Region) -> None:
-        """Send a region; returns when the connection has taken all of it.
+        """Send a region; return when the connection has taken all of it.
 
         Raises:
-            SluiceError: It cannot be read here, or not be stored there.
-            DeadlineExceeded: No byte of it was taken for as long as an answer may take.
+            SluiceError: It cannot be read here, or cannot be stored there.
+            DeadlineExceeded: No byte of it was taken within the deadline for an answer.
 
-        Cancellation: abort then.
+        Cancellation: call :meth:`abort` afterwards.
         """
         lengths = [end - start for start, end in pairwise(region.offsets)]
         begin = BeginRegion(self.number, index, region.first_subpartition, lengths, region.crc32c)
@@ -169,7 +165,7 @@ class OutputSender(RegionSender):
             self._read.clear()
 
     def failed(self, error: SluiceError) -> None:
-        """Fail: the TaskManager gave the copy up, or is gone."""
+        """Fail: the TaskManager dropped the copy, or the connection is lost."""
         super().failed(error)
         wake(self._room, error)
 
@@ -188,7 +184,7 @@ class OutputSender(RegionSender):
         return view[self._offset : self._offset + self._payload_bytes], extent.release
 
     async def _read_ahead(self, extent: Extent) -> None:
-        """Read all of an extent, no further ahead of what is sent than one read."""
+        """Read all of an extent, at most one read ahead of the bytes sent."""
         size = self._payload_bytes
         most = max(READ_BYTES // size, 1) * size
         for offset in range(0, extent.length, most):

@@ -1,11 +1,11 @@
-"""Copies and moves of the map outputs of one TaskManager: the parts, and what they share.
+"""Copies and moves the map outputs of one TaskManager: wires the parts together.
 
 ::
 
     commit ─▶ Replication ─┬─▶ Target ─▶ another TaskManager, or the remote tier
     drain  ─▶ Migration ───┘
-              KnownTaskManagers: which there are     Watches: which are away or lost
-              Placement: which is the best target    Holdings: which has which map output
+              KnownTaskManagers: their places       Watches: which are away or lost
+              Placement: which of them comes first  Holdings: which has which map output
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -107,12 +107,12 @@ class Copies:
         self.migration.forget(lambda each: each.shuffle.application_id == application_id)
 
     def undo_moves(self) -> None:
-        """Let map outputs that have moved be read here again, and tell the drivers."""
+        """Let moved map outputs be read here again, and notify the drivers."""
         for key, map_attempt_ids in self.migration.undo().items():
             self._drivers.tell_held(key, map_attempt_ids)
 
     def status(self) -> CopiesStatus:
-        """Return how many copies are to be made, and how far a move has come."""
+        """Return the status of copies and moves."""
         progress = self.migration.progress
         return CopiesStatus(
             self.replication.waiting,

@@ -1,9 +1,9 @@
-"""Keeps in mind which TaskManager has which map output; no I/O and no clock.
+"""Records which TaskManager has which map output; no I/O and no clock.
 
-Only map outputs that several TaskManagers shall keep are in it, and copies. The TaskManager to
-which the producer wrote sees to the copies. A TaskManager with a copy knows from which one it came,
-the *origin* of its copy, and sees to the copies when that one is lost; copies that it makes have it
-as their origin.
+It contains copies, and map outputs of which copies are made. The TaskManager to which the producer
+wrote makes the copies. A TaskManager with a copy knows the *origin* of the copy: the TaskManager
+that sent it. When the origin is lost, the TaskManager with the copy makes the missing copies, and
+is their origin.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +17,12 @@ class Holding:
     """One map output that is here.
 
     Attributes:
-        origin: The TaskManager from which it came; empty: its producer wrote it here.
-        replicas: TaskManagers that shall keep it, this one included.
+        origin: The TaskManager that sent it; empty: its producer wrote it here.
+        replicas: Number of TaskManagers that keep it, this one included.
         others: Other TaskManagers that have it, as far as is known.
-        doubtful: Those of them that have to be asked, because they were away.
-        settled: Whether it had all of its copies once, or was found at the start: what is copied
-            now is restored, and does not go ahead of everything else.
+        doubtful: Members of ``others`` that must be asked again, because they were away.
+        settled: Whether it had all of its copies before, or was adopted at start. Its copies are
+            then restored at a limited rate.
     """
 
     origin: str
@@ -40,19 +40,19 @@ class Holding:
 
 
 class Holdings:
-    """The map outputs that are here and that several TaskManagers shall keep."""
+    """The map outputs here of which several TaskManagers keep copies."""
 
     def __init__(self) -> None:
         self._by_shuffle: dict[ShuffleKey, dict[int, Holding]] = {}
         self._by_taskmanager: dict[str, set[MapAttemptKey]] = {}
         self.short: set[MapAttemptKey] = set()
-        """Those with fewer copies than they shall have, which this TaskManager has to make."""
+        """Map outputs that lack copies which this TaskManager has to make."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_shuffle.values()))
 
     def get(self, attempt: MapAttemptKey) -> Holding | None:
-        """Return what is known of a map output, or None."""
+        """Return the holding of a map output, or None."""
         return self._by_shuffle.get(attempt.shuffle, {}).get(attempt.map_attempt_id)
 
     def attempts(self) -> Iterator[MapAttemptKey]:
@@ -64,7 +64,7 @@ class Holdings:
     def add(
         self, attempt: MapAttemptKey, origin: str, replicas: int, *, settled: bool = False
     ) -> Holding:
-        """Record a map output that is committed here; a copy's origin has it too."""
+        """Record a map output committed here; the origin of a copy has it too."""
         self.discard(attempt.shuffle, [attempt.map_attempt_id])
         holding = Holding(origin, replicas, settled=settled)
         self._by_shuffle.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = holding
@@ -100,14 +100,14 @@ class Holdings:
         return [attempt for attempt in affected if attempt in self.short]
 
     def doubt(self, taskmanager_id: str) -> None:
-        """Record that a TaskManager was away: it has to be asked for what it had."""
+        """Record that a TaskManager was away and must be asked what it still has."""
         for attempt in self._by_taskmanager.get(taskmanager_id, ()):
             holding = self.get(attempt)
             if holding is not None:
                 holding.doubtful.add(taskmanager_id)
 
     def doubted(self, taskmanager_id: str) -> list[MapAttemptKey]:
-        """Return the map outputs to ask a TaskManager for."""
+        """Return the map outputs about which a TaskManager must be asked."""
         return [
             attempt
             for attempt in self._by_taskmanager.get(taskmanager_id, ())

@@ -1,16 +1,15 @@
-"""Moves the map outputs of a TaskManager that is to leave to others.
+"""Moves the map outputs of a TaskManager that drains to other TaskManagers.
 
 Each map output takes these steps:
 
-1. It is copied to another TaskManager, or one that has it already is found. Known holders are asked
-   first, then the others in its rendezvous order, those on other hosts before those on this one.
-   If none takes it, the remote tier does, where there is one.
-2. The drivers of its application acknowledge the new place. Without a driver, or if it does not
+1. It is copied to the first target that takes it: the other TaskManagers in their order of
+   placement, those that have a copy first, and then the remote tier, if there is one.
+2. The drivers of its application acknowledge the new place. If there is no driver, or it does not
    answer in time, the move continues.
-3. Readers are sent to the new place by ``PARTITION_MOVED``.
+3. ``PARTITION_MOVED`` sends readers to the new place.
 
-Nothing is removed here: the map output goes with its shuffle. So a TaskManager that takes work
-again, or is restarted, has one copy more than it needs.
+The map output is not removed here before its shuffle is released. A TaskManager that accepts work
+again, or restarts, therefore has one copy more than it needs.
 """
 
 import asyncio
@@ -31,10 +30,10 @@ from .target import CopyServices, Outcome
 logger = logging.getLogger(__name__)
 
 CHUNK: Final = 256
-"""Map outputs of a shuffle of which drivers are told at a time."""
+"""Maximum number of map outputs announced to drivers at a time."""
 
 PASSES: Final = 3
-"""Times that all others are asked for a map output before it counts as one that stays."""
+"""Attempts to move a map output before it stays."""
 
 MAX_REFUSALS: Final = 3
 """Refusals in a row after which a pass skips a target."""
@@ -51,11 +50,11 @@ class MigrationProgress(NamedTuple):
     """How far the move of a TaskManager's map outputs has come.
 
     Attributes:
-        active: Whether it moves them.
+        active: Whether a move runs.
         moved: Map outputs that are read elsewhere.
-        left: Map outputs that are still read here, those that stay included.
-        staying: Map outputs that nobody takes.
-        reason: Why they stay; empty if none does.
+        left: Map outputs that are still read here, including those that stay.
+        staying: Map outputs that no target takes.
+        reason: Why they stay; empty if none stays.
     """
 
     active: bool
@@ -75,7 +74,7 @@ class Migration:
     Args:
         services: The parts of the TaskManager.
         moved: Sends readers to new places.
-        tell_moved: Announces new places to drivers; each future ends when its driver acknowledges.
+        tell_moved: Announces new places; each future completes when its driver acknowledges.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Migration:
 
     @property
     def progress(self) -> MigrationProgress:
-        """How far it has come."""
+        """How far the move has come."""
         moved = len(self._moved)
         left = self._services.store.statistics().map_outputs - moved
         reason = ""
@@ -103,12 +102,12 @@ class Migration:
         return MigrationProgress(self._active, moved, max(left, 0), len(self._staying), reason)
 
     async def run(self) -> MigrationProgress:
-        """Move all map outputs that are here, and return how far that came.
+        """Move all map outputs that are here, and return the progress.
 
         Raises:
-            RuntimeError: It is under way already.
+            RuntimeError: A move runs already.
 
-        Cancellation: safe; copies under way are given up, what has moved stays moved.
+        Cancellation: safe; incomplete copies are dropped, moved map outputs stay moved.
         """
         if self._active:
             raise RuntimeError("map outputs are being moved already")
@@ -133,7 +132,7 @@ class Migration:
         return progress
 
     def undo(self) -> dict[ShuffleKey, list[int]]:
-        """Let map outputs be read here again; return those that had moved and are here."""
+        """Let moved map outputs be read here again; return those that are here."""
         self._staying.clear()
         lookup = self._services.store.lookup
         back = {
@@ -156,7 +155,7 @@ class Migration:
                 await self._move(key, map_attempt_ids)
 
     def _chunks(self, tried: set[MapAttemptKey]) -> Iterator[tuple[ShuffleKey, list[int]]]:
-        """Yield the map outputs that have not moved and were not tried; some come meanwhile."""
+        """Yield the map outputs that have not moved and were not tried yet."""
         for key in [shuffle.key for shuffle in self._services.store.shuffles()]:
             left = [
                 each
@@ -191,13 +190,13 @@ class Migration:
             seconds = self._services.config.move_noted_timeout_seconds
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
-                logger.warning("a driver has taken no note of a move for %g s", seconds)
+                logger.warning("a driver did not acknowledge a move within %g s", seconds)
         if self._services.store.map_outputs(key):  # else it was released meanwhile
             self._moved.move(key, places)
             self._services.counters.map_outputs_moved += len(places)
 
     async def _copy(self, attempt: MapAttemptKey, output: MapOutput) -> TaskManagerPlace | None:
-        """See that a map output is elsewhere; return where, or None if it stays."""
+        """Copy a map output to a target; return its place, or None if it stays."""
         with output.kept():  # it may be released between two attempts
             place, reason = await self._elsewhere(attempt, output)
         if place is None and self._services.store.lookup(*attempt) is output:
@@ -207,7 +206,7 @@ class Migration:
     async def _elsewhere(
         self, attempt: MapAttemptKey, output: MapOutput
     ) -> tuple[TaskManagerPlace | None, str]:
-        """Return a place that has a map output or is given it; if there is none, why."""
+        """Return the place of a target that took a map output, or None and the reason."""
         services = self._services
         holding = services.holdings.get(attempt)
         holders = set() if holding is None else set(holding.others)
@@ -229,4 +228,4 @@ class Migration:
 
 
 async def _at_once(length: int) -> None:
-    """Wait for nothing: a move goes at full speed."""
+    """Return at once: moves have no rate limit."""

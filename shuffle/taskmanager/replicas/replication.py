@@ -1,13 +1,13 @@
 """Keeps as many copies of map outputs as their producers ask for.
 
-A map output that is short of copies is in a queue, which ``copy_streams`` tasks work off. For each
-they go through the other TaskManagers in its rendezvous order, on other hosts than this one, and
-pass over those that refuse: they drain, are full, or are away. Where nobody takes it, it waits
-until a TaskManager comes, or for a pause that grows.
+A map output that lacks copies is queued, and ``copy_streams`` tasks empty the queue. They offer the
+map output to TaskManagers on other hosts in their order of placement, and skip those that refuse:
+they drain, are full, or are away. If no TaskManager takes it, the map output waits until another
+one connects, or for a pause that grows.
 
-TaskManagers that share a map output with this one are watched. One that comes back is asked whether
-it has what it had, at the cost of a message for each map output. What a lost one had is copied
-again, no faster than ``restore_bytes_per_second``.
+TaskManagers that share a map output with this one are watched. When one comes back, it is asked
+whether it still has each map output, one message for each. The map outputs of a lost TaskManager
+are copied again, no faster than ``restore_bytes_per_second``.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .holdings import Holding
-from .rate_limit import RateLimit
 from .target import CopyServices, Outcome
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class Replication:
 
     Args:
         services: The parts of the TaskManager.
-        tell_held: Called with a shuffle and map attempts that are copies, to tell their drivers.
+        tell_held: Notifies the drivers of a shuffle of map attempts whose copies are here.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class Replication:
         self._queue: dict[MapAttemptKey, None] = {}
         self._running: set[MapAttemptKey] = set()
         self._again: set[MapAttemptKey] = set()
-        """Map outputs to look at again after the work on them."""
+        """Map outputs that are processed now, and must be processed again afterwards."""
         self._stalled: set[MapAttemptKey] = set()
         """Map outputs that no TaskManager takes now."""
         self._awaited: set[str] = set()
-        """TaskManagers that were not there when they were to get a copy, until they are."""
+        """TaskManagers that were absent when a copy was to be made, until they are present."""
         self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -69,13 +68,13 @@ class Replication:
         """Map outputs being copied or queued for it."""
         return len(self._queue) + len(self._running)
 
-    # ---- what happens to map outputs -------------------------------------------------------------
+    # ---- changes of map outputs ------------------------------------------------------------------
 
     def adopt(self) -> None:
-        """Record the map outputs that were found at the start.
+        """Queue copies for the map outputs adopted at start.
 
-        Nothing is copied before ``lost_after_seconds``: until then the drivers name the other
-        TaskManagers, and those that are started too come back.
+        Nothing is copied before ``lost_after_seconds``. Until then the drivers name the other
+        TaskManagers, and those that also start again come back.
         """
         store = self._services.store
         for key in [shuffle.key for shuffle in store.shuffles()]:
@@ -92,7 +91,7 @@ class Replication:
             )
 
     def committed(self, output: MapOutput) -> None:
-        """Record a map output that is committed here: a copy, or one that shall have some."""
+        """Record a committed map output: a copy, or one of which copies are made."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         self.holdings.add(attempt, output.origin, output.replicas)
         if output.origin:
@@ -112,27 +111,27 @@ class Replication:
         waiting.add_done_callback(lambda _: late.cancel())
 
     def wait(self, output: MapOutput) -> "asyncio.Future[None] | None":
-        """Return what the producer of a committed map output waits for, also if it comes back.
+        """Return what the producer of a committed map output has to wait for.
 
         Returns:
-            A future that ends when the copies are made, cannot be made now, or the deadline has
-            passed; None if there is nothing to wait for. Others wait for it too: shield it.
+            A future that completes when the copies are made, cannot be made now, or the deadline
+            has passed; None if the producer need not wait. Shield it, because it is shared.
         """
         return self._waiting.get(MapAttemptKey(output.key, output.map_attempt_id))
 
     def released(self, keys: Callable[[ShuffleKey], bool]) -> None:
-        """Forget the map outputs of shuffles that are released."""
+        """Forget the map outputs of released shuffles."""
         self.holdings.remove(keys)
         self._purge()
 
     def application_released(self, application_id: str) -> None:
-        """Forget an application that has ended, and the TaskManagers that its drivers named."""
+        """Forget an ended application, and the TaskManagers that its drivers named."""
         self.released(lambda key: key.application_id == application_id)
         self._services.known.forget(application_id)
         self._watch_shared()
 
     def lost(self, lost: Mapping[ShuffleKey, Sequence[int]]) -> None:
-        """Forget map outputs that were lost with a directory; other TaskManagers restore them."""
+        """Forget map outputs lost with a directory; other TaskManagers restore them."""
         for key, map_attempt_ids in lost.items():
             self.holdings.discard(key, map_attempt_ids)
         self._purge()
@@ -147,7 +146,7 @@ class Replication:
                     held.setdefault(attempt.shuffle, []).append(attempt.map_attempt_id)
         return held
 
-    # ---- what happens to other TaskManagers ------------------------------------------------------
+    # ---- changes of other TaskManagers -----------------------------------------------------------
 
     def known(self, application_id: str, place: TaskManagerPlace) -> None:
         """Record a TaskManager that a driver names.
@@ -162,7 +161,7 @@ class Replication:
             self._retry_now()
 
     def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
-        """Record that a TaskManager has come, is away, or is lost."""
+        """Record that a TaskManager is present, away or lost."""
         if now is Presence.PRESENT:
             self._awaited.discard(taskmanager_id)
             if before is not Presence.UNKNOWN:
@@ -182,7 +181,7 @@ class Replication:
             self._retry_now()
 
     async def close(self) -> None:
-        """Give up what is under way; it goes on after the next start. Idempotent."""
+        """Cancel the copies being made, which continue after the next start. Idempotent."""
         self._closed = True
         self._queue.clear()
         for timer in (self._timer, self._settling):
@@ -218,7 +217,7 @@ class Replication:
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
-        self._start_workers()  # for what came between its last look at the queue and its end
+        self._start_workers()  # the queue may have grown after the worker found it empty
 
     async def _work(self) -> None:
         await self._services.watches.find_configured()
@@ -227,9 +226,9 @@ class Replication:
             del self._queue[attempt]
             self._running.add(attempt)
             try:
-                await self._see_to(attempt)
+                await self._process(attempt)
             except Exception as error:  # noqa: BLE001
-                # A bug costs the copies of this map output, not those of all others.
+                # A bug must not stop the copies of other map outputs.
                 failure_of(error, "copying a map output")
                 self._answer(attempt)
             finally:
@@ -239,10 +238,10 @@ class Replication:
                 self._queue[attempt] = None
             if not self._queue and not self._running:
                 self._services.connections.close_idle()
-            await asyncio.sleep(0)  # many in a row may be stalled, and wait for nothing
+            await asyncio.sleep(0)  # many in a row may be stalled without waiting
 
-    async def _see_to(self, attempt: MapAttemptKey) -> None:
-        """Ask those who were away, and make the copies that are missing."""
+    async def _process(self, attempt: MapAttemptKey) -> None:
+        """Ask TaskManagers that were away, and make the copies that are missing."""
         holding, output = self.holdings.get(attempt), self._services.store.lookup(*attempt)
         if holding is not None and output is not None:
             for taskmanager_id in list(holding.doubtful):
@@ -259,10 +258,10 @@ class Replication:
         self._answer(attempt)
 
     async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
-        """Ask a TaskManager that was away whether it has a map output; it gets it if not."""
+        """Copy a map output to a TaskManager that was away, unless it still has it."""
         place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
-            return  # it is asked when it is there, or counts as lost
+            return  # asked when it is present, unless it is lost by then
         outcome = await self._services.peer(place).copy(output, self._restore.take)
         if not outcome.is_there and outcome is not Outcome.ABSENT:
             self.holdings.has_not(attempt, taskmanager_id)
@@ -270,7 +269,7 @@ class Replication:
     async def _copy(
         self, attempt: MapAttemptKey, output: MapOutput, holding: Holding, place: TaskManagerPlace
     ) -> bool:
-        """Copy a map output to a TaskManager; return whether to go on with the next one."""
+        """Copy a map output to a TaskManager; return whether to try the next one."""
         pace = self._restore.take if holding.settled else None
         outcome = await self._services.peer(place).copy(output, pace)
         if self.holdings.get(attempt) is not holding:
@@ -282,7 +281,7 @@ class Replication:
         elif outcome is Outcome.ABSENT:
             self._awaited.add(place.taskmanager_id)
             self._services.watches.watch(place.taskmanager_id)
-            # If there were copies, it may have one, and be away for a restart only.
+            # If there were copies, this TaskManager may have one, and only restart now.
             return not holding.settled
         return outcome is not Outcome.FAILED
 
@@ -302,8 +301,8 @@ class Replication:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "no TaskManager on another host takes a copy of map output %d of %s now; "
-                "those of others may wait too. The reason found last: %s",
+                "no TaskManager on another host takes a copy of map output %d of %s; "
+                "copies of other map outputs may wait too. Last reason: %s",
                 attempt.map_attempt_id,
                 attempt.shuffle,
                 self._services.placement.last_refusal,
@@ -317,7 +316,7 @@ class Replication:
         self._enqueue(list(self._stalled))
 
     def _retry_now(self) -> None:
-        """Look again at what no TaskManager took: something has changed."""
+        """Retry the map outputs that no TaskManager took, because something has changed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -325,7 +324,7 @@ class Replication:
         self._enqueue(list(self._stalled))
 
     def _answer(self, attempt: MapAttemptKey) -> None:
-        """End the wait of a producer for copies."""
+        """Answer the producer that waits for the copies of a map output."""
         waiting = self._waiting.pop(attempt, None)
         if waiting is None or waiting.done():
             return
@@ -339,7 +338,7 @@ class Replication:
         waiting.set_result(None)
 
     def _settled(self) -> None:
-        """See to the map outputs that were found at the start."""
+        """Copy the map outputs adopted at start that still lack copies."""
         self._settling = None
         for taskmanager_id in self.holdings.taskmanagers():
             if not self._services.known.places(taskmanager_id):
@@ -347,7 +346,7 @@ class Replication:
         self._enqueue(list(self.holdings.short))
 
     def _purge(self) -> None:
-        """Forget all that belongs to map outputs that are no longer here."""
+        """Forget everything about map outputs that are no longer here."""
         self._stalled = {each for each in self._stalled if self.holdings.get(each) is not None}
         for attempt in list(self._waiting):
             if self.holdings.get(attempt) is None:
@@ -367,3 +366,26 @@ class Replication:
             # Without a driver, this is the only way to find the origin of a copy.
             self._services.watches.watch_configured()
         self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)
+
+
+class RateLimit:
+    """Limits the bytes per second of all its users together.
+
+    Args:
+        bytes_per_second: The rate.
+    """
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    async def take(self, length: int) -> None:
+        """Wait until the rate allows these bytes.
+
+        Cancellation: safe; the bytes are counted anyway.
+        """
+        now = asyncio.get_running_loop().time()
+        wait_seconds = self._free_at - now
+        self._free_at = max(self._free_at, now) + length / self._bytes_per_second
+        if wait_seconds > 0:
+            await asyncio.sleep(wait_seconds)

@@ -9,7 +9,7 @@ import pytest
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster import taskmanager_watch
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence, TaskManagerWatch
-from sluice.shuffle.taskmanager.replicas.rate_limit import RateLimit
+from sluice.shuffle.taskmanager.replicas.replication import RateLimit
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
 from tests.support.mini_cluster import eventually, mini_cluster

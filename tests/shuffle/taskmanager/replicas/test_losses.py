@@ -131,7 +131,7 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
     async def take(self, length: int) -> None:
         taken.append(length)
 
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.rate_limit.RateLimit.take", take)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.replication.RateLimit.take", take)
     async with mini_cluster(
         tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=1
     ) as cluster:
