@@ -14,8 +14,9 @@ from typing import Final
 from crc32c import crc32c
 
 from sluice.protocol import schema as m
+from sluice.protocol.admission import AcceptingHandshake, Admission
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
+from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import (
     SALT_BYTES,
     SECRET_BYTES,

@@ -13,12 +13,13 @@ A proof is an HMAC, under the key of the claim, of every message so far and of t
 the connection uses TLS. Nonces are new for each connection, and the two sides' proofs have
 different labels, so a proof cannot be replayed or reflected. The side that connects proves first:
 without the key it gets nothing from the other side to test guesses on.
+
+:mod:`sluice.protocol.admission` has the side that accepts.
 """
 
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -26,34 +27,16 @@ from msgspec.structs import replace
 from . import schema as m
 from .errors import (
     AuthenticationFailed,
-    AuthenticationRequired,
-    CredentialExpired,
     MalformedMessage,
-    NotPermitted,
-    SegmentSizeMismatch,
     UnsupportedVersion,
 )
-from .identity import (
-    KIND_NAMES,
-    KIND_OF_ROLE,
-    KIND_PEER,
-    Claim,
-    ClusterSecrets,
-    Credential,
-    is_scoped,
-)
-from .limits import (
-    MAGIC,
-    MAX_NAME_CHARACTERS,
-    NONCE_BYTES,
-    PREFIX_BYTES,
-    VERSION,
-)
+from .identity import Credential
+from .limits import PREFIX_BYTES, VERSION
 from .schema import encode
-from .states import ROLES, State
+from .states import State
 
-_CONNECTS: Final = b"sluice proof of the side that connects"
-_ACCEPTS: Final = b"sluice proof of the side that accepts"
+CONNECTS: Final = b"sluice proof of the side that connects"
+ACCEPTS: Final = b"sluice proof of the side that accepts"
 _LENGTH = struct.Struct(">I")
 
 
@@ -64,21 +47,6 @@ class Step(NamedTuple):
     replies: tuple[m.Message, ...]
     agreed: m.HelloAck | None
     """Set when the connection is open."""
-
-
-class Admission(NamedTuple):
-    """The rules by which the accepting side admits connections.
-
-    Attributes:
-        secrets: The cluster secrets; None: this side cannot check claims.
-        anonymous: Whether connections without a claim are admitted.
-        knows_application: Returns whether an application has data or connections here; its
-            credential then stays valid after its submit token expires.
-    """
-
-    secrets: ClusterSecrets | None
-    anonymous: bool
-    knows_application: Callable[[str], bool]
 
 
 class ConnectingHandshake:
@@ -110,7 +78,7 @@ class ConnectingHandshake:
         """
         if type(message) is m.Challenge and self._credential is not None:
             self._said.append(message)
-            proof = m.Proof(_proof(self._credential.key, _CONNECTS, self._said, binding))
+            proof = m.Proof(proof_of(self._credential.key, CONNECTS, self._said, binding))
             self._said.append(proof)
             return Step(State.AWAIT_PROOF, (proof,), None)
         if type(message) is m.Proof:
@@ -120,7 +88,7 @@ class ConnectingHandshake:
             raise MalformedMessage("Not a message of a handshake", value=type(message).__name__)
         if self._credential is not None:
             self._said.append(message)
-            expected = _proof(self._credential.key, _ACCEPTS, self._said, binding)
+            expected = proof_of(self._credential.key, ACCEPTS, self._said, binding)
             if self._proof is None or not hmac.compare_digest(self._proof, expected):
                 raise AuthenticationFailed(
                     "The TaskManager does not prove that it belongs to the cluster",
@@ -131,215 +99,13 @@ class ConnectingHandshake:
         return Step(State.OPEN, (), message)
 
 
-class AcceptingHandshake:
-    """The handshake of the side that accepts.
-
-    Args:
-        offer: This side's own values; its version is the newest that this side knows.
-        admission: The rules of admission.
-        nonce: 32 random bytes, new for each connection.
-
-    Attributes:
-        hello: The Hello, once it was received and is valid.
-        application_id: The application, in its namespace if it was proven.
-        claim: The claim that was proven, if any.
-    """
-
-    def __init__(self, offer: m.HelloAck, admission: Admission, nonce: bytes) -> None:
-        self.hello: m.Hello | None = None
-        self.application_id = ""
-        self.claim: Claim | None = None
-        self._offer = offer
-        self._admission = admission
-        self._challenge = m.Challenge(nonce)
-        self._claimed: Claim | None = None
-
-    def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
-        """Handle a Hello or a Proof.
-
-        Raises:
-            AuthenticationFailed: The other side did not authenticate, or may not do this.
-            MalformedMessage: The magic is wrong, the role, the claim or the flow control is
-                unknown, or the application is missing.
-            UnsupportedVersion: The two sides have no common version.
-            SegmentSizeMismatch: A peer has another segment size.
-        """
-        if type(message) is m.Hello:
-            self._offer = answer_hello(message, self._offer)
-            self.hello = message
-            if not message.token:
-                self._admit_anonymous(message)
-                return Step(State.OPEN, (self._offer,), self._offer)
-            self._claimed = self._read_claim(message)
-            return Step(State.AWAIT_PROOF, (self._challenge,), None)
-        if type(message) is m.Proof and self.hello is not None and self._claimed is not None:
-            answer = self._check_proof(message, self.hello, self._claimed, binding, now_seconds)
-            return Step(State.OPEN, (answer, self._offer), self._offer)
-        raise MalformedMessage("Not a message of a handshake", value=type(message).__name__)
-
-    def _admit_anonymous(self, hello: m.Hello) -> None:
-        if not self._admission.anonymous:
-            raise AuthenticationRequired(
-                "This TaskManager requires a credential",
-                reason="no credential",
-                remedy="Set spark.sluice.auth.tokenFile, SLUICE_CREDENTIAL_FILE or, on a "
-                "TaskManager, auth.cluster_secret_files",
-            )
-        if is_scoped(hello.application_id):
-            raise NotPermitted(
-                "This form of name is reserved for applications with a credential",
-                reason="reserved name",
-                value=hello.application_id,
-                remedy="Choose a name that does not end in @ and 16 letters",
-            )
-        self.application_id = hello.application_id
-
-    def _read_claim(self, hello: m.Hello) -> Claim:
-        if self._admission.secrets is None:
-            raise AuthenticationFailed(
-                "This TaskManager has no cluster secret and cannot prove who it is",
-                reason="no cluster secret here",
-                remedy="Set auth.cluster_secret_files there, or connect without a credential",
-            )
-        claim = Claim.unpack(hello.token[NONCE_BYTES:])
-        if claim.kind != KIND_OF_ROLE[hello.role]:
-            raise NotPermitted(
-                "The credential does not allow this role",
-                reason="wrong role",
-                value=f"{KIND_NAMES[claim.kind]} credential",
-                limit=f"{KIND_NAMES[KIND_OF_ROLE[hello.role]]} credential",
-                remedy="Only a driver releases data, and only a TaskManager is a peer",
-            )
-        return claim
-
-    def _check_proof(
-        self,
-        message: m.Proof,
-        hello: m.Hello,
-        claim: Claim,
-        binding: bytes,
-        now_seconds: float,
-    ) -> m.Proof:
-        secrets = self._admission.secrets
-        if secrets is None:
-            raise TypeError("a claim is checked against secrets")
-        key, known = secrets.key_of(claim)
-        said: list[m.Message] = [hello, self._challenge]
-        expected = _proof(key, _CONNECTS, said, binding)
-        if not (hmac.compare_digest(message.proof, expected) and known):
-            raise AuthenticationFailed(
-                "The credential is not accepted",
-                reason="wrong proof" if known else "unknown secret",
-                remedy="Check that it was made of this cluster's secret, and that nothing between "
-                "here and there ends TLS",
-            )
-        self.claim = claim
-        if claim.kind == KIND_PEER:
-            self._check_dialled(claim.subject)
-            self.application_id = hello.application_id  # a peer's own claim, in its namespace
-        else:
-            self._scope(hello, claim, secrets, now_seconds)
-        said += (message, self._offer)
-        return m.Proof(_proof(key, _ACCEPTS, said, binding))
-
-    def _check_dialled(self, dialled: str) -> None:
-        """Refuse a peer that dialed another address: an attacker forwarded its proof."""
-        own = f"{self._offer.advertised_host}:{self._offer.data_port}"
-        if dialled.lower() != own.lower():
-            raise NotPermitted(
-                "A TaskManager dialed another address than the one advertised here",
-                reason="wrong address",
-                value=dialled,
-                limit=own,
-                remedy="Set transport.advertised_host to the name under which others reach it",
-            )
-
-    def _scope(
-        self, hello: m.Hello, claim: Claim, secrets: ClusterSecrets, now_seconds: float
-    ) -> None:
-        self.application_id = scoped = secrets.scope(hello.application_id, claim)
-        if len(scoped) > MAX_NAME_CHARACTERS:
-            raise NotPermitted(
-                "The name of the application is too long",
-                reason="long name",
-                value=f"{len(hello.application_id)} characters",
-                limit=f"{MAX_NAME_CHARACTERS - len(scoped) + len(hello.application_id)} characters",
-                remedy="Choose a shorter one",
-            )
-        expires_at = claim.expires_at_seconds
-        if (
-            expires_at
-            and now_seconds > expires_at
-            and not self._admission.knows_application(scoped)
-        ):
-            raise CredentialExpired(
-                "The submit token has expired",
-                reason="expired",
-                value=f"{int(now_seconds) - expires_at} s ago, by this TaskManager's clock",
-                remedy="Make a new one with sluice token create, or set the clocks right",
-            )
-
-
-def _proof(key: bytes, label: bytes, said: list[m.Message], binding: bytes) -> bytes:
+def proof_of(key: bytes, label: bytes, said: list[m.Message], binding: bytes) -> bytes:
+    """Return the proof of one side: the MAC of its label, all messages so far and the binding."""
     mac = hmac.new(key, digestmod=hashlib.sha256)
     for part in (label, *(encode(message)[PREFIX_BYTES:] for message in said), binding):
         mac.update(_LENGTH.pack(len(part)))
         mac.update(part)
     return mac.digest()
-
-
-def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
-    """Check a Hello and answer it.
-
-    Args:
-        hello: The Hello of the connecting side.
-        offer: This side's own values; its version is the newest that this side knows.
-
-    Returns:
-        The HelloAck to send.
-
-    Raises:
-        MalformedMessage: The magic is wrong, the role or the flow control is unknown, or the
-            application is missing.
-        UnsupportedVersion: The two sides have no common version.
-        SegmentSizeMismatch: A peer has another segment size.
-    """
-    if hello.magic != MAGIC:
-        raise MalformedMessage("Hello has the wrong magic", value=hello.magic, limit=MAGIC)
-    if not hello.version_min <= VERSION <= hello.version_max:
-        raise UnsupportedVersion(
-            "No common protocol version",
-            value=f"{hello.version_min} to {hello.version_max}",
-            limit=VERSION,
-            remedy="Use the same release of Sluice on both sides",
-        )
-    if hello.role not in ROLES:
-        raise MalformedMessage("Hello has an unknown role", value=hello.role, limit="1 to 5")
-    # A copier names an application if it writes, and not if it only watches.
-    if hello.role != m.ROLE_COPIER and (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
-        raise MalformedMessage(
-            "The Hello of a client must name an application, that of a peer must not",
-            value=f"role {hello.role}, application {hello.application_id!r}",
-        )
-    if hello.flow_control not in (m.FLOW_CREDIT, m.FLOW_WATERMARK):
-        raise MalformedMessage(
-            "Hello has an unknown flow control mode",
-            value=hello.flow_control,
-            limit="0 or 1",
-        )
-    if hello.role == m.ROLE_PEER and hello.segment_size_bytes != offer.segment_size_bytes:
-        raise SegmentSizeMismatch(
-            "TaskManagers have different segment sizes",
-            value=hello.segment_size_bytes,
-            limit=offer.segment_size_bytes,
-            remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",
-        )
-    return replace(
-        offer,
-        features=hello.features & offer.features,
-        # Clients always get credit, even if they request watermark mode.
-        flow_control=hello.flow_control if hello.role == m.ROLE_PEER else m.FLOW_CREDIT,
-    )
 
 
 def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:

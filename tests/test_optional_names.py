@@ -24,8 +24,9 @@ from sluice.shuffle.taskmanager.store.health.directory_health import Condition
 from sluice.shuffle.taskmanager.store.health.directory_probe import ProbedDirectory, probe
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.transport.acceptor import bind
+from sluice.transport.access import peer_user
 from sluice.transport.config import TransportConfig
-from sluice.transport.socket_options import apply, peer_user
+from sluice.transport.socket_options import apply
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, mini_cluster
 from tests.support.store import config
 from tests.support.wire_clients import read_gate

@@ -9,23 +9,29 @@ import os
 import secrets
 import socket
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..protocol.admission import AcceptingHandshake, Admission
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
-from ..protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
-from ..protocol.schema import Hello, HelloAck
+from ..protocol.schema import HelloAck
 from .config import AuthConfig
 from .loop_share import LoopShares
-from .socket_options import peer_user
 
 logger = logging.getLogger(__name__)
 
 _MAX_SECRET_FILE_BYTES: Final = 4096
+
+_UCRED = struct.Struct("3i")
+_GID = struct.Struct("I")
+_SO_PEERGROUPS = 59
+_MAX_GROUPS = 4096
+"""Most groups of a process to read; the kernel allows 65536, and fails if there are more."""
 
 
 class SecretUnusable(SluiceError):
@@ -110,16 +116,29 @@ class Accepting(NamedTuple):
         Raises:
             AuthenticationRequired: The other side is refused before its Hello.
         """
-        return AcceptingHandshake(self.offer, self.access.admission(sock), _nonce())
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return AcceptingHandshake(self.offer, self.access.admission(sock), nonce)
 
 
-def connecting_handshake(hello: Hello, credential: Credential | None) -> ConnectingHandshake:
-    """Begin the handshake of a connection that this side makes."""
-    return ConnectingHandshake(hello, credential, _nonce())
+class SocketUser(NamedTuple):
+    """User and groups of the process at the other end of a Unix socket when it connected."""
+
+    uid: int
+    gids: tuple[int, ...]
 
 
-def _nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)
+def peer_user(sock: socket.socket) -> SocketUser | None:
+    """Return the user at the other end of a Unix socket; None if unsupported."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, gid = _UCRED.unpack(credentials)
+    try:
+        packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS * _GID.size)
+    except OSError:  # a kernel before 4.13
+        packed = b""
+    others = (group for (group,) in _GID.iter_unpack(packed))
+    return SocketUser(uid, tuple(dict.fromkeys((gid, *others))))
 
 
 def _require_own_user(sock: socket.socket) -> None:

@@ -1,3 +1,4 @@
+# Longer than 450 lines, because the loop's side and the handler's side share all state.
 """Connects the sans-I/O core to one connection of an event loop (through ``loop_protocol``).
 
 :class:`sluice.protocol.framing.FrameDecoder` receives bytes straight into memory that the
@@ -7,7 +8,8 @@ connection's *handler* supplies. ``write_side`` sends bytes and reports when the
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 
 from mypy_extensions import mypyc_attr
 
@@ -37,23 +39,66 @@ from ..protocol.states import (
     payload_limit,
 )
 from . import socket_options
-from .access import Accepting
 from .backlog import Backlog
 from .config import TransportConfig
-from .connection_handler import ConnectionHandler
 from .errors import ConnectionLost, log_end
 from .frame_deadline import FrameDeadline
 from .greeting import Greeting
-from .read_turn import ReadTurn
-from .receive_low_water import ReceiveLowWater
-from .traffic import Traffic
+from .loop_share import ReadTurn
+from .socket_options import ReceiveLowWater
 from .write_side import Release, WriteSide
+
+if TYPE_CHECKING:
+    from .access import Accepting
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Connection", "ConnectionHandler", "HandlerFactory"]
+
+class ConnectionHandler(Protocol):
+    """Handles the messages of a connection and supplies its memory after the handshake.
+
+    Any :class:`ProtocolViolation` that a method raises is sent to the peer and closes the
+    connection.
+    """
+
+    def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
+        """Return memory for a payload; None stops reading until ``resume_reading``.
+
+        The decoder calls the handler directly, for speed. So the handler must raise an
+        UnexpectedMessage for a payload message that its leg does not allow.
+        """
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        """Handle a message, except Ping, Pong and errors of the whole connection."""
+
+    def writable(self) -> None:
+        """Continue to send: the write buffer fell to the low watermark."""
+
+    def connection_lost(self, error: SluiceError) -> None:
+        """Drop all messages in flight: the connection is closed."""
+
 
 HandlerFactory = Callable[["Connection", Hello | HelloAck], ConnectionHandler]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts messages and bytes, including the heads of frames, in both directions."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    pings_in: int = 0
+    """Received Pings, which are counted in the messages too."""
+
+    def add(self, other: "Traffic") -> None:
+        """Add the traffic of another connection."""
+        self.messages_in += other.messages_in
+        self.messages_out += other.messages_out
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.pings_in += other.pings_in
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests subclass it
@@ -78,7 +123,7 @@ class Connection:
         *,
         hello: Hello | None = None,
         credential: Credential | None = None,
-        accepting: Accepting | None = None,
+        accepting: "Accepting | None" = None,
         on_closed: Callable[["Connection"], None] | None = None,
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED

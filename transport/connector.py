@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..protocol.errors import SluiceError
 from ..protocol.identity import Credential
@@ -13,7 +14,9 @@ from .connection import Connection, HandlerFactory
 from .errors import ConnectFailed, ConnectionLost
 from .loop_protocol import protocol_of, tls_of
 from .name_lookup import look_up
-from .peer_networks import PeerNetworks
+
+if TYPE_CHECKING:
+    from .peer_networks import PeerNetworks
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -68,7 +71,7 @@ async def connect(
     config: TransportConfig,
     segment_size_bytes: int,
     credential: Credential | None = None,
-    networks: PeerNetworks | None = None,
+    networks: "PeerNetworks | None" = None,
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
@@ -105,7 +108,7 @@ async def connect(
 
 
 async def _connect_tcp(
-    factory: Callable[[], asyncio.BaseProtocol], address: Address, networks: PeerNetworks | None
+    factory: Callable[[], asyncio.BaseProtocol], address: Address, networks: "PeerNetworks | None"
 ) -> None:
     """Connect to the first permitted address of the host that accepts."""
     loop = asyncio.get_running_loop()
@@ -124,7 +127,7 @@ async def _attempt(
     address: Address,
     connection: Connection,
     config: TransportConfig,
-    networks: PeerNetworks | None,
+    networks: "PeerNetworks | None",
 ) -> HelloAck:
     loop = asyncio.get_running_loop()
     tls = tls_of(config) if address.port else None

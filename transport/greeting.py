@@ -1,16 +1,21 @@
 """The handshake of one connection: its deadline, its clock, and its channel binding."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..protocol.errors import SluiceError
-from ..protocol.handshake import AcceptingHandshake, ConnectingHandshake, Step
+from ..protocol.handshake import ConnectingHandshake, Step
 from ..protocol.identity import KIND_PEER, Credential
+from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import Hello, HelloAck, Message
-from .access import Accepting, connecting_handshake
 from .errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from ..protocol.admission import AcceptingHandshake
+    from .access import Accepting
 
 CHANNEL_BINDING: Final = "channel_binding"
 """Extra info of a transport: bytes that only the two ends of the connection share."""
@@ -30,13 +35,12 @@ class Greeting:
         self,
         hello: Hello | None,
         credential: Credential | None,
-        accepting: Accepting | None,
+        accepting: "Accepting | None",
         fail: Callable[[SluiceError], None],
     ) -> None:
         self._accepting = accepting
-        self._handshake: ConnectingHandshake | AcceptingHandshake | None = (
-            None if hello is None else connecting_handshake(hello, credential)
-        )
+        self._connects = None if hello is None else connecting_handshake(hello, credential)
+        self._accepts: AcceptingHandshake | None = None
         self._refusal: SluiceError | None = None
         self._fail = fail
         self._transport: asyncio.BaseTransport | None = None
@@ -45,14 +49,12 @@ class Greeting:
     @property
     def application_id(self) -> str:
         """The application of an accepted connection, in its namespace; empty at first."""
-        handshake = self._handshake
-        return handshake.application_id if isinstance(handshake, AcceptingHandshake) else ""
+        return "" if self._accepts is None else self._accepts.application_id
 
     @property
     def subject(self) -> str:
         """The subject of an accepted connection's submit token, if it was proven."""
-        handshake = self._handshake
-        claim = handshake.claim if isinstance(handshake, AcceptingHandshake) else None
+        claim = None if self._accepts is None else self._accepts.claim
         return "" if claim is None or claim.kind == KIND_PEER else claim.subject
 
     def begin(self, transport: asyncio.BaseTransport, timeout_seconds: float) -> Hello | None:
@@ -68,13 +70,12 @@ class Greeting:
             if accepting.refusal is not None:
                 raise accepting.refusal
             try:
-                self._handshake = accepting.handshake(transport.get_extra_info("socket"))
+                self._accepts = accepting.handshake(transport.get_extra_info("socket"))
             except SluiceError as error:
                 # Sent after the Hello: a client that writes to a closed socket never reads it.
                 self._refusal = error
         self._timer = loop.call_later(timeout_seconds, self._late, timeout_seconds)
-        handshake = self._handshake
-        return handshake.hello if isinstance(handshake, ConnectingHandshake) else None
+        return None if self._connects is None else self._connects.hello
 
     def receive(self, message: Message) -> Step:
         """Handle a message of the handshake.
@@ -84,17 +85,16 @@ class Greeting:
         """
         if self._refusal is not None:
             raise self._refusal
-        if self._handshake is None or self._transport is None:
+        handshake = self._accepts or self._connects
+        if handshake is None or self._transport is None:
             raise RuntimeError("a message before the handshake began")
         binding = self._transport.get_extra_info(CHANNEL_BINDING) or b""
-        return self._handshake.receive(message, binding, time.time())
+        return handshake.receive(message, binding, time.time())
 
     def other_side(self, agreed: HelloAck) -> Hello | HelloAck:
         """Return the other side's Hello or HelloAck, at the end of the handshake."""
-        handshake = self._handshake
-        if isinstance(handshake, AcceptingHandshake) and handshake.hello is not None:
-            return handshake.hello
-        return agreed
+        hello = None if self._accepts is None else self._accepts.hello
+        return agreed if hello is None else hello
 
     def end(self) -> None:
         """Stop the deadline: the handshake is over, or the connection is. Idempotent."""
@@ -116,6 +116,11 @@ class Greeting:
                 remedy="Check that the other side speaks the Sluice protocol",
             )
         )
+
+
+def connecting_handshake(hello: Hello, credential: Credential | None) -> ConnectingHandshake:
+    """Begin the handshake of a connection that this side makes."""
+    return ConnectingHandshake(hello, credential, secrets.token_bytes(NONCE_BYTES))
 
 
 def _nobody(error: SluiceError) -> None:

@@ -13,13 +13,12 @@ from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
 from .address import host_ports
 from .config import LOOPBACK, TransportConfig
-from .connection import Connection, ConnectionHandler, HandlerFactory
+from .connection import Connection, ConnectionHandler, HandlerFactory, Traffic
 from .descriptors import data_connections
 from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol, protocol_of, tls_of
 from .loop_share import LoopShares
 from .outcomes import Outcomes
-from .traffic import Traffic
 from .unix_socket import UnixSocket
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from .connection import Connection
 from .errors import DeadlineExceeded, TlsRefused, log_end
 from .greeting import CHANNEL_BINDING
 from .tls import Tls, refusal
-from .write_lines import lines_writer
+from .write_side import lines_writer
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,21 @@ MAX_SMALL_WRITES short writes into a transport that is not empty, the next ones 
 piece of memory, so that pending writes use little more memory than their bytes. The piece goes to
 the loop when it is full, before a large message, or when the drain watch reports that the loop has
 room.
+
+**Pieces.** ``writelines`` of asyncio's own transports ignores the high watermark in Python 3.12.0
+to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254), so a writer could fill the memory. On these versions
+the pieces are joined and written with ``write``, as up to Python 3.11.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from .write_lines import Lines, lines_writer
+Lines: TypeAlias = Iterable[bytes | bytearray | memoryview]
+
+_VERSION: Final = sys.version_info[:3]
 
 Release: TypeAlias = Callable[[], None]
 """Ends a lease: the transport no longer uses the memory. Called exactly once, even on failure."""
@@ -324,3 +331,15 @@ class WriteSide:
 
 def _nowhere(lines: Lines) -> None:
     """Drop the bytes: there is no transport."""
+
+
+def ignores_watermark(version: tuple[int, ...] = _VERSION) -> bool:
+    """Return whether a version's ``writelines`` ignores the high watermark."""
+    return (3, 12) <= version < (3, 12, 9) or (3, 13) <= version < (3, 13, 2)
+
+
+def lines_writer(transport: asyncio.Transport) -> Callable[[Lines], None]:
+    """Return the function that writes several pieces to a transport."""
+    if ignores_watermark() and type(transport).__module__ == "asyncio.selector_events":
+        return lambda lines: transport.write(b"".join(lines))
+    return transport.writelines

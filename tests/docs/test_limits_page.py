@@ -12,7 +12,7 @@ from sluice.protocol import limits as wire
 from sluice.shuffle.taskmanager.config.sections import StorageConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import keys
 from sluice.shuffle.taskmanager.store.tiers.tier_shares import fair_share_bytes
-from sluice.transport import backlog, loop_share, read_turn
+from sluice.transport import backlog, loop_share
 
 LIMITS = Path(__file__).parents[2] / "docs" / "operate" / "limits.md"
 IS_LIMIT = re.compile(r"(max_|quota_).*|.*_timeout_seconds")
@@ -84,7 +84,7 @@ def size(amount: int) -> str:
         f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
-        f"a message received counts as {size(read_turn.MESSAGE_COST_BYTES)} more |",
+        f"a message received counts as {size(loop_share.MESSAGE_COST_BYTES)} more |",
         f"before the end of the handshake | {size(wire.MAX_HANDSHAKE_CONTROL_BYTES)} |",
         f"| control part | {size(wire.MAX_CONTROL_BYTES)} |",
         f"| channels of a gate | {wire.MAX_GATE_CHANNELS:,} |",

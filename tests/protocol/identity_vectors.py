@@ -17,7 +17,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.protocol import schema as m
-from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
+from sluice.protocol.admission import AcceptingHandshake, Admission
+from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import (
     ClusterSecrets,
     Credential,

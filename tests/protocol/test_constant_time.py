@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from sluice.protocol import access_token, handshake
+from sluice.protocol import access_token, admission, handshake
 from sluice.protocol import schema as m
+from sluice.protocol.admission import AcceptingHandshake, Admission
 from sluice.protocol.errors import AuthenticationFailed
-from sluice.protocol.handshake import AcceptingHandshake, Admission, ConnectingHandshake
+from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(range(100, 132))
@@ -37,7 +38,7 @@ class Spy:
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     spy = Spy()
-    for module in (handshake, access_token):
+    for module in (handshake, admission, access_token):
         monkeypatch.setattr(module, "hmac", spy)
     return spy
 

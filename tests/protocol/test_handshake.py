@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from sluice.protocol import schema as m
+from sluice.protocol.admission import AcceptingHandshake, Admission, answer_hello
 from sluice.protocol.errors import (
     AuthenticationFailed,
     AuthenticationRequired,
@@ -19,13 +20,7 @@ from sluice.protocol.errors import (
     SegmentSizeMismatch,
     UnsupportedVersion,
 )
-from sluice.protocol.handshake import (
-    AcceptingHandshake,
-    Admission,
-    ConnectingHandshake,
-    answer_hello,
-    check_ack,
-)
+from sluice.protocol.handshake import ConnectingHandshake, check_ack
 from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken, is_scoped
 from sluice.protocol.limits import MAX_U32, PREFIX_BYTES
 from sluice.protocol.schema import encode

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.protocol import schema as m
+from sluice.protocol.admission import AcceptingHandshake
 from sluice.protocol.errors import NotPermitted
-from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake
+from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import SubmitToken
 from sluice.protocol.limits import MAX_NAME_CHARACTERS
 from tests.protocol import identity_vectors as vectors

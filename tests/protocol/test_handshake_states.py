@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sluice.protocol import schema as m
+from sluice.protocol.admission import AcceptingHandshake
 from sluice.protocol.errors import AuthenticationFailed, ProtocolViolation, UnexpectedMessage
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.handshake import AcceptingHandshake, ConnectingHandshake
+from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken
 from sluice.protocol.limits import NONCE_BYTES, PREFIX_BYTES
 from sluice.protocol.schema import encode

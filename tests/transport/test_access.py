@@ -18,12 +18,13 @@ from sluice.transport.access import (
     Accepting,
     Access,
     SecretUnusable,
-    connecting_handshake,
+    SocketUser,
+    peer_user,
     read_secret,
 )
 from sluice.transport.config import AuthConfig
+from sluice.transport.greeting import connecting_handshake
 from sluice.transport.listener import Listener
-from sluice.transport.socket_options import SocketUser, peer_user
 from tests.protocol.identity_vectors import OTHER_SECRET, SALT, SECRET
 from tests.support.peers import (
     PATIENCE_SECONDS,

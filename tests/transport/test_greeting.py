@@ -17,10 +17,9 @@ from sluice.protocol.errors import (
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 from sluice.protocol.schema import ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
 from sluice.protocol.states import State
-from sluice.transport.access import Accepting, Access
+from sluice.transport.access import Accepting, Access, SocketUser
 from sluice.transport.errors import DeadlineExceeded, TooManyConnections
 from sluice.transport.greeting import CHANNEL_BINDING, Greeting
-from sluice.transport.socket_options import SocketUser
 from tests.protocol.identity_vectors import SALT, SECRET
 from tests.support.peers import PATIENCE_SECONDS, a_hello, an_ack, turns
 

@@ -10,8 +10,13 @@ from msgspec.structs import asdict
 
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.schema import Message, Ping, Pong, RegionData, encode
-from sluice.transport.loop_share import READS_A_TURN_BYTES, LoopShares
-from sluice.transport.read_turn import MESSAGE_COST_BYTES, MIN_EXPECTED_BYTES, ReadTurn
+from sluice.transport.loop_share import (
+    MESSAGE_COST_BYTES,
+    MIN_EXPECTED_BYTES,
+    READS_A_TURN_BYTES,
+    LoopShares,
+    ReadTurn,
+)
 from tests.support.decoding import RecordingSink
 from tests.support.peers import RawPeer, a_producer, a_service, turns
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol.schema import ROLE_PRODUCER, RegionData, encode
-from sluice.transport.receive_low_water import (
+from sluice.transport.socket_options import (
     WORTH_WAITING_FOR_BYTES,
     ReceiveLowWater,
     kernel_makes_room,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +33,9 @@ PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 
 @pytest.fixture
 def files(tmp_path: Path) -> TlsFiles:
-    return TlsFiles(tmp_path / "server", Authority(tmp_path / "authority"))
+    # A process keeps the contexts of settings that it has used, and pytest reuses directories.
+    own = tmp_path / secrets.token_hex(4)
+    return TlsFiles(own / "server", Authority(own / "authority"))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from sluice.transport import write_lines
-from sluice.transport.write_lines import ignores_watermark, lines_writer
+from sluice.transport import write_side
+from sluice.transport.write_side import ignores_watermark, lines_writer
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ class Flow(asyncio.Protocol):
         self.lost.set()
 
 
-@pytest.mark.parametrize("has_defect", [False, True])
+@pytest.mark.parametrize("has_defect", [False, pytest.param(True, marks=pytest.mark.interpreted)])
 async def test_a_writer_of_pieces_is_paused_above_the_high_watermark(monkeypatch, has_defect):
     """With the detour too, which the Python of this test may not need."""
     if has_defect:
-        monkeypatch.setattr(write_lines, "ignores_watermark", lambda: True)
+        monkeypatch.setattr(write_side, "ignores_watermark", lambda: True)
     near, far = socket.socketpair()
     with far:  # nobody reads
         loop = asyncio.get_running_loop()

@@ -4,7 +4,8 @@ import secrets
 import time
 from typing import Final
 
-from ....protocol.handshake import AcceptingHandshake, ConnectingHandshake
+from ....protocol.admission import AcceptingHandshake
+from ....protocol.handshake import ConnectingHandshake
 from ....protocol.identity import Credential
 from ....protocol.limits import MAGIC, NONCE_BYTES, PREFIX_BYTES, VERSION
 from ....protocol.schema import (
