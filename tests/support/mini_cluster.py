@@ -223,7 +223,7 @@ def segments_out(environment: NetworkEnvironment) -> list[str]:
 def storage_leftovers(environment: NetworkEnvironment) -> list[str]:
     """Return what is stored."""
     return [
-        f"{tier.kind}: {tier.extents} extents of {tier.used_bytes} bytes"
+        f"{tier.tier}: {tier.extents} extents of {tier.used_bytes} bytes"
         for tier in environment.store.tiers()
         if tier.extents or tier.used_bytes
     ]

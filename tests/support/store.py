@@ -118,8 +118,8 @@ async def settle(store):
     """Wait until the store's own tasks have ended."""
     async with asyncio.timeout(20):
         tier = store._tiers.remote
-        while store._tiers.upkeep or store._journal._task is not None:
-            tasks = [*store._tiers.upkeep]
+        while store._tiers.upkeep.tasks or store._journal._task is not None:
+            tasks = [*store._tiers.upkeep.tasks]
             if store._journal._task is not None:
                 tasks.append(store._journal._task)
             await asyncio.wait(tasks)

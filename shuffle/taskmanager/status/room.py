@@ -14,7 +14,7 @@ from .table import approximate_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..store.tiers.tier import TierStatistics
+    from ..store.store_status import TierStatus
 
 REGION_BYTES: Final = 2 * 1024 * 1024
 """The largest region that a Spark task sends by default (``spark.sluice.writer.regionSize``). With
@@ -33,7 +33,7 @@ class StorageRoom:
     def __init__(self) -> None:
         self._full = False
 
-    def none_because(self, tiers: Sequence[TierStatistics]) -> str | None:
+    def none_because(self, tiers: Sequence[TierStatus]) -> str | None:
         """Look at the tiers; return the reason why none has room for a region, None if one has."""
         taking = [tier for tier in tiers if tier.healthy]
         size = max((_size(tier) for tier in taking), default=0)
@@ -45,11 +45,11 @@ class StorageRoom:
         self._full = not any(tier.largest_free_bytes >= max(needed, 1) for tier in taking)
         if not self._full:
             return None
-        pieces = ", ".join(f"{tier.kind} {tier.directory} {_state(tier)}" for tier in tiers)
+        pieces = ", ".join(f"{tier.tier} {tier.directory} {_state(tier)}" for tier in tiers)
         return f"no storage has room for a region in one piece: {pieces}"
 
 
-def _state(tier: TierStatistics) -> str:
+def _state(tier: TierStatus) -> str:
     """Return why a tier has no room for a region."""
     if not tier.healthy:
         return "is out of use"
@@ -58,6 +58,6 @@ def _state(tier: TierStatistics) -> str:
     return f"has {approximate_size(tier.largest_free_bytes)}"
 
 
-def _size(tier: TierStatistics) -> int:
+def _size(tier: TierStatus) -> int:
     """Return the capacity of a tier; without a limit of its own it counts as a large one."""
     return 2 * ROOM_BYTES if tier.capacity_bytes is None else tier.capacity_bytes

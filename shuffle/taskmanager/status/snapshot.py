@@ -95,7 +95,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         uptime_seconds=vitals.uptime_seconds,
         pools=memory.local_pools,
         network_pool=_network_pool(environment, memory, legs.in_flight_segments),
-        storage=tuple(tier.status() for tier in tiers),
+        storage=tuple(tiers),
         partitions=_shuffles(shuffles, legs.open_map_outputs),
         pipelined_partitions=_pipelined(environment, legs.pipelined_outputs),
         gates=tuple(legs.gates),

@@ -26,9 +26,9 @@ from ..config.sections import StorageConfig
 from .errors import DuplicateMapOutput, StorageClosed, StorageUnavailable
 from .extent_reader import read_cached, read_extents
 from .files.fair_queue import OWN_FLOW, Flow
-from .files.io_threads import IoThreads
 from .journal.journal_writer import JournalWriter
-from .journal.recovery import OpenedStorage, open_storage
+from .journal.opened_storage import OpenedStorage
+from .journal.recovery import open_storage
 from .journal.rows import pack_release_application, pack_release_attempts, pack_release_shuffle
 from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
@@ -36,9 +36,9 @@ from .remote.remote_outputs import RemoteOutputs
 from .remote.remote_sweep import RemoteSweep
 from .remote.remote_watch import RemoteWatch
 from .store_health import StoreHealth
-from .store_status import RemoteStatus, ShuffleStatus
+from .store_status import RemoteStatus, ShuffleStatus, TierStatus
 from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
-from .tiers.tier import Extent, ExtentRead, TierStatistics
+from .tiers.tier import Extent, ExtentRead
 from .tiers.tiers import Tiers
 
 
@@ -54,12 +54,12 @@ class ShuffleStore:
         self.accounts = storage.accounts
         """The accounts of the applications whose bytes this store holds."""
         self._index = storage.index
-        self._threads = IoThreads(config.io_threads, "sluice-storage")
+        self._threads = storage.threads
         self._tiers = Tiers(
             storage.memory,
             storage.disks,
             storage.left_out,
-            self._threads,
+            storage.upkeep,
             config.memory_tier_reserve_percent,
             storage.remote,
         )
@@ -367,9 +367,9 @@ class ShuffleStore:
             for key, entry in self._index.entries()
         ]
 
-    def tiers(self) -> list[TierStatistics]:
-        """Return the state of all tiers, then of directories left out at the start."""
-        return self._tiers.statistics()
+    def tiers(self) -> list[TierStatus]:
+        """Return the status of all tiers, then of directories left out at the start."""
+        return self._tiers.status()
 
     def remote_status(self) -> RemoteStatus:
         """Return the status of the remote tier; all zero without a remote tier."""
@@ -412,7 +412,7 @@ class ShuffleStore:
         await self._journal.close()
         if self._tiers.remote is not None:
             await self._tiers.remote.close()
-        await self._tiers.end_upkeep()
+        await self._tiers.upkeep.end()
         await asyncio.to_thread(self._threads.end)
         self._tiers.close()
         self._storage.unlock()

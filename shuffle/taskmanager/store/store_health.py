@@ -13,10 +13,10 @@ from .health.directories import DirectoryLock
 from .health.directory_probe import ProbedDirectory, identity_of
 from .health.health_watch import HealthWatch
 from .journal.journal_writer import JournalWriter
-from .journal.recovery import OpenedStorage
+from .journal.opened_storage import OpenedStorage
 from .output_index import Lost
 from .stored_outputs import MapOutput, arenas_of, release_regions
-from .tiers.tier import ArenaTier
+from .tiers.arena_tier import ArenaTier
 from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:

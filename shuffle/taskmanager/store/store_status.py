@@ -1,11 +1,14 @@
 """The status of the storage: its tiers, the map outputs in it, the remote tier, region areas."""
 
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 
 from ...metric import gauge, total
-from ...names import ShuffleKey
+from ...names import ShuffleKey, utf8_text
+
+TierKind: TypeAlias = Literal["memory", "disk", "remote"]
 
 _OUTPUTS = gauge("Map outputs held.", "map_outputs")
 
@@ -28,6 +31,15 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     free_bytes: Annotated[int, gauge("Bytes that new extents can get.", by="tier directory")] = 0
     reason: str = ""
     """Why it gets no new map outputs; else empty."""
+    largest_free_bytes: int = 0
+    """The longest region that it can take now."""
+    extents: int = 0
+    """Regions in it, including those being written."""
+
+    @classmethod
+    def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatus":
+        """Return the status of a directory that could not be used at the start."""
+        return cls(kind, utf8_text(directory), 0, reason=utf8_text(reason))
 
 
 class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):

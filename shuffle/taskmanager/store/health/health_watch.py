@@ -12,7 +12,7 @@ from typing import Protocol
 from .....transport.loop import start_task
 from ...config.sections import StorageConfig
 from ..files.io_threads import IoThreads
-from ..tiers.tier import ArenaTier
+from ..tiers.arena_tier import ArenaTier
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
 from .directory_probe import ProbedDirectory, probe, slow_reason
 

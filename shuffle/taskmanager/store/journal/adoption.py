@@ -16,7 +16,8 @@ from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
 from ..output_index import OutputIndex
 from ..stored_outputs import MapOutput, Region
-from ..tiers.tier import ArenaTier, Extent, Tier, is_arena
+from ..tiers.arena_tier import ArenaTier
+from ..tiers.tier import Extent, Tier, is_arena
 from .journal import Entry
 from .replay import Committed, Secured
 from .rows import CommitRow, RegionRow

@@ -23,7 +23,7 @@ from .reserved_room import RESERVED_BYTES
 from .rows import pack_commit
 
 if TYPE_CHECKING:
-    from .recovery import OpenedStorage
+    from .opened_storage import OpenedStorage
 
 logger = logging.getLogger(__name__)
 

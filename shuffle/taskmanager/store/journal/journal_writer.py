@@ -38,7 +38,7 @@ from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 
 if TYPE_CHECKING:
     from ..tiers.tier import Extent
-    from .recovery import OpenedStorage
+    from .opened_storage import OpenedStorage
 
 logger = logging.getLogger(__name__)
 

@@ -4,135 +4,30 @@ import contextlib
 import gc
 import logging
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from ...bounds.accounts import Accounts
 from ...config.sections import StorageConfig
 from ..errors import StorageInUse, StorageUnavailable
 from ..files.file_format import arenas_in, report_other_formats
+from ..files.io_threads import IoThreads
 from ..files.journal_places import keep_damaged, place_on, remove_unused
-from ..health.directories import DirectoryLock, has_same_id, keep_id, taskmanager_id
+from ..health.directories import DirectoryLock, has_same_id, taskmanager_id
 from ..health.directory_probe import PROBE_NAME
 from ..output_index import OutputIndex
-from ..tiers.arena_files import remove_arenas
+from ..tiers.arena_tier import ArenaTier, report_excess
 from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
 from ..tiers.remote_tier import RemoteTier
-from ..tiers.tier import FULL, ArenaTier, Tier, TierStatistics
-from ..tiers.trimmed_tier import TrimmedTier, report_excess
+from ..tiers.tier import FULL, Tier
+from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
-from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
+from .journal import COMPACTION_FLOOR_BYTES, FoundJournal, Journal, open_journal
+from .opened_storage import OpenedStorage
 from .replay import lost_arenas, replay
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class OpenedStorage:
-    """The opened directories, tiers and journals from which a store starts.
-
-    Attributes:
-        taskmanager_id: Stable id, from the data directories.
-        memory: The memory tier, if there is one.
-        disks: One tier per usable data directory, in the order of the configuration.
-        remote: The remote tier, if there is one.
-        left_out: Directories that cannot be used, each with the reason.
-        refused: The errors of left-out data directories.
-        index: The adopted map outputs.
-        accounts: The accounts of their applications.
-        run: Number of this run.
-        journals: Open for appending, by the ids of their arenas.
-        stale: Arenas that were missing in the last run, so their journals are out of date.
-        forgotten: Number of committed map outputs whose bytes are gone.
-        lost: The rows of arenas that were lost while a TaskManager ran.
-        locks: Locks of the directories.
-    """
-
-    accounts: Accounts
-    index: OutputIndex
-    taskmanager_id: str = ""
-    memory: MemoryTier | None = None
-    disks: list[DiskTier] = field(default_factory=list)
-    remote: RemoteTier | None = None
-    left_out: list[TierStatistics] = field(default_factory=list)
-    refused: list[StorageUnavailable] = field(default_factory=list)
-    run: int = 1
-    journals: dict[bytes, Journal] = field(default_factory=dict)
-    stale: set[bytes] = field(default_factory=set)
-    forgotten: int = 0
-    lost: dict[bytes, Entry] = field(default_factory=dict)
-    locks: list[DirectoryLock] = field(default_factory=list)
-
-    @property
-    def tiers(self) -> list[TrimmedTier]:
-        """All tiers with an arena, in the order in which they are filled."""
-        return [*([] if self.memory is None else [self.memory]), *self.disks]
-
-    @property
-    def has_unused_memory(self) -> bool:
-        """Whether the memory tier is turned off and holds no extents."""
-        if self.memory is None:
-            return False
-        statistics = self.memory.statistics()
-        return not statistics.capacity_bytes and not statistics.extents
-
-    @property
-    def directories(self) -> list[Path]:
-        """The directories of all local tiers, disks first."""
-        memory = [] if self.memory is None else [self.memory.directory]
-        return [*(disk.directory for disk in self.disks), *memory]
-
-    def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier | MemoryTier:
-        """Open a lost or left-out directory with a new, empty arena.
-
-        Raises:
-            StorageUnavailable: It still cannot be used.
-            StorageInUse: Another process uses it.
-        """
-        for lock in [lock for lock in self.locks if lock.directory == directory]:
-            self.locks.remove(lock)
-            lock.release()
-        self.locks.append(DirectoryLock(directory))
-        # A new file with a new id: readers and writers may still use the lost one.
-        remove_arenas(directory)
-        tier: DiskTier | MemoryTier
-        if directory in config.data_directories:
-            tier = DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
-        else:
-            tier = MemoryTier.open(directory, config.memory_tier_bytes)
-        try:
-            tier.finish_adoption()
-            keep_id(self.taskmanager_id, directory)
-        except BaseException:
-            tier.close()
-            raise
-        return tier
-
-    def unlock(self) -> None:
-        """Unlock the directories."""
-        for lock in self.locks:
-            lock.release()
-
-    @contextlib.contextmanager
-    def closed_on_error(self) -> Iterator[Self]:
-        """Close everything if a ``with`` block fails."""
-        try:
-            yield self
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the journals and the arenas, and unlock the directories."""
-        for journal in self.journals.values():
-            journal.close()
-        for tier in self.tiers:
-            tier.close()
-        self.unlock()
 
 
 def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
@@ -146,7 +41,8 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
         StorageInUse: Another process uses one of them.
         StorageUnavailable: No data directory can be used.
     """
-    storage = OpenedStorage(accounts=accounts, index=OutputIndex(accounts))
+    threads = IoThreads(config.io_threads, "sluice-storage")
+    storage = OpenedStorage(accounts, OutputIndex(accounts), threads, Upkeep(threads))
     collects = gc.isenabled()
     gc.disable()  # it would scan all adopted objects again and again, and find no garbage
     try:
@@ -196,9 +92,7 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
     try:
         lock = _lock(storage, directory)
         try:
-            storage.disks.append(
-                DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes)
-            )
+            storage.disks.append(storage.open_disk(directory, config))
         except StorageUnavailable:
             storage.locks.remove(lock)
             lock.release()
@@ -206,20 +100,18 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
     except StorageInUse:
         raise  # the configuration is wrong, the disk is not broken
     except StorageUnavailable as error:
-        logger.error("left out: %s", error)
         storage.refused.append(error)
-        storage.left_out.append(TierStatistics.left_out("disk", directory, error.reason))
+        storage.leave_out(DiskTier.kind, directory, error)
 
 
 def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
     try:
         _lock(storage, directory)
-        storage.memory = MemoryTier.open(directory, capacity_bytes)
+        storage.memory = storage.open_memory(directory, capacity_bytes)
     except StorageInUse:
         raise
     except StorageUnavailable as error:
-        logger.error("running without a memory tier: %s", error)
-        storage.left_out.append(TierStatistics.left_out("memory", directory, error.reason))
+        storage.leave_out(MemoryTier.kind, directory, error, "running without a memory tier")
 
 
 def _has_arena(directory: Path) -> bool:
@@ -275,8 +167,7 @@ def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> Non
     try:
         storage.remote = RemoteTier.open(config, url)
     except StorageUnavailable as error:
-        logger.error("running without a remote tier: %s", error)
-        storage.left_out.append(TierStatistics.left_out("remote", url, error.reason))
+        storage.leave_out(RemoteTier.kind, url, error, "running without a remote tier")
 
 
 def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
@@ -367,8 +258,7 @@ def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
 
 
 def _leave_out(storage: OpenedStorage, tier: ArenaTier, error: StorageUnavailable) -> None:
-    logger.error("left out: %s", error)
-    storage.left_out.append(TierStatistics.left_out(tier.kind, tier.directory, error.reason))
+    storage.leave_out(tier.kind, tier.directory, error)
     if tier is storage.memory:
         storage.memory = None
     else:

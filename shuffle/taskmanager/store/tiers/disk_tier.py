@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,9 @@ from ..files.fair_queue import Flow
 from ..files.file_calls import UNSUPPORTED, read_into, read_without_waiting, write_from
 from ..files.io_threads import CALL_COST, IoThreads
 from .arena_files import open_arena
+from .arena_tier import ArenaTier
 from .slot_allocator import occupied_bytes
 from .tier import FULL, Extent, ExtentRead
-from .trimmed_tier import TrimmedTier
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class _FullMark:
     room_bytes: int
 
 
-class DiskTier(TrimmedTier):
+class DiskTier(ArenaTier):
     """Extents in a file on disk.
 
     The file grows on demand, as long as ``min_free_bytes`` of the disk stay free after all
@@ -51,6 +51,7 @@ class DiskTier(TrimmedTier):
         fd: Its descriptor.
         quota_bytes: Maximum bytes it may hold; None: no quota.
         min_free_bytes: Bytes to leave free on the disk.
+        on_excess: Called when there is excess for :meth:`begin_trim` to return.
         retained_bytes: Free space at the end of the file that is kept for reuse.
 
     Attributes:
@@ -66,23 +67,30 @@ class DiskTier(TrimmedTier):
         fd: int,
         quota_bytes: int | None,
         min_free_bytes: int,
+        on_excess: Callable[[ArenaTier], None] | None,
         retained_bytes: int = RETAINED_FREE_BYTES,
     ) -> None:
-        super().__init__(path, fd, quota_bytes, retained_bytes)
+        super().__init__(path, fd, quota_bytes, retained_bytes, on_excess)
         self._min_free_bytes = min_free_bytes
         self._unwritten_bytes = 0
         self._full_at: _FullMark | None = None
         self.can_read_cached = True
 
     @classmethod
-    def open(cls, directory: Path, quota_bytes: int | None, min_free_bytes: int) -> "DiskTier":
+    def open(
+        cls,
+        directory: Path,
+        quota_bytes: int | None,
+        min_free_bytes: int,
+        on_excess: Callable[[ArenaTier], None] | None = None,
+    ) -> "DiskTier":
         """Open or create the arena of a directory whose lock the caller holds.
 
         Raises:
             StorageUnavailable: The file cannot be created or opened.
         """
         path, fd = open_arena(directory)
-        return cls(path, fd, quota_bytes, min_free_bytes)
+        return cls(path, fd, quota_bytes, min_free_bytes, on_excess)
 
     def allocate(self, length: int) -> Extent | None:
         """Allocate an extent, or return None if the tier is full or not healthy."""

@@ -5,8 +5,7 @@ import errno
 import logging
 import mmap
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +15,9 @@ from ..files.fair_queue import Flow
 from ..files.file_calls import allot
 from ..files.io_threads import IoThreads
 from .arena_files import open_arena
+from .arena_tier import ArenaTier
 from .slot_allocator import PAGE_BYTES
-from .tier import FULL, Extent, ExtentRead, TierStatistics
-from .trimmed_tier import TrimmedTier
+from .tier import FULL, Extent, ExtentRead
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL and pages f
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class MemoryTier(TrimmedTier):
+class MemoryTier(ArenaTier):
     """Extents in a shared mapping of a tmpfs file.
 
     The kernel allocates a page of a sparse tmpfs file on first touch; if the file system is full
@@ -54,14 +53,22 @@ class MemoryTier(TrimmedTier):
         fd: Its descriptor.
         capacity_bytes: Maximum bytes it may hold.
         mapped_bytes: Length of the file and of the mapping, at least the capacity.
+        on_excess: Called when there is excess for :meth:`begin_trim` to return.
     """
 
     kind = "memory"
     resource = Resource.MEMORY_TIER_BYTES
     in_memory = True
 
-    def __init__(self, path: Path, fd: int, capacity_bytes: int, mapped_bytes: int) -> None:
-        super().__init__(path, fd, capacity_bytes, capacity_bytes)
+    def __init__(
+        self,
+        path: Path,
+        fd: int,
+        capacity_bytes: int,
+        mapped_bytes: int,
+        on_excess: Callable[[ArenaTier], None] | None,
+    ) -> None:
+        super().__init__(path, fd, capacity_bytes, capacity_bytes, on_excess)
         self._mapping = mmap.mmap(fd, mapped_bytes, mmap.MAP_SHARED)
         self._whole = memoryview(self._mapping)
         self._backed_bytes = 0
@@ -73,7 +80,12 @@ class MemoryTier(TrimmedTier):
         """Whether a thread uses the file and the mapping."""
 
     @classmethod
-    def open(cls, directory: Path, capacity_bytes: int) -> "MemoryTier":
+    def open(
+        cls,
+        directory: Path,
+        capacity_bytes: int,
+        on_excess: Callable[[ArenaTier], None] | None = None,
+    ) -> "MemoryTier":
         """Open or create the arena of a directory whose lock the caller holds.
 
         If the file system has less room than requested, the tier logs a warning and uses the
@@ -83,6 +95,7 @@ class MemoryTier(TrimmedTier):
             directory: A directory on tmpfs.
             capacity_bytes: Wanted capacity, in bytes; 0: existing map outputs can be read until
                 they are released, and nothing is added.
+            on_excess: Called when there is excess for :meth:`begin_trim` to return.
 
         Raises:
             StorageUnavailable: The file cannot be created or mapped.
@@ -93,7 +106,7 @@ class MemoryTier(TrimmedTier):
             # A mapping has at least a page, even if the file is empty.
             mapped = max(capacity, os.fstat(fd).st_size, PAGE_BYTES)
             os.ftruncate(fd, mapped)
-            tier = cls(path, fd, capacity, mapped)
+            tier = cls(path, fd, capacity, mapped, on_excess)
         except (OSError, ValueError) as error:
             os.close(fd)
             raise StorageUnavailable(directory, str(error)) from error
@@ -166,13 +179,9 @@ class MemoryTier(TrimmedTier):
         total = usage.f_blocks * usage.f_frsize
         return min(self._capacity, total - _spared_bytes(total))
 
-    def statistics(self) -> TierStatistics:
-        """Return a snapshot; free bytes are limited by the room in the file system."""
-        statistics = super().statistics()
-        if not self.takes_regions:
-            return statistics
-        free = self._backed_bytes + self._ask_for_room() - statistics.used_bytes
-        return replace(statistics, free_bytes=max(0, free))
+    def _free_bytes(self, used_bytes: int) -> int:
+        """Return the bytes that the file system has room for, beside those in use."""
+        return max(0, self._backed_bytes + self._ask_for_room() - used_bytes)
 
     @property
     def wants_backing(self) -> bool:

@@ -20,8 +20,9 @@ from ..files.fair_slots import FairSlots
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
 from ..objects.remote_upload import MAX_PARTS, Upload, UploadBudget
+from ..store_status import TierStatus
 from .slot_allocator import occupied_bytes
-from .tier import Extent, ExtentRead, Tier, TierStatistics
+from .tier import Extent, ExtentRead, Tier
 
 if TYPE_CHECKING:
     from ...config.sections import StorageConfig
@@ -343,7 +344,7 @@ class RemoteTier(Tier):
             if late:
                 await asyncio.wait(late)
 
-    # ---- statistics ------------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------
 
     def whole_bytes(self) -> int | None:
         """Return the quota."""
@@ -356,22 +357,20 @@ class RemoteTier(Tier):
             return most
         return max(0, min(most, self.capacity_bytes - self._used_bytes))
 
-    def statistics(self) -> TierStatistics:
+    def status(self) -> TierStatus:
         """Return a snapshot."""
         largest = self.largest_free_bytes() if self.healthy else 0
-        return TierStatistics(
-            kind="remote",
-            directory=str(self.place),
-            healthy=self.healthy,
-            reason=self.reason,
-            capacity_bytes=self.capacity_bytes,
-            used_bytes=self._used_bytes,
-            touched_bytes=self._used_bytes,
-            largest_free_bytes=largest,
-            extents=self._extents,
-            free_bytes=largest
-            if self.capacity_bytes is None
-            else max(0, self.capacity_bytes - self._used_bytes),
+        capacity, used = self.capacity_bytes, self._used_bytes
+        return TierStatus(
+            self.kind,
+            str(self.place),
+            capacity,
+            used,
+            self.healthy,
+            largest if capacity is None else max(0, capacity - used),
+            self.reason,
+            largest,
+            self._extents,
         )
 
 

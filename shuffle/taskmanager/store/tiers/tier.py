@@ -10,17 +10,14 @@ All state belongs to the event-loop thread; other threads only get file descript
 
 import errno
 import logging
-import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ....names import utf8_text
 from ...bounds.accounts import Account, Resource
-from ..files.file_format import TIER_ID_BYTES, tier_id_of
-from ..store_status import TierStatus
-from .slot_allocator import SlotAllocator, occupied_bytes
+from ..files.file_format import TIER_ID_BYTES
+from ..store_status import TierKind, TierStatus
+from .slot_allocator import occupied_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file system that has no room now, but may have room later."""
-
-TierKind: TypeAlias = Literal["memory", "disk", "remote"]
 
 
 class Referenced(ABC):
@@ -165,64 +160,6 @@ class ExtentRead(NamedTuple):
         return self.offset >= 0 and self.end <= self.extent.length
 
 
-@dataclass(frozen=True, slots=True)
-class TierStatistics:
-    """State of one tier.
-
-    Args:
-        kind: Memory, disk or remote.
-        directory: Directory of the arena; the URL of the remote tier.
-        healthy: Whether the tier accepts new regions.
-        reason: Why it gets no new regions; else empty.
-        capacity_bytes: Maximum bytes the tier may hold; None: limited by the disk's free space
-            above its floor, or by the remote store.
-        used_bytes: Bytes occupied by extents.
-        touched_bytes: Bytes of warm space: in use, or kept for reuse.
-        largest_free_bytes: Longest extent that can be allocated.
-        extents: Number of extents in use.
-        free_bytes: Bytes available to new extents.
-    """
-
-    kind: TierKind
-    directory: Path | str
-    healthy: bool
-    reason: str
-    capacity_bytes: int | None
-    used_bytes: int
-    touched_bytes: int
-    largest_free_bytes: int
-    extents: int
-    free_bytes: int
-
-    @classmethod
-    def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatistics":
-        """Return the state of a directory that could not be used at the start."""
-        return cls(
-            kind=kind,
-            directory=directory,
-            healthy=False,
-            reason=reason,
-            capacity_bytes=0,
-            used_bytes=0,
-            touched_bytes=0,
-            largest_free_bytes=0,
-            extents=0,
-            free_bytes=0,
-        )
-
-    def status(self) -> TierStatus:
-        """Return the published part."""
-        return TierStatus(
-            self.kind,
-            utf8_text(self.directory),
-            self.capacity_bytes,
-            self.used_bytes,
-            self.healthy,
-            self.free_bytes,
-            utf8_text(self.reason),
-        )
-
-
 class Tier(ABC):
     """Base of all tiers, which say how their extents are read, written and counted.
 
@@ -268,7 +205,7 @@ class Tier(ABC):
         """Reclaim the space of an extent (called by its last release)."""
 
     @abstractmethod
-    def statistics(self) -> TierStatistics:
+    def status(self) -> TierStatus:
         """Return a snapshot."""
 
     @abstractmethod
@@ -330,119 +267,6 @@ class Tier(ABC):
             logger.warning("%s is used again", self)
         self.healthy = True
         self.reason = ""
-
-
-class ArenaTier(Tier):
-    """Base of the memory and the disk tier: an arena file and the allocation in it.
-
-    Args:
-        path: The arena file, named by :func:`~.arena_files.arena_path`.
-        fd: Its descriptor, which the tier owns.
-        capacity_bytes: Maximum bytes it may hold; None: no limit.
-
-    Attributes:
-        lost: Whether its directory and its map outputs are gone.
-        has_journal_room: Whether its journal has room for the rows of new map outputs.
-        directory_identity: Device and inode of its directory.
-    """
-
-    def __init__(self, path: Path, fd: int, capacity_bytes: int | None) -> None:
-        super().__init__(path.parent, tier_id_of(path))
-        self.path = path
-        self.fd = fd
-        self.lost = False
-        self.has_journal_room = True
-        status = path.parent.stat()
-        self.directory_identity = status.st_dev, status.st_ino
-        self._allocator = SlotAllocator(capacity_bytes)
-        self._extents = 0  # in use
-        self._found_bytes = os.fstat(fd).st_size
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the arena."""
-        return self.path.parent
-
-    @abstractmethod
-    def allocate(self, length: int) -> Extent | None:
-        """Allocate an extent, or return None if the tier has no room or is not healthy."""
-
-    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
-        """Occupy an extent that a previous process stored in this arena.
-
-        Raises:
-            ValueError: The range lies outside the file or overlaps an adopted one.
-        """
-        if offset + length > self._found_bytes:
-            found = self._found_bytes
-            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {found} bytes"
-            raise ValueError(msg)
-        self._allocator.reserve(offset, length)
-        return self._extent(offset, length)
-
-    @abstractmethod
-    def pieces(self, extent: Extent) -> "Iterable[memoryview]":
-        """Return the bytes of an extent, each piece until the next. Blocks.
-
-        Raises:
-            StorageReadFailed: The file ended early.
-            OSError: The disk failed.
-        """
-
-    @abstractmethod
-    def finish_adoption(self) -> None:
-        """Truncate the file after the last adopted extent."""
-
-    def recycle(self, extent: Extent) -> None:
-        """Reclaim the space of an extent (called by its last release)."""
-        self._allocator.free(extent.offset, extent.length)
-        self._extents -= 1
-
-    @property
-    def takes_regions(self) -> bool:
-        """Whether the tier accepts new regions, if there is room for them."""
-        return self.healthy and self.has_journal_room
-
-    def statistics(self) -> TierStatistics:
-        """Return a snapshot."""
-        largest = self.largest_free_bytes() if self.takes_regions else 0
-        capacity, used = self._allocator.capacity_bytes, self._allocator.used_bytes
-        within = largest if capacity is None else max(0, capacity - used)
-        return TierStatistics(
-            kind=self.kind,
-            directory=self.directory,
-            healthy=self.healthy,
-            reason=self.reason or ("" if self.has_journal_room else "its journal has no room"),
-            capacity_bytes=capacity,
-            used_bytes=used,
-            touched_bytes=self._allocator.frontier_bytes,
-            largest_free_bytes=largest,
-            extents=self._extents,
-            free_bytes=within if self.takes_regions else 0,
-        )
-
-    def largest_free_bytes(self) -> int:
-        """Return the longest extent that can be allocated now, in bytes."""
-        return self._allocator.largest_free_bytes
-
-    def whole_bytes(self) -> int:
-        """Return the total bytes that the tier can hold."""
-        return self._allocator.capacity_bytes or 0
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its file is closed."""
-        return self.fd < 0
-
-    def close(self) -> None:
-        """Close the file and keep its content for the next process. Idempotent."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def _extent(self, offset: int, length: int) -> Extent:
-        self._extents += 1
-        return Extent(self, offset, length)
 
 
 def is_arena(tier_id: bytes) -> bool:

@@ -1,23 +1,21 @@
-"""All tiers of a store: choosing a tier for an extent, and background upkeep."""
+"""All tiers of a store: choosing a tier for an extent."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from .....transport.loop import start_task
 from ...bounds.accounts import Account, Resource
 from ..errors import StorageFull
-from ..files.io_threads import IoThreads
 from ..files.journal_places import place_on
+from ..store_status import TierStatus
+from .arena_tier import ArenaTier
 from .disk_tier import DiskTier
 from .memory_tier import MemoryTier
 from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
-from .tier import FULL, Extent, Tier, TierStatistics
+from .tier import FULL, Extent, Tier
 from .tier_shares import fair_share_bytes, may_take
-from .trimmed_tier import TrimmedTier
+from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +23,12 @@ logger = logging.getLogger(__name__)
 class Tiers:
     """The memory tier, a disk tier for each usable data directory, and the remote tier.
 
-    Upkeep allocates pages of the memory tier ahead of use, and frees space at the end of arenas. It
-    runs in threads, with at most one upkeep task per tier at a time.
-
     Args:
         memory: The memory tier, if there is one.
         disks: In the order of the configuration.
-        left_out: Directories that could not be used at the start, for :meth:`statistics`.
-        threads: Threads for the upkeep.
+        left_out: The status of directories that could not be used at the start, and of a remote
+            tier.
+        upkeep: Allocates pages of the memory tier ahead of use.
         reserve_percent: Part of the memory tier that a single application leaves free.
         remote: The remote tier, if there is one.
 
@@ -45,8 +41,8 @@ class Tiers:
         self,
         memory: MemoryTier | None,
         disks: Sequence[DiskTier],
-        left_out: Sequence[TierStatistics],
-        threads: IoThreads,
+        left_out: Mapping[Path | str, TierStatus],
+        upkeep: Upkeep,
         reserve_percent: int,
         remote: RemoteTier | None = None,
     ) -> None:
@@ -59,18 +55,12 @@ class Tiers:
         if remote is not None:
             self._beyond.append((RemoteTier.resource, remote.allocate))
         self._disks = list(disks)
-        self._left_out = list(left_out)
-        self._replaced: list[TrimmedTier] = []
-        self._threads = threads
+        self._left_out = dict(left_out)
+        self._replaced: list[ArenaTier] = []
+        self.upkeep = upkeep
         self._reserve_percent = reserve_percent
         self._next_disk = 0
-        self._busy: set[Tier] = set()
-        self._ending = False
-        self.upkeep: set[asyncio.Task[None]] = set()
-        """Running upkeep tasks."""
         self._by_id = {tier.tier_id: tier for tier in self.tiers()}
-        for tier in self.tiers():
-            tier.on_excess = self._trim_soon
 
     def allocate(self, length: int, account: Account) -> Extent:
         """Allocate an extent: in memory if it has room, else on a disk, else remotely.
@@ -139,7 +129,7 @@ class Tiers:
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
         extent = memory.allocate(length)
         if extent is not None and memory.wants_backing:
-            self._back_ahead(memory)
+            self.upkeep.back_ahead(memory)
         return extent
 
     def _on_disk(self, length: int, _: str) -> Extent | None:
@@ -155,9 +145,9 @@ class Tiers:
 
     def _full(self, length: int, kept: MemoryTier | None) -> StorageFull:
         """Return the error if no tier has room; ``kept`` has room for other applications."""
-        tiers = [tier for tier in self.statistics() if kept is None or tier.kind != kept.kind]
+        tiers = [tier for tier in self.status() if kept is None or tier.tier != kept.kind]
         detail = "; ".join(
-            f"{tier.kind} {tier.directory} "
+            f"{tier.tier} {tier.directory} "
             + (tier.reason or f"has {tier.largest_free_bytes} in one piece")
             for tier in tiers
         )
@@ -165,9 +155,9 @@ class Tiers:
             detail += "; the rest of the memory tier is kept for other applications"
         return StorageFull(length, max(tier.largest_free_bytes for tier in tiers), detail)
 
-    def statistics(self) -> list[TierStatistics]:
-        """Return the state of all tiers, then of directories left out at the start."""
-        return [*(tier.statistics() for tier in self._all()), *self._left_out]
+    def status(self) -> list[TierStatus]:
+        """Return the status of all tiers, then of directories left out at the start."""
+        return [*(tier.status() for tier in self._all()), *self._left_out.values()]
 
     def _all(self) -> list[Tier]:
         return [*self.tiers(), *([] if self.remote is None else [self.remote])]
@@ -212,18 +202,18 @@ class Tiers:
         tier = self._by_id.get(arena)
         return None if tier is None else tier.directory
 
-    def tiers(self) -> list[TrimmedTier]:
+    def tiers(self) -> list[ArenaTier]:
         """Return all tiers with an arena, including those left out while running."""
         return [*([] if self._memory is None else [self._memory]), *self._disks]
 
     def left_out(self) -> list[Path]:
         """Return the local directories left out at the start."""
-        return [Path(each.directory) for each in self._left_out if each.kind != "remote"]
+        return [each for each in self._left_out if isinstance(each, Path)]
 
     def use_anew(self, tier: DiskTier | MemoryTier) -> None:
         """Use a lost or left-out directory again, with an empty arena."""
         directory = tier.directory
-        self._left_out = [each for each in self._left_out if each.directory != directory]
+        self._left_out.pop(directory, None)
         before = [each for each in self.tiers() if each.directory == directory]
         if isinstance(tier, MemoryTier):
             self._memory = tier
@@ -234,7 +224,6 @@ class Tiers:
             each.retire()
         replaced = [*self._replaced, *before]
         self._replaced = [each for each in replaced if not each.is_closed]
-        tier.on_excess = self._trim_soon
         self._by_id[tier.tier_id] = tier
         logger.warning("storage directory %s is used again, empty", directory)
 
@@ -242,52 +231,3 @@ class Tiers:
         """Close the files of all tiers and keep their content."""
         for tier in (*self.tiers(), *self._replaced):
             tier.close()
-
-    async def end_upkeep(self) -> None:
-        """Stop freeing space on disks, and wait for running upkeep."""
-        self._ending = True
-        while self.upkeep:
-            await asyncio.wait(self.upkeep)
-
-    def _back_ahead(self, memory: MemoryTier) -> None:
-        """Allocate and touch the pages that are used next, in a thread."""
-        if memory in self._busy:
-            return
-
-        async def work() -> None:
-            start, end = memory.backing_range()
-            memory.prepared(end, await self._threads.run(memory.prepare, start, end))
-
-        self._in_background(memory, work())
-
-    def _trim_soon(self, tier: TrimmedTier) -> None:
-        """Return free space at the end of an arena to the file system."""
-        if tier in self._busy or self._ending:
-            return
-
-        async def work() -> None:
-            await asyncio.sleep(0)  # a release frees many extents in a row: trim once, after them
-            while (trim := tier.begin_trim()) is not None:
-                tier.end_trim(*trim, await self._threads.run(tier.punch, *trim))
-
-        self._in_background(tier, work())
-
-    def _in_background(self, tier: TrimmedTier, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # an extent was released after the loop had ended
-            work.close()
-            return
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            self.upkeep.discard(task)
-            self._busy.discard(tier)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("upkeep of %s failed", tier.place, exc_info=error)
-            elif not task.cancelled() and tier.excess_bytes:
-                self._trim_soon(tier)  # space was freed during this upkeep
-
-        task = start_task(work)
-        self._busy.add(tier)
-        self.upkeep.add(task)
-        task.add_done_callback(ended)

@@ -66,7 +66,7 @@ async def test_a_host_without_disks_stores_and_serves_map_outputs(tmp_path, plac
             for start, end in ((0, 3), (1, 2)):
                 got = await read_gate(client, 1, [(acks[0], list(attempts))], start, end)
                 assert got == [wanted(attempts, start, end)]
-        kinds = {tier.kind for tier in cluster[0].store.tiers() if tier.extents}
+        kinds = {tier.tier for tier in cluster[0].store.tiers() if tier.extents}
         assert kinds == {"remote"}
 
 
@@ -82,7 +82,7 @@ async def test_data_three_times_as_large_as_memory_and_disk_are_read_as_written(
         acks = await asyncio.gather(
             *(cluster.write(0, each, regions_of(each)) for each in attempts)
         )
-        used = {tier.kind: tier.used_bytes for tier in cluster[0].store.tiers()}
+        used = {tier.tier: tier.used_bytes for tier in cluster[0].store.tiers()}
         assert used["remote"] > 1.5 * MIB
         assert used["memory"]
         assert used["disk"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
+from msgspec.structs import replace
 
 from sluice.shuffle.taskmanager.status.room import REGION_BYTES, ROOM_BYTES, StorageRoom
-from sluice.shuffle.taskmanager.store.tiers.tier import TierStatistics
+from sluice.shuffle.taskmanager.store.store_status import TierStatus
 
 GIB = 1 << 30
-MEMORY, DISK = Path("/dev/shm/m"), Path("/data/1")
+MEMORY, DISK = "/dev/shm/m", "/data/1"
 
 
 def a_tier(
@@ -19,23 +17,19 @@ def a_tier(
     capacity_bytes: int | None = GIB,
     *,
     healthy: bool = True,
-    directory: Path = MEMORY,
-) -> TierStatistics:
-    return TierStatistics(
-        kind="memory" if directory == MEMORY else "disk",
-        directory=directory,
+    directory: str = MEMORY,
+) -> TierStatus:
+    return TierStatus(
+        "memory" if directory == MEMORY else "disk",
+        directory,
+        capacity_bytes,
         healthy=healthy,
         reason="" if healthy else "Input/output error",
-        capacity_bytes=capacity_bytes,
-        used_bytes=0,
-        touched_bytes=0,
         largest_free_bytes=largest_free_bytes if healthy else 0,
-        extents=0,
-        free_bytes=largest_free_bytes if healthy else 0,
     )
 
 
-def has_room(room: StorageRoom, *tiers: TierStatistics) -> bool:
+def has_room(room: StorageRoom, *tiers: TierStatus) -> bool:
     return room.none_because(tiers) is None
 
 
@@ -93,7 +87,7 @@ def test_a_small_store_is_full_with_less_and_empty_it_has_room(capacity):
 
 def test_a_disk_that_takes_nothing_leaves_the_room_to_the_remote_tier():
     off = a_tier(0, 0, directory=DISK)
-    remote = replace(a_tier(GIB, None), kind="remote", directory="s3://bucket/prefix")
+    remote = replace(a_tier(GIB, None), tier="remote", directory="s3://bucket/prefix")
     assert has_room(StorageRoom(), off, remote)
     out = replace(remote, healthy=False, largest_free_bytes=0)
     reason = StorageRoom().none_because([off, out])

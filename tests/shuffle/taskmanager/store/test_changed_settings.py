@@ -141,7 +141,7 @@ async def test_a_memory_tier_that_is_turned_off_goes_with_its_last_map_output(tm
         caplog.clear()
         store = ShuffleStore.open(config(tmp_path, **NO_MEMORY))
         assert await stored(store) == [100]
-        assert [tier.kind for tier in store.tiers()] == ["disk"]
+        assert [tier.tier for tier in store.tiers()] == ["disk"]
         assert store.taskmanager_id == identity
         await store.close()
         assert sorted(os.listdir(tmp_path / "memory")) == ["lock", "taskmanager-id"]
@@ -181,7 +181,7 @@ async def test_the_memory_tier_of_another_taskmanager_is_left_alone(tmp_path, ru
         await other.close()
     changes = NO_MEMORY | {"memory_directory": tmp_path / "memory"}
     store = ShuffleStore.open(config(tmp_path / "own", **changes))
-    assert [tier.kind for tier in store.tiers()] == ["disk"]
+    assert [tier.tier for tier in store.tiers()] == ["disk"]
     assert await stored(store) == []
     await store.close()
     if not runs:

@@ -62,7 +62,7 @@ async def store(disk, tmp_path):
 
 def tier(store):
     """The tier on the disk that fails."""
-    return next(each for each in store.tiers() if each.directory.parent.name == "mounted")
+    return next(each for each in store.tiers() if Path(each.directory).parent.name == "mounted")
 
 
 async def until(condition):

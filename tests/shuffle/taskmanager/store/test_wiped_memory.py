@@ -15,8 +15,9 @@ from sluice.shuffle.taskmanager.store.health.directory_probe import ProbedDirect
 from sluice.shuffle.taskmanager.store.region_area import RegionAreas
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tiers.arena_tier import ArenaTier
 from sluice.shuffle.taskmanager.store.tiers.memory_tier import MemoryTier
-from sluice.shuffle.taskmanager.store.tiers.tier import ArenaTier, Extent
+from sluice.shuffle.taskmanager.store.tiers.tier import Extent
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.removal import remove_used
 from tests.support.store import KEY, config, content, fetch, put
@@ -36,7 +37,7 @@ async def watched(tmp_path):
 
 
 def memory(store):
-    return next(each for each in store.tiers() if each.kind == "memory")
+    return next(each for each in store.tiers() if each.tier == "memory")
 
 
 def is_open(path: Path) -> bool:
@@ -129,7 +130,7 @@ async def test_a_data_directory_that_is_removed_is_not_made_again(watched, tmp_p
 async def test_a_tier_that_cannot_come_back_is_logged_once(watched, tmp_path, caplog, monkeypatch):
     attempts = []
 
-    def refuse(directory, capacity_bytes):
+    def refuse(directory, capacity_bytes, on_excess):
         attempts.append(directory)
         raise StorageUnavailable(directory, "no room")
 

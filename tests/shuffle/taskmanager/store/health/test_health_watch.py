@@ -46,7 +46,7 @@ async def until(condition):
 
 
 def tier(store, name):
-    return next(each for each in store.tiers() if each.directory.name == name)
+    return next(each for each in store.tiers() if each.directory.endswith(f"/{name}"))
 
 
 async def filled(store, attempts=6):

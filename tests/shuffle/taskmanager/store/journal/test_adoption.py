@@ -61,7 +61,7 @@ def test_committed_outputs_have_their_extents_and_their_account(tier):
     extent = rig.index.outputs_of(KEY)[1].regions[0].extent
     assert extent is not None
     assert (extent.offset, extent.length) == (8192, 5000)
-    assert tier.statistics().used_bytes == 8192 + 4096
+    assert tier.status().used_bytes == 8192 + 4096
     assert len(rig.adoption.rows_in(tier.tier_id)) == 2
 
 
@@ -75,7 +75,7 @@ def test_an_output_with_a_lost_region_is_forgotten_whole(tier, lost):
     }[lost]
     assert rig.adopt([rig.commit(1, rig.region(8192, 5000), bad)]) == []
     assert rig.adoption.forgotten == 1
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
 
 
 def test_of_two_claims_the_newer_one_counts(tier):

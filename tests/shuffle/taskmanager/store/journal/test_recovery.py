@@ -401,9 +401,9 @@ async def test_a_bad_directory_is_left_out_and_the_others_go_on(tmp_path, caplog
     )
     good, *left_out = store.tiers()
     assert good.healthy
-    assert [(tier.kind, tier.healthy, tier.directory) for tier in left_out] == [
-        ("disk", False, bad),
-        ("memory", False, bad / "below"),
+    assert [(tier.tier, tier.healthy, tier.directory) for tier in left_out] == [
+        ("disk", False, str(bad)),
+        ("memory", False, str(bad / "below")),
     ]
     assert all(tier.reason for tier in left_out)
     assert len(store.map_outputs(KEY)) == 4
@@ -516,7 +516,7 @@ async def test_a_directory_without_a_place_for_a_journal_takes_nothing_new(tmp_p
 async def test_without_a_memory_tier_all_goes_to_disk(tmp_path):
     for changes in ({"memory_directory": None}, {"memory_tier_bytes": 0}):
         store = ShuffleStore.open(config(tmp_path, **changes))
-        assert [tier.kind for tier in store.tiers()] == ["disk"]
+        assert [tier.tier for tier in store.tiers()] == ["disk"]
         await store.close()
 
 

@@ -10,6 +10,7 @@ from sluice.shuffle.taskmanager.store.tiers import disk_tier as module
 from sluice.shuffle.taskmanager.store.tiers.arena_files import arena_path
 from sluice.shuffle.taskmanager.store.tiers.disk_tier import IOV_MAX, DiskTier
 from sluice.shuffle.taskmanager.store.tiers.tiers import Tiers
+from sluice.shuffle.taskmanager.store.tiers.upkeep import Upkeep
 
 MIB = 1024 * 1024
 
@@ -18,9 +19,10 @@ MIB = 1024 * 1024
 def make(tmp_path):
     tiers = []
 
-    def open_tier(quota=None, floor=0, retained=0):
+    def open_tier(quota=None, floor=0, retained=0, on_excess=None):
         path = arena_path(tmp_path)
-        tier = DiskTier(path, os.open(path, os.O_RDWR | os.O_CREAT), quota, floor, retained)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        tier = DiskTier(path, fd, quota, floor, on_excess, retained)
         tiers.append(tier)
         return tier
 
@@ -122,14 +124,14 @@ def test_the_quota_holds(make):
     extent = tier.allocate(MIB)
     assert tier.allocate(1) is None
     extent.release()
-    assert tier.statistics().largest_free_bytes == MIB
+    assert tier.status().largest_free_bytes == MIB
 
 
 def test_the_floor_counts_bytes_that_are_allotted_but_not_written(make, monkeypatch):
     tier = make(floor=10 * MIB)
     set_free = free_space(monkeypatch, 12 * MIB)
     first = tier.allocate(MIB)
-    assert tier.statistics().largest_free_bytes == MIB
+    assert tier.status().largest_free_bytes == MIB
     assert tier.allocate(2 * MIB) is None
     second = tier.allocate(MIB)
     assert tier.allocate(4096) is None
@@ -161,7 +163,7 @@ def test_a_full_disk_is_left_out_until_space_comes_back(make, monkeypatch):
     fill(tier, stored)
     tier.note_failure(OSError(errno.ENOSPC, "no space"))
     assert tier.allocate(1) is None
-    assert tier.statistics().largest_free_bytes == 0
+    assert tier.status().largest_free_bytes == 0
     tier.written(failed)
     failed.release()
     assert tier.allocate(1) is None  # the failed attempt gave nothing back that had been written
@@ -181,8 +183,8 @@ def test_a_broken_disk_takes_nothing_more_but_is_still_read(make):
     fill(tier, extent)
     tier.note_failure(OSError(errno.EIO, "medium error"))
     assert tier.allocate(1) is None
-    assert not tier.statistics().healthy
-    assert "medium error" in tier.statistics().reason
+    assert not tier.status().healthy
+    assert "medium error" in tier.status().reason
     back = bytearray(10)
     tier.read(extent.offset, [memoryview(back)])
     assert back == b"x" * 10
@@ -200,9 +202,8 @@ def test_a_disk_that_cannot_tell_its_free_space_is_left_out(make, monkeypatch):
 
 
 def test_the_free_end_goes_back_to_the_disk_except_what_is_kept_warm(make):
-    tier = make(retained=MIB)
     told: list[DiskTier] = []
-    tier.on_excess = told.append
+    tier = make(retained=MIB, on_excess=told.append)
     low, high = tier.allocate(2 * MIB), tier.allocate(6 * MIB)
     fill(tier, low)
     fill(tier, high)
@@ -211,13 +212,13 @@ def test_the_free_end_goes_back_to_the_disk_except_what_is_kept_warm(make):
     assert told == [tier]
     trim = tier.begin_trim()
     assert trim == (3 * MIB, 5 * MIB)
-    assert tier.statistics().used_bytes == 2 * MIB
+    assert tier.status().used_bytes == 2 * MIB
     assert tier.begin_trim() is None
     tier.end_trim(*trim, tier.punch(*trim))
     assert before - allotted(tier) == 5 * MIB
-    assert tier.statistics().touched_bytes == 3 * MIB
+    assert tier._allocator.frontier_bytes == 3 * MIB
     low.release()
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
 
 
 def test_a_region_written_behind_a_trim_under_way_is_not_harmed(make):
@@ -233,12 +234,12 @@ def test_a_region_written_behind_a_trim_under_way_is_not_harmed(make):
     back = bytearray(MIB)
     tier.read(behind.offset, [memoryview(back)])
     assert back == b"k" * MIB
-    assert tier.statistics().touched_bytes == 5 * MIB
+    assert tier._allocator.frontier_bytes == 5 * MIB
     inside = tier.allocate(MIB)
     assert inside.offset == 0
     for extent in (inside, behind):
         extent.release()
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
 
 
 def test_a_file_system_without_holes_is_tried_once(make):
@@ -249,7 +250,7 @@ def test_a_file_system_without_holes_is_tried_once(make):
     trim = tier.begin_trim()
     tier.end_trim(*trim, "Operation not supported")
     assert tier.begin_trim() is None
-    assert tier.statistics().touched_bytes == MIB
+    assert tier._allocator.frontier_bytes == MIB
     assert tier.allocate(MIB).offset == 0
 
 
@@ -341,7 +342,7 @@ def test_a_retired_tier_stays_open_while_a_thread_punches_a_hole(make):
 def test_a_replaced_tier_is_closed_with_its_last_extent(make):
     threads = IoThreads(1, "test")
     before = [make(), make(), make()]
-    tiers = Tiers(None, before[:1], [], threads, 0)
+    tiers = Tiers(None, before[:1], {}, Upkeep(threads), 0)
     extent = before[0].allocate(100)
     for tier in before[1:]:
         tiers.use_anew(tier)

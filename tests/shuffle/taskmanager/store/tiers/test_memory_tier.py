@@ -49,7 +49,7 @@ def test_pages_are_allotted_as_they_are_given_out_and_recycled_warm(tier):
     assert bytes(again.view[:4]) == b"warm"  # the same page, untouched: no fresh one was needed
     assert allotted(tier) == before
     again.release()
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
 
 
 def test_the_reference_count_decides_when_space_is_free(tier):
@@ -57,13 +57,13 @@ def test_the_reference_count_decides_when_space_is_free(tier):
     extent.retain()
     extent.release()
     assert extent.references == 1
-    assert tier.statistics().extents == 1
+    assert tier.status().extents == 1
     extent.release()
-    assert tier.statistics().extents == 0
+    assert tier.status().extents == 0
     for misuse in (extent.release, extent.retain):
         with pytest.raises(RuntimeError, match="release"):
             misuse()
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
 
 
 def test_an_allocation_without_room_returns_none(tier):
@@ -95,7 +95,7 @@ def test_a_full_file_system_is_noticed_before_a_page_is_touched(tier, monkeypatc
     second.view[-1] = 1
     for extent in (first, second):
         extent.release()
-    assert tier.statistics().used_bytes == 0
+    assert tier.status().used_bytes == 0
     start, end = tier.backing_range()
     tier.prepared(end, tier.prepare(start, end))  # finds where the file system ends
     assert not tier.wants_backing
@@ -107,8 +107,8 @@ def test_another_failure_takes_the_tier_out_of_service(tier, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", broken)
     assert tier.allocate(10) is None
-    assert not tier.statistics().healthy
-    assert "broken" in tier.statistics().reason
+    assert not tier.status().healthy
+    assert "broken" in tier.status().reason
 
 
 def of_size(monkeypatch, blocks, free):
@@ -126,8 +126,8 @@ def of_size(monkeypatch, blocks, free):
 def test_a_file_system_with_less_room_is_reported_in_one_line(tmp_path, monkeypatch, caplog):
     of_size(monkeypatch, 1600, 1000)  # a sixteenth, 100 blocks, is left to others
     tier = MemoryTier.open(tmp_path, 16 * MIB)
-    assert tier.statistics().largest_free_bytes == 900 * 4096
-    assert tier.statistics().free_bytes == 900 * 4096
+    assert tier.status().largest_free_bytes == 900 * 4096
+    assert tier.status().free_bytes == 900 * 4096
     assert tier.room_bytes == 900 * 4096
     assert tier.whole_bytes() == 1500 * 4096
     assert tier.allocate(901 * 4096) is None
@@ -145,7 +145,7 @@ def test_a_file_system_without_room_is_used_when_it_has_some(tmp_path, monkeypat
     tier = MemoryTier.open(tmp_path, 16 * MIB)
     assert tier.allocate(1) is None
     assert tier.healthy
-    assert tier.statistics().largest_free_bytes == 0
+    assert tier.status().largest_free_bytes == 0
     of_size(monkeypatch, 1 << 20, 1 << 19)
     taken(tier, 8 * MIB).release()
     assert tier.room_bytes == 16 * MIB

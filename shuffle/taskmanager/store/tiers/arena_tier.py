@@ -1,4 +1,4 @@
-"""Base of tiers that return free space at the end of their arena.
+"""Base of tiers with an arena: a file of extents, which returns free space at its end.
 
 Two numbers determine the part that is returned::
 
@@ -10,15 +10,20 @@ capacity: they stay until they are released, and their space is never reused.
 """
 
 import logging
-from dataclasses import replace
+import os
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ....names import utf8_text
 from ..files.file_calls import fallocate
-from .tier import ArenaTier, Extent, TierStatistics
+from ..files.file_format import tier_id_of
+from ..store_status import TierStatus
+from .slot_allocator import SlotAllocator
+from .tier import Extent, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +31,20 @@ _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
 
 
-class TrimmedTier(ArenaTier):
-    """An arena whose free end is returned to the file system.
+class ArenaTier(Tier):
+    """Base of the memory and the disk tier: an arena file and the allocation in it.
 
     Args:
-        path: The arena file.
-        fd: Its descriptor.
+        path: The arena file, named by :func:`~.arena_files.arena_path`.
+        fd: Its descriptor, which the tier owns.
         capacity_bytes: Maximum bytes it may hold; None: no limit.
         retained_bytes: Free space at the end of the file, below the capacity, that is kept.
+        on_excess: Called when there is excess for :meth:`begin_trim` to return.
 
     Attributes:
-        on_excess: Called when there is excess for :meth:`begin_trim` to return.
+        lost: Whether its directory and its map outputs are gone.
+        has_journal_room: Whether its journal has room for the rows of new map outputs.
+        directory_identity: Device and inode of its directory.
     """
 
     def __init__(
@@ -45,8 +53,18 @@ class TrimmedTier(ArenaTier):
         fd: int,
         capacity_bytes: int | None,
         retained_bytes: int,
+        on_excess: "Callable[[ArenaTier], None] | None",
     ) -> None:
-        super().__init__(path, fd, capacity_bytes)
+        super().__init__(path.parent, tier_id_of(path))
+        self.path = path
+        self.fd = fd
+        self.lost = False
+        self.has_journal_room = True
+        status = path.parent.stat()
+        self.directory_identity = status.st_dev, status.st_ino
+        self._allocator = SlotAllocator(capacity_bytes)
+        self._extents = 0  # in use
+        self._found_bytes = os.fstat(fd).st_size
         self._retained_bytes = retained_bytes
         # Below this there is no excess, so most releases need only one comparison.
         self._always_kept_bytes = min(
@@ -55,18 +73,103 @@ class TrimmedTier(ArenaTier):
         self._trimming_bytes = 0
         self._can_punch = True
         self._retired = False
-        self.on_excess: Callable[[TrimmedTier], None] | None = None
+        self._on_excess = on_excess
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the arena."""
+        return self.path.parent
+
+    @abstractmethod
+    def allocate(self, length: int) -> Extent | None:
+        """Allocate an extent, or return None if the tier has no room or is not healthy."""
+
+    def adopt(self, offset: int, length: int, application_id: str = "") -> Extent:
+        """Occupy an extent that a previous process stored in this arena.
+
+        Raises:
+            ValueError: The range lies outside the file or overlaps an adopted one.
+        """
+        if offset + length > self._found_bytes:
+            found = self._found_bytes
+            msg = f"extent [{offset}, {offset + length}) ends beyond the file's {found} bytes"
+            raise ValueError(msg)
+        self._allocator.reserve(offset, length)
+        return self._extent(offset, length)
+
+    @abstractmethod
+    def pieces(self, extent: Extent) -> "Iterable[memoryview]":
+        """Return the bytes of an extent, each piece until the next. Blocks.
+
+        Raises:
+            StorageReadFailed: The file ended early.
+            OSError: The disk failed.
+        """
+
+    @abstractmethod
+    def finish_adoption(self) -> None:
+        """Truncate the file after the last adopted extent."""
 
     def recycle(self, extent: Extent) -> None:
-        """Reclaim the space of an extent."""
-        super().recycle(extent)
+        """Reclaim the space of an extent (called by its last release)."""
+        self._allocator.free(extent.offset, extent.length)
+        self._extents -= 1
         if (
             self._allocator.frontier_bytes > self._always_kept_bytes
-            and self.on_excess is not None
+            and self._on_excess is not None
             and self.excess_bytes
         ):
-            self.on_excess(self)
+            self._on_excess(self)
         self._close_if_unused()
+
+    @property
+    def takes_regions(self) -> bool:
+        """Whether the tier accepts new regions, if there is room for them."""
+        return self.healthy and self.has_journal_room
+
+    def status(self) -> TierStatus:
+        """Return a snapshot; a range that is being trimmed counts as free."""
+        used = self._allocator.used_bytes - self._trimming_bytes
+        takes = self.takes_regions
+        return TierStatus(
+            self.kind,
+            utf8_text(self.directory),
+            self._allocator.capacity_bytes,
+            used,
+            self.healthy,
+            self._free_bytes(used) if takes else 0,
+            utf8_text(self.reason or ("" if self.has_journal_room else "its journal has no room")),
+            self.largest_free_bytes() if takes else 0,
+            self._extents,
+        )
+
+    def _free_bytes(self, used_bytes: int) -> int:
+        """Return the bytes that new extents can get, beside those in use."""
+        capacity = self._allocator.capacity_bytes
+        return self.largest_free_bytes() if capacity is None else max(0, capacity - used_bytes)
+
+    def largest_free_bytes(self) -> int:
+        """Return the longest extent that can be allocated now, in bytes."""
+        return self._allocator.largest_free_bytes
+
+    def whole_bytes(self) -> int:
+        """Return the total bytes that the tier can hold."""
+        return self._allocator.capacity_bytes or 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its file is closed."""
+        return self.fd < 0
+
+    def close(self) -> None:
+        """Close the file and keep its content for the next process. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _extent(self, offset: int, length: int) -> Extent:
+        self._extents += 1
+        return Extent(self, offset, length)
 
     def retire(self) -> None:
         """Close when nothing reads the tier, because another tier has replaced it.
@@ -146,29 +249,17 @@ class TrimmedTier(ArenaTier):
         for offset, length in self._allocator.holes_above_capacity():
             self.punch(offset, length)
 
-    def statistics(self) -> TierStatistics:
-        """Return a snapshot; a range that is being trimmed counts as free."""
-        statistics = super().statistics()
-        trimming = self._trimming_bytes
-        bounded = statistics.capacity_bytes is not None and self.takes_regions
-        return replace(
-            statistics,
-            used_bytes=statistics.used_bytes - trimming,
-            free_bytes=statistics.free_bytes + (trimming if bounded else 0),
-        )
 
-
-def report_excess(tier: TrimmedTier) -> None:
+def report_excess(tier: ArenaTier) -> None:
     """Log that a tier holds more than it may, because a setting was lowered."""
-    statistics = tier.statistics()
-    capacity_bytes = statistics.capacity_bytes
-    if capacity_bytes is not None and statistics.used_bytes > capacity_bytes:
+    status = tier.status()
+    if status.capacity_bytes is not None and status.used_bytes > status.capacity_bytes:
         logger.warning(
             "%s holds %d bytes in %d extents of earlier runs, and %s allows %d: they can be read "
             "until their shuffles are released; new map outputs go elsewhere until there is room",
             tier,
-            statistics.used_bytes,
-            statistics.extents,
+            status.used_bytes,
+            status.extents,
             "memory_tier_bytes" if tier.kind == "memory" else "disk_quota_bytes",
-            capacity_bytes,
+            status.capacity_bytes,
         )

@@ -1,0 +1,157 @@
+"""The opened directories, tiers and journals from which a store starts."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ...bounds.accounts import Accounts
+from ...config.sections import StorageConfig
+from ..errors import StorageUnavailable
+from ..files.io_threads import IoThreads
+from ..health.directories import DirectoryLock, keep_id
+from ..output_index import OutputIndex
+from ..store_status import TierKind, TierStatus
+from ..tiers.arena_files import remove_arenas
+from ..tiers.arena_tier import ArenaTier
+from ..tiers.disk_tier import DiskTier
+from ..tiers.memory_tier import MemoryTier
+from ..tiers.remote_tier import RemoteTier
+from ..tiers.upkeep import Upkeep
+from .journal import Entry, Journal
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class OpenedStorage:
+    """The opened directories, tiers and journals from which a store starts.
+
+    Attributes:
+        taskmanager_id: Stable id, from the data directories.
+        memory: The memory tier, if there is one.
+        disks: One tier per usable data directory, in the order of the configuration.
+        remote: The remote tier, if there is one.
+        threads: Threads of the store.
+        upkeep: The upkeep of the tiers.
+        left_out: Directories that cannot be used, or the URL of the remote tier.
+        refused: The errors of left-out data directories.
+        index: The adopted map outputs.
+        accounts: The accounts of their applications.
+        run: Number of this run.
+        journals: Open for appending, by the ids of their arenas.
+        stale: Arenas that were missing in the last run, so their journals are out of date.
+        forgotten: Number of committed map outputs whose bytes are gone.
+        lost: The rows of arenas that were lost while a TaskManager ran.
+        locks: Locks of the directories.
+    """
+
+    accounts: Accounts
+    index: OutputIndex
+    threads: IoThreads
+    upkeep: Upkeep
+    taskmanager_id: str = ""
+    memory: MemoryTier | None = None
+    disks: list[DiskTier] = field(default_factory=list)
+    remote: RemoteTier | None = None
+    left_out: dict[Path | str, TierStatus] = field(default_factory=dict)
+    refused: list[StorageUnavailable] = field(default_factory=list)
+    run: int = 1
+    journals: dict[bytes, Journal] = field(default_factory=dict)
+    stale: set[bytes] = field(default_factory=set)
+    forgotten: int = 0
+    lost: dict[bytes, Entry] = field(default_factory=dict)
+    locks: list[DirectoryLock] = field(default_factory=list)
+
+    @property
+    def tiers(self) -> list[ArenaTier]:
+        """All tiers with an arena, in the order in which they are filled."""
+        return [*([] if self.memory is None else [self.memory]), *self.disks]
+
+    @property
+    def has_unused_memory(self) -> bool:
+        """Whether the memory tier is turned off and holds no extents."""
+        if self.memory is None:
+            return False
+        status = self.memory.status()
+        return not status.capacity_bytes and not status.extents
+
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of all local tiers, disks first."""
+        memory = [] if self.memory is None else [self.memory.directory]
+        return [*(disk.directory for disk in self.disks), *memory]
+
+    def open_anew(self, directory: Path, config: StorageConfig) -> DiskTier | MemoryTier:
+        """Open a lost or left-out directory with a new, empty arena.
+
+        Raises:
+            StorageUnavailable: It still cannot be used.
+            StorageInUse: Another process uses it.
+        """
+        for lock in [lock for lock in self.locks if lock.directory == directory]:
+            self.locks.remove(lock)
+            lock.release()
+        self.locks.append(DirectoryLock(directory))
+        # A new file with a new id: readers and writers may still use the lost one.
+        remove_arenas(directory)
+        tier: DiskTier | MemoryTier
+        if directory in config.data_directories:
+            tier = self.open_disk(directory, config)
+        else:
+            tier = self.open_memory(directory, config.memory_tier_bytes)
+        try:
+            tier.finish_adoption()
+            keep_id(self.taskmanager_id, directory)
+        except BaseException:
+            tier.close()
+            raise
+        return tier
+
+    def open_disk(self, directory: Path, config: StorageConfig) -> DiskTier:
+        """Open the arena of a locked data directory.
+
+        Raises:
+            StorageUnavailable: It cannot be opened.
+        """
+        trim = self.upkeep.trim_soon
+        return DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes, trim)
+
+    def open_memory(self, directory: Path, capacity_bytes: int) -> MemoryTier:
+        """Open the arena of a locked directory on tmpfs.
+
+        Raises:
+            StorageUnavailable: It cannot be opened.
+        """
+        return MemoryTier.open(directory, capacity_bytes, self.upkeep.trim_soon)
+
+    def leave_out(
+        self, kind: TierKind, place: Path | str, error: StorageUnavailable, what: str = "left out"
+    ) -> None:
+        """Record that a tier cannot be used, and log it as ``what``."""
+        logger.error("%s: %s", what, error)
+        self.left_out[place] = TierStatus.left_out(kind, place, error.reason)
+
+    def unlock(self) -> None:
+        """Unlock the directories."""
+        for lock in self.locks:
+            lock.release()
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[Self]:
+        """Close everything if a ``with`` block fails."""
+        try:
+            yield self
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the journals and the arenas, and unlock the directories."""
+        for journal in self.journals.values():
+            journal.close()
+        for tier in self.tiers:
+            tier.close()
+        self.unlock()
