@@ -10,9 +10,8 @@ from functools import partial
 from itertools import accumulate
 
 from ..errors import InvalidRequest
-from ..gate.input_gate import InputGate
+from ..gate.input_gate import GateStatistics, InputGate
 from ..gate.readable_gate import BufferOrEvent, ReadableGate
-from ..gate.statistics import GateStatistics, sum_up
 from ..gate.task_events import send_to_all
 
 
@@ -42,14 +41,6 @@ class UnionInputGate(ReadableGate):
         """Number of channels of all gates."""
         return self._offsets[-1]
 
-    def offset_of(self, gate: InputGate) -> int:
-        """Return the number of a gate's first channel in the union.
-
-        Raises:
-            ValueError: It is not one of its gates.
-        """
-        return self._offsets[self.gates.index(gate)]
-
     # ---- reading ---------------------------------------------------------------------------------
 
     @property
@@ -57,30 +48,15 @@ class UnionInputGate(ReadableGate):
         """True if nothing more will come from any gate."""
         return all(gate.has_ended for gate in self.gates)
 
-    def poll(self) -> BufferOrEvent | None:
-        """Take the next buffer or event if one is there.
-
-        Raises:
-            SluiceError: A channel failed.
-        """
-        urgent, ready = self._urgent, self._ready
-        while urgent or ready:
-            if urgent:
-                number = urgent.popleft()
-            else:
-                number = ready.popleft()
-                self._queued.discard(number)
-            gate = self.gates[number]
-            try:
-                taken = gate.poll()
-            finally:  # a failed channel leaves its gate available: the next poll raises it again
-                if gate.has_priority_event:
-                    self._hurry(number)
-                elif gate.is_available:
-                    self._queue(number)
-            if taken is not None:
-                return BufferOrEvent(self._offsets[number] + taken.channel_index, taken.buffer)
-        return None
+    def _poll_source(self, number: int) -> BufferOrEvent | None:
+        gate = self.gates[number]
+        try:
+            taken = gate.poll()
+        finally:  # a failed channel leaves its gate available: the next poll raises it again
+            self._gate_changed(number)
+        if taken is None:
+            return None
+        return BufferOrEvent(self._offsets[number] + taken.channel_index, taken.buffer)
 
     # ---- to the producers ------------------------------------------------------------------------
 
@@ -118,9 +94,26 @@ class UnionInputGate(ReadableGate):
     # ---- inner workings --------------------------------------------------------------------------
 
     def _gate_available(self, number: int) -> None:
+        self._gate_changed(number)
+        self._availability.wake()
+
+    def _gate_changed(self, number: int) -> None:
+        """Queue a gate that has something to read."""
         gate = self.gates[number]
         if gate.has_priority_event:
             self._hurry(number)
         elif gate.is_available:
             self._queue(number)
-        self._availability.wake()
+
+
+def sum_up(parts: Sequence[GateStatistics], idle_seconds: float) -> GateStatistics:
+    """Add the statistics of several gates; ``idle_seconds`` is that of their common reader."""
+    return GateStatistics(
+        sum(part.channels for part in parts),
+        sum(part.ended_channels for part in parts),
+        sum(part.bytes_in_local for part in parts),
+        sum(part.buffers_in_local for part in parts),
+        sum(part.bytes_in_remote for part in parts),
+        sum(part.buffers_in_remote for part in parts),
+        idle_seconds,
+    )

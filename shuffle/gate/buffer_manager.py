@@ -5,8 +5,8 @@ never leave the channel; floating ones come from the gate's pool while there is 
 when they are not needed. Each buffer that becomes available here is one credit for the sender.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from ..memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
 from ..memory.buffer import BufferGroup, group_neighbours
@@ -217,3 +217,33 @@ class BufferManager:
     def _give_back(self, floating: Sequence[MemorySegment]) -> None:
         if floating and self._floating_pool is not None:
             self._floating_pool.recycle_together(floating)
+
+
+class BufferUsage(NamedTuple):
+    """The receive buffers of a gate at one moment.
+
+    Attributes:
+        exclusive_buffers: Buffers that belong to single channels.
+        exclusive_used: Exclusive buffers that hold data, or receive it.
+        floating_limit: Number of floating buffers that the gate may have now.
+        floating_used: Floating buffers that hold data, or receive it; more than the limit for a
+            while after the limit has fallen.
+    """
+
+    exclusive_buffers: int
+    exclusive_used: int
+    floating_limit: int
+    floating_used: int
+
+
+def buffer_usage(managers: Iterable[BufferManager]) -> BufferUsage:
+    """Add up the buffers of the channels of one gate."""
+    exclusive = exclusive_available = floating_available = 0
+    pool = None
+    for manager in managers:
+        exclusive += manager.initial_credit
+        exclusive_available += manager.exclusive_available
+        floating_available += manager.floating_available
+        pool = manager.floating_pool
+    lent, limit = (0, 0) if pool is None else (pool.lent_segments, pool.size_segments)
+    return BufferUsage(exclusive, exclusive - exclusive_available, limit, lent - floating_available)

@@ -6,7 +6,7 @@ by a listener of its own (on the consumer leg, where every channel has its own c
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
@@ -18,15 +18,89 @@ from ..errors import InvalidRequest
 from ..partition.view import DataListener, OutgoingBuffer
 from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
 from .readable_gate import BufferOrEvent, ReadableGate
-from .statistics import GateStatistics, channel_statistics
-from .task_events import send_to_all
-from .unknown_input_channel import UnknownInputChannel
+from .task_events import KeptTaskEvents, check_task_event, send_to_all
 
 if TYPE_CHECKING:
     from .local_input_channel import LocalInputChannel
     from .remote_input_channel import RemoteInputChannel
 
+
+class UnknownInputChannel:
+    """A channel whose producer is not known yet.
+
+    It holds the channel's place in its gate, and the messages of the consumer to the producer,
+    until :meth:`InputGate.update_channel` puts a local or a remote channel there.
+
+    Args:
+        listener: The listener of the channel that will take its place.
+    """
+
+    is_local = False
+    has_priority_event = False
+    backlog = 0
+    bytes_in = 0
+    buffers_in = 0
+    failure: SluiceError | None = None
+
+    def __init__(self, listener: DataListener) -> None:
+        self.listener = listener
+        self.task_events = KeptTaskEvents()
+        """The events sent meanwhile, for the producer."""
+
+    def is_available(self, credit: int) -> bool:
+        """Return False: nothing comes before the producer is known."""
+        return False
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Return None: nothing has come yet."""
+        return None
+
+    def resume_consumption(self) -> None:
+        """Refuse: nothing has come that could block the channel.
+
+        Raises:
+            InvalidRequest: Always.
+        """
+        raise InvalidRequest("Channel without a known producer is not blocked")
+
+    def send_task_event(self, event_type: int, payload: bytes) -> None:
+        """Keep an event for the producer.
+
+        Raises:
+            InvalidEvent: It does not fit the wire.
+            TooManyTaskEvents: The channel keeps as many already as it may.
+        """
+        check_task_event(event_type, payload)
+        self.task_events.keep(event_type, payload)
+
+    def release(self) -> None:
+        """Forget the events kept. Idempotent."""
+        self.task_events.take()
+
+
 InputChannel: TypeAlias = "LocalInputChannel | RemoteInputChannel | UnknownInputChannel"
+
+
+class GateStatistics(NamedTuple):
+    """Totals of a gate, or of a union of gates, so far.
+
+    Attributes:
+        channels: Number of channels.
+        ended_channels: Number of channels that have ended.
+        bytes_in_local: Payload bytes of data from this TaskManager.
+        buffers_in_local: Data buffers from this TaskManager.
+        bytes_in_remote: Payload bytes of data from other TaskManagers.
+        buffers_in_remote: Data buffers from other TaskManagers.
+        idle_seconds: Time during which a reader waited for data.
+    """
+
+    channels: int
+    ended_channels: int
+    bytes_in_local: int
+    buffers_in_local: int
+    bytes_in_remote: int
+    buffers_in_remote: int
+    idle_seconds: float
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests fill gates by hand
@@ -177,33 +251,20 @@ class InputGate(ReadableGate):
         """True if nothing more will come: all channels have ended, or the gate is released."""
         return self._released or len(self._ended) == len(self.channels)
 
-    def poll(self) -> BufferOrEvent | None:
-        """Take the next buffer or event if one is there; channels with a priority event come first.
-
-        Raises:
-            SluiceError: A channel failed.
-        """
-        urgent, ready = self._urgent, self._ready
-        while urgent or ready:
-            if urgent:
-                index = urgent.popleft()
-            else:
-                index = ready.popleft()
-                self._queued.discard(index)
-            channel = self.channels[index]
-            try:
-                buffer = channel.next_buffer(MAX_CREDIT)
-            except SluiceError:
-                self._queue(index)  # failed for good: the next call must not wait for it
-                raise
-            if buffer is not None and buffer.data_type != DATA:
-                self._event_taken(index, channel, buffer)
-                return BufferOrEvent(index, buffer)
-            if channel.is_available(MAX_CREDIT):
-                self._queue(index)
-            if buffer is not None:
-                return BufferOrEvent(index, buffer)
-        return None
+    def _poll_source(self, number: int) -> BufferOrEvent | None:
+        channel = self.channels[number]
+        try:
+            buffer = channel.next_buffer(MAX_CREDIT)
+        except SluiceError:
+            self._queue(number)  # failed for good: the next call must not wait for it
+            raise
+        if buffer is not None and buffer.data_type != DATA:
+            self._event_taken(number, channel, buffer)
+            return BufferOrEvent(number, buffer)
+        if number not in self._queued and channel.is_available(MAX_CREDIT):
+            self._queued.add(number)
+            self._ready.append(number)
+        return None if buffer is None else BufferOrEvent(number, buffer)
 
     # ---- to the producers ------------------------------------------------------------------------
 
@@ -235,8 +296,17 @@ class InputGate(ReadableGate):
 
     def statistics(self) -> GateStatistics:
         """Return the amount of data received so far, and the time spent waiting for it."""
-        idle_seconds = self._availability.idle_seconds
-        return channel_statistics(self.channels, len(self._ended), idle_seconds)
+        local = [channel for channel in self.channels if channel.is_local]
+        remote = [channel for channel in self.channels if not channel.is_local]
+        return GateStatistics(
+            len(self.channels),
+            len(self._ended),
+            sum(channel.bytes_in for channel in local),
+            sum(channel.buffers_in for channel in local),
+            sum(channel.bytes_in for channel in remote),
+            sum(channel.buffers_in for channel in remote),
+            self._availability.idle_seconds,
+        )
 
     # ---- inner workings --------------------------------------------------------------------------
 

@@ -86,8 +86,8 @@ class BufferOrEvent(NamedTuple):
 class ReadableGate:
     """Serves its sources (channels, or gates) in turn; those with a priority event come first.
 
-    A subclass puts the numbers of available sources into the queues, takes them out in
-    :meth:`poll`, and wakes the readers that wait.
+    A subclass puts the numbers of available sources into the queues, reads a source when it is its
+    turn, and wakes the readers that wait.
     """
 
     def __init__(self) -> None:
@@ -106,12 +106,32 @@ class ReadableGate:
         """True if nothing more will come."""
 
     @abc.abstractmethod
-    def poll(self) -> BufferOrEvent | None:
-        """Take the next buffer or event if one is there.
+    def _poll_source(self, number: int) -> BufferOrEvent | None:
+        """Take the next buffer or event of a source that has left the queues.
+
+        It is put back into its queue if it has more, or has failed.
 
         Raises:
             SluiceError: A channel failed.
         """
+
+    def poll(self) -> BufferOrEvent | None:
+        """Take the next buffer or event if one is there; sources with a priority event come first.
+
+        Raises:
+            SluiceError: A channel failed.
+        """
+        urgent, ready = self._urgent, self._ready
+        while urgent or ready:
+            if urgent:
+                number = urgent.popleft()
+            else:
+                number = ready.popleft()
+                self._queued.discard(number)
+            taken = self._poll_source(number)
+            if taken is not None:
+                return taken
+        return None
 
     @property
     def is_available(self) -> bool:

@@ -6,19 +6,15 @@ never dropped silently: without a producer the caller gets an error.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from ...protocol.errors import ErrorCode, InvalidEvent, SluiceError
 from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
 from ..errors import PartitionError
-from ..names import ShuffleKey
 
 MAX_KEPT_TASK_EVENTS: Final = 64
 """Events kept for one channel that is not open yet: 64 KiB of the longest ones."""
-
-TaskEventHandler = Callable[[int, bytes], None]
-"""Takes an event's type and payload. Runs in the event loop; must not wait and must not raise."""
 
 
 class UnknownProducer(PartitionError):
@@ -27,64 +23,10 @@ class UnknownProducer(PartitionError):
     code = ErrorCode.UNKNOWN_PRODUCER
 
 
-class ProducerInUse(PartitionError):
-    """Two producers claim the same map attempt."""
-
-    code = ErrorCode.DUPLICATE_MAP_OUTPUT
-
-
 class TooManyTaskEvents(SluiceError):
     """More task events were sent than wait for a channel or a connection at a time."""
 
     code = ErrorCode.LIMIT_EXCEEDED
-
-
-class TaskEventDispatcher:
-    """Knows the running producers of this TaskManager and passes task events to them."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[tuple[ShuffleKey, int], TaskEventHandler] = {}
-
-    def __len__(self) -> int:
-        return len(self._handlers)
-
-    def register(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
-        """Register a producer for the events of its map attempt.
-
-        Raises:
-            ProducerInUse: Another producer is registered for it.
-        """
-        if (key, map_attempt_id) in self._handlers:
-            raise ProducerInUse(
-                f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} has a producer already",
-                value=map_attempt_id,
-                map_attempt_id=map_attempt_id,
-            )
-        self._handlers[key, map_attempt_id] = handler
-
-    def unregister(self, key: ShuffleKey, map_attempt_id: int, handler: TaskEventHandler) -> None:
-        """Forget a producer. Idempotent; a producer that has taken its place stays."""
-        if self._handlers.get((key, map_attempt_id)) == handler:
-            del self._handlers[key, map_attempt_id]
-
-    def publish(
-        self, key: ShuffleKey, map_attempt_id: int, event_type: int, payload: bytes
-    ) -> None:
-        """Pass an event to the producer of a map attempt.
-
-        Raises:
-            UnknownProducer: No producer is registered yet, or it has finished or gone.
-        """
-        handler = self._handlers.get((key, map_attempt_id))
-        if handler is None:
-            raise UnknownProducer(
-                f"No producer takes task events for map attempt {map_attempt_id} "
-                f"of shuffle {key.shuffle_id}",
-                value=map_attempt_id,
-                remedy="It has finished, or is not running on this TaskManager",
-                map_attempt_id=map_attempt_id,
-            )
-        handler(event_type, payload)
 
 
 class KeptTaskEvents:

@@ -16,11 +16,10 @@ from typing import Final, TypeAlias
 
 from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
 from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
-from .exclusive_requests import ExclusiveRequests
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
 from .segment_owner import OwnerShare, OwnerShares, SegmentOwner
-from .segment_queue import ExclusiveRequest
+from .segment_queue import ExclusiveRequest, ExclusiveRequests
 
 _NAME: Final = "the network buffer pool"
 

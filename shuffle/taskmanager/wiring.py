@@ -30,7 +30,7 @@ from ...transport.connection import Connection, ConnectionHandler
 from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters
-from ..gate.task_events import TaskEventDispatcher
+from ..gate.local_input_channel import TaskEventDispatcher
 from ..memory import NetworkBufferPool
 from .bounds.accounts import Accounts, Resource
 from .bounds.connection_rules import refuse_writers, require_whole_segments

@@ -20,7 +20,7 @@ from ....protocol.schema import (
 from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import LimitExceeded, NoProgress, ShuttingDown
-from ...gate.task_events import TaskEventDispatcher
+from ...gate.local_input_channel import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import shuffle_key
 from ..bounds.accounts import QuotaExceeded, Resource

@@ -22,12 +22,11 @@ from ....transport.address import Address
 from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import InvalidRequest, NoProgress
+from ...gate.buffer_manager import buffer_usage
 from ...gate.channel_opener import ChannelSource
-from ...gate.input_gate import InputChannel, InputGate
+from ...gate.input_gate import InputChannel, InputGate, UnknownInputChannel
 from ...gate.local_input_channel import LocalInputChannel
 from ...gate.remote_input_channel import RemoteInputChannel
-from ...gate.statistics import buffer_usage
-from ...gate.unknown_input_channel import UnknownInputChannel
 from ...names import ShuffleKey, SubpartitionRange
 from ..bounds.segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes

@@ -10,7 +10,8 @@ from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
-from ...gate.task_events import KeptTaskEvents, TaskEventDispatcher, UnknownProducer
+from ...gate.local_input_channel import TaskEventDispatcher
+from ...gate.task_events import KeptTaskEvents, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import is_pipelined
 from ..bounds.accounts import QuotaExceeded

@@ -19,10 +19,9 @@ from ...gate.channel_opener import (
     OpenableChannel,
     Opening,
 )
-from ...gate.local_input_channel import LocalInputChannel
+from ...gate.local_input_channel import LocalInputChannel, TaskEventDispatcher
 from ...gate.partition_request_client import PartitionRequestClient
 from ...gate.remote_input_channel import RemoteInputChannel
-from ...gate.task_events import TaskEventDispatcher
 from ...memory import NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener

@@ -9,13 +9,14 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
-from sluice.shuffle.dataflow.union_input_gate import UnionInputGate
+from sluice.shuffle.dataflow.union_input_gate import UnionInputGate, sum_up
 from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.gate.input_gate import GateStatistics
 from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
 from tests.support.gates import KEY, HandFilledGate, here, shown
 
 if TYPE_CHECKING:
-    from sluice.shuffle.gate.task_events import TaskEventHandler
+    from sluice.shuffle.gate.local_input_channel import TaskEventHandler
 
 
 async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]:
@@ -28,7 +29,6 @@ async def a_union(*channels: int) -> tuple[UnionInputGate, list[HandFilledGate]]
 async def test_channels_are_numbered_consecutively():
     union, gates = await a_union(2, 1, 3)
     assert union.channels == 6
-    assert [union.offset_of(gate) for gate in gates] == [0, 2, 3]
     for gate in gates:
         for view in gate.views.values():
             view.put(b"x")
@@ -197,3 +197,13 @@ async def test_a_reader_that_never_waits_yields_to_the_loop():
     await union.next_buffer_or_event()
     assert ran
     union.release()
+
+
+def test_gates_are_added_up_with_the_idle_time_of_their_reader():
+    parts = [
+        GateStatistics(3, 2, 40, 4, 200, 2, 9.0),
+        GateStatistics(1, 0, 1, 1, 0, 0, 8.0),
+        GateStatistics(1, 1, 0, 0, 5, 1, 7.0),
+    ]
+    assert sum_up(parts, 2.5) == GateStatistics(5, 3, 41, 5, 205, 3, 2.5)
+    assert sum_up([], 0.0) == GateStatistics(0, 0, 0, 0, 0, 0, 0.0)

@@ -1,18 +1,13 @@
-"""Statistics of gates: sums over channels and gates, and receive buffers in use."""
+"""Statistics of gates: sums over channels, and receive buffers in use."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from sluice.shuffle.gate.buffer_manager import BufferManager
-from sluice.shuffle.gate.statistics import (
-    BufferUsage,
-    GateStatistics,
-    buffer_usage,
-    channel_statistics,
-    sum_up,
-)
+from sluice.shuffle.gate.buffer_manager import BufferManager, BufferUsage, buffer_usage
+from sluice.shuffle.gate.input_gate import GateStatistics
 from sluice.shuffle.memory import NetworkBufferPool
+from tests.support.gates import HandFilledGate
 
 SIZE = 32
 
@@ -70,15 +65,7 @@ def test_usage_is_above_the_limit_for_a_while_after_it_has_fallen():
 
 
 def test_channels_are_counted_by_their_origin():
+    gate = HandFilledGate()
     channels = [Channel(True, 10, 1), Channel(False, 200, 2), Channel(True, 30, 3)]
-    assert channel_statistics(channels, 2, 1.5) == GateStatistics(3, 2, 40, 4, 200, 2, 1.5)
-
-
-def test_gates_are_added_up_with_the_idle_time_of_their_reader():
-    parts = [
-        GateStatistics(3, 2, 40, 4, 200, 2, 9.0),
-        GateStatistics(1, 0, 1, 1, 0, 0, 8.0),
-        GateStatistics(1, 1, 0, 0, 5, 1, 7.0),
-    ]
-    assert sum_up(parts, 2.5) == GateStatistics(5, 3, 41, 5, 205, 3, 2.5)
-    assert sum_up([], 0.0) == GateStatistics(0, 0, 0, 0, 0, 0, 0.0)
+    gate.channels[:] = channels  # type: ignore[assignment]
+    assert gate.statistics() == GateStatistics(3, 0, 40, 4, 200, 2, 0.0)

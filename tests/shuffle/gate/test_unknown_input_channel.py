@@ -10,11 +10,10 @@ import pytest
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
 from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.input_gate import InputGate
+from sluice.shuffle.gate.input_gate import InputGate, UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
-from sluice.shuffle.gate.unknown_input_channel import UnknownInputChannel
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener

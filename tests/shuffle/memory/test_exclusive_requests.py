@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.shuffle.memory.exclusive_requests import ExclusiveRequests
 from sluice.shuffle.memory.local_buffer_pool import LocalBufferPool
 from sluice.shuffle.memory.segment_owner import OwnerShare, SegmentOwner
-from sluice.shuffle.memory.segment_queue import ExclusiveRequest
+from sluice.shuffle.memory.segment_queue import ExclusiveRequest, ExclusiveRequests
 
 TIMEOUT_SECONDS = 30.0
 

@@ -19,7 +19,7 @@ from sluice.protocol.schema import (
     RegionOpened,
 )
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.incoming_output import OpenOutputs, ProducerServices

@@ -18,7 +18,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
 @pytest.mark.parametrize(
     ("statement", "most_modules", "most_lines"),
     [
-        ("from sluice import ShuffleClient", 86, 14_600),
+        ("from sluice import ShuffleClient", 75, 14_000),
         ("import sluice.shuffle.taskmanager.process.service", 225, 39_000),
     ],
 )

@@ -13,7 +13,7 @@ from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.limits import MAX_CREDIT
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.task_events import TaskEventDispatcher
+from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
