@@ -56,15 +56,6 @@ def test_every_cut_of_a_stream_gives_the_same_blocks(contents, codec, data):
     assert decoder.stored_bytes == len(stream) - BLOCK_HEADER_BYTES * len(contents)
 
 
-def test_a_stream_fed_byte_by_byte_gives_its_blocks():
-    contents = [(b"x" * 100, DATA), (b"", DATA), (b"event", EVENT)]
-    decoder = BlockDecoder()
-    found = []
-    for byte in encoded(*contents):
-        found += decoded(decoder.feed(bytes([byte])))
-    assert found == contents
-
-
 def test_compression_is_kept_only_when_it_is_smaller():
     encoder = BlockEncoder()
     dense = random.Random(1).randbytes(1000)

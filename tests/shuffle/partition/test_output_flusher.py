@@ -8,7 +8,6 @@ import pytest
 
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.output_flusher import (
-    DEFAULT_INTERVAL_SECONDS,
     IDLE_INTERVALS,
     OutputFlusher,
 )
@@ -163,7 +162,3 @@ async def test_a_partition_that_raises_does_not_stop_the_flusher_for_others(capl
     rig.flusher.close()
     rig.flusher.arm(rig.partition)
     assert not rig.flusher.is_running
-
-
-def test_the_default_interval():
-    assert OutputFlusher().interval_seconds == DEFAULT_INTERVAL_SECONDS == 0.1

@@ -8,13 +8,12 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_event
-from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidPartitionType,
     InvalidRequest,
     PartitionAlreadyFinished,
     PartitionReleased,
-    SubpartitionAlreadyConsumed,
     TooManyEvents,
 )
 from sluice.shuffle.memory import NetworkBufferPool
@@ -127,54 +126,6 @@ def test_a_broadcast_buffer_is_stored_once(rig):
     assert rig.pool.lent_segments == 0
 
 
-def test_a_broadcast_event_follows_the_buffers_that_were_open(rig):
-    views = rig.views()
-    for subpartition in range(3):
-        rig.write(b"record %d" % subpartition, subpartition)
-    rig.writer.emit_event(b"event", EVENT, ALL_SUBPARTITIONS)
-    assert [told.take() for told in rig.told] == [1, 1, 1]
-    assert [contents(view) for view in views] == [
-        [b"record 0", b"event"],
-        [b"record 1", b"event"],
-        [b"record 2", b"event"],
-    ]
-
-
-def test_a_broadcast_event_follows_the_broadcast_buffer_that_was_open(rig):
-    views = rig.views()
-    builder = rig.write(b"record", ALL_SUBPARTITIONS)
-    rig.writer.emit_event(b"event", BLOCKING_EVENT, ALL_SUBPARTITIONS)
-    assert builder.is_finished
-    assert [contents(view) for view in views] == [[b"record", b"event"]] * 3
-
-
-def test_alternating_broadcast_and_unicast_keeps_the_order_of_each_channel(rig):
-    views = rig.views()
-    builders = [
-        rig.write(b"a", 0),
-        rig.write(b"b", ALL_SUBPARTITIONS),
-        rig.write(b"c", 1),
-        rig.write(b"d", 1),
-        rig.write(b"e", ALL_SUBPARTITIONS),
-        rig.write(b"f", 0),
-    ]
-    # An addition finishes the open buffer before it; a broadcast one for all subpartitions.
-    assert [builder.is_finished for builder in builders] == [True] * 5 + [False]
-    rig.writer.flush_all()
-    assert [contents(view) for view in views] == [
-        [b"a", b"b", b"e", b"f"],
-        [b"b", b"c", b"d", b"e"],
-        [b"b", b"e"],
-    ]
-
-
-def test_priority_events_go_to_the_readers_named(rig):
-    views = rig.views()
-    rig.write(b"a", 1).finish()
-    rig.writer.emit_event(b"event", PRIORITY_EVENT, 1)
-    assert [contents(view) for view in views] == [[], [b"event", b"a"], []]
-
-
 def test_received_buffers_and_events(rig):
     """Buffers and events are added as the producer leg of a TaskManager adds them."""
     views = rig.views()
@@ -195,22 +146,9 @@ def test_received_buffers_and_events(rig):
 @pytest.mark.parametrize("subpartition", [-2, 3, 2**32 - 1])
 def test_a_subpartition_that_does_not_exist_is_refused(rig, subpartition):
     with pytest.raises(InvalidRequest, match="limit 2"):
-        rig.partition.add_finished_buffer(subpartition, rig.received(b"x"))
-    with pytest.raises(InvalidRequest, match="limit 2"):
-        rig.writer.emit_event(b"x", EVENT, subpartition)
-    with pytest.raises(InvalidRequest, match="limit 2"):
-        rig.writer.request_builder(subpartition)
-    with pytest.raises(InvalidRequest, match="limit 2"):
         rig.writer.flush(subpartition)
     with pytest.raises(InvalidRequest, match="limit 2"):
         rig.partition.create_view(subpartition, lambda: None)
-    assert rig.pool.lent_segments == 0
-
-
-def test_events_of_other_types_are_refused(rig):
-    for data_type in (DATA, 4):
-        with pytest.raises(InvalidRequest, match="Data type"):
-            rig.writer.emit_event(b"x", data_type, 0)
 
 
 def test_too_many_events_fail_the_partition(rig):
@@ -285,19 +223,6 @@ async def test_open_buffers_are_finished_in_a_pool_too_small_for_all_of_them():
     (await waiting).recycle()
     rig.partition.release()
     settled(rig)
-
-
-async def test_with_enough_memory_open_buffers_stay_open():
-    rig = Rig(subpartitions=1, segments=2)
-    (view,) = rig.views()
-    rig.write(b"a", 0)
-    last = rig.write(b"b", 0)
-    waiting = asyncio.create_task(rig.writer.wait_for_builder(0))
-    await asyncio.sleep(0)
-    assert not last.is_finished
-    assert contents(view) == [b"a"]
-    (await waiting).recycle()
-    rig.partition.release()
 
 
 async def test_a_channel_at_its_maximum_makes_the_partition_unavailable():
@@ -425,40 +350,6 @@ async def test_a_failure_reaches_all_readers_and_the_writer(rig):
         await rig.writer.finish()
 
 
-def test_a_released_partition_is_an_error_for_its_readers(rig):
-    (view, *_) = rig.views()
-    rig.write(b"a", 0)
-    rig.writer.release()
-    with pytest.raises(PartitionReleased):
-        view.next_buffer(1)
-    with pytest.raises(PartitionReleased):
-        rig.writer.request_builder(0)
-    rig.writer.flush(0)
-    rig.writer.flush_all()
-
-
-def test_a_subpartition_has_one_reader(rig):
-    rig.views()
-    with pytest.raises(SubpartitionAlreadyConsumed):
-        rig.partition.create_view(1, lambda: None)
-
-
-def test_readers_that_leave_early_do_not_stop_the_others(rig):
-    views = rig.views()
-    builder = rig.write(b"a", ALL_SUBPARTITIONS)
-    views[0].release()
-    views[0].release()
-    for _ in range(20):
-        rig.write(b"b", 0).finish()
-    rig.write(b"c", ALL_SUBPARTITIONS).finish()
-    assert builder.is_finished
-    assert [contents(view) for view in views] == [[], [b"a", b"c"], [b"a", b"c"]]
-    views[1].release()
-    assert rig.consumed.count == 0
-    views[2].release()
-    assert rig.consumed.count == 1
-
-
 # ---- type and constraint --------------------------------------------------------------------
 
 
@@ -488,13 +379,7 @@ async def test_a_partition_is_consumable_at_its_first_output(first):
     settled(rig)
 
 
-def test_a_partition_is_consumable_when_it_is_registered(rig):
-    assert rig.partition.is_consumable
-    rig.views()
-    assert rig.consumable.count == 0
-
-
-def test_other_types_and_no_subpartitions_are_refused():
+def test_other_types_are_refused():
     with pytest.raises(InvalidPartitionType, match="WHEN_FINISHED"):
         Rig(consumption=ConsumptionConstraint.WHEN_FINISHED)
     with pytest.raises(InvalidPartitionType, match="BLOCKING"):
@@ -502,8 +387,6 @@ def test_other_types_and_no_subpartitions_are_refused():
             partition_type=ResultPartitionType.BLOCKING,
             consumption=ConsumptionConstraint.WHEN_FINISHED,
         )
-    with pytest.raises(InvalidRequest, match="value 0"):
-        Rig(subpartitions=0)
 
 
 # ---- status and flushes ----------------------------------------------------------------------

@@ -55,36 +55,6 @@ def test_flushing_twice_with_one_unfinished_buffer_tells_the_reader_once(rig):
     assert rig.pool.lent_segments == 0
 
 
-def test_adding_a_finished_buffer_tells_the_reader_once(rig):
-    view = rig.view()
-    rig.subpartition.add(rig.finished(b"a"))
-    assert (rig.told.take(), view.backlog) == (1, 1)
-    rig.subpartition.add(rig.finished(b"b"))
-    assert (rig.told.take(), view.backlog) == (0, 2)
-    rig.subpartition.flush()
-    assert (rig.told.take(), view.backlog) == (0, 2)
-    assert read(view) == b"a"
-    assert view.backlog == 1
-    rig.subpartition.add(rig.finished(b"c"))
-    assert (rig.told.take(), view.backlog) == (0, 2)
-    assert [read(view), read(view), read(view)] == [b"b", b"c", None]
-    rig.subpartition.add(rig.finished(b"d"))
-    assert (rig.told.take(), view.backlog) == (1, 1)
-
-
-def test_an_open_buffer_that_is_finished_tells_the_reader(rig):
-    view = rig.view()
-    first = rig.open(b"a")
-    assert rig.told.take() == 0
-    first.finish()
-    assert (rig.told.take(), view.backlog) == (1, 1)
-    second = rig.open(b"b")
-    assert (rig.told.take(), view.backlog) == (0, 1)
-    second.finish()
-    assert (rig.told.take(), view.backlog) == (0, 2)
-    assert [read(view), read(view)] == [b"a", b"b"]
-
-
 def test_adding_behind_an_open_buffer_finishes_it(rig):
     """This rule keeps the order of the channel, whatever is added."""
     view = rig.view()
@@ -98,19 +68,6 @@ def test_adding_behind_an_open_buffer_finishes_it(rig):
     rig.subpartition.flush()
     assert rig.told.take() == 0
     assert read(view) == b"b"
-
-
-def test_a_flush_behind_finished_buffers_only_raises_the_backlog(rig):
-    view = rig.view()
-    rig.subpartition.add(rig.finished(b"a"))
-    rig.open(b"b")
-    assert (rig.told.take(), view.backlog) == (1, 1)
-    rig.subpartition.flush()
-    assert (rig.told.take(), view.backlog) == (0, 2)
-    assert read(view) == b"a"
-    assert (view.backlog, view.is_available(1)) == (1, True)
-    assert read(view) == b"b"
-    assert view.backlog == 0
 
 
 def test_empty_buffers_are_not_kept(rig):
@@ -150,14 +107,6 @@ def test_a_view_created_late_is_told_of_waiting_buffers(rig):
     assert view.is_local
 
 
-def test_a_view_of_an_empty_subpartition_is_not_told(rig):
-    rig.open(b"not flushed")
-    rig.view()
-    assert rig.told.take() == 0
-    rig.subpartition.flush()
-    assert rig.told.take() == 1
-
-
 # ---- credit and events ----------------------------------------------------------------------
 
 
@@ -168,26 +117,6 @@ def test_data_needs_credit(rig):
     assert view.next_buffer(0) is None
     assert view.backlog == 1
     assert read(view, 1) == b"a"
-
-
-def test_an_event_needs_no_credit(rig):
-    view = rig.view()
-    rig.subpartition.add_event(b"event", EVENT)
-    assert (rig.told.take(), view.backlog, view.is_available(0)) == (1, 0, True)
-    assert view.next_buffer(0) == (b"event", None, EVENT)
-    assert not view.is_available(0)
-
-
-def test_an_event_behind_a_buffer_that_was_read_needs_no_credit(rig):
-    view = rig.view()
-    builder = rig.open(b"a")
-    rig.subpartition.flush()
-    assert read(view) == b"a"
-    assert rig.told.take() == 1
-    rig.subpartition.add_event(b"event", EVENT)
-    assert builder.is_finished
-    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
-    assert view.next_buffer(0).payload == b"event"
 
 
 def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
@@ -213,17 +142,6 @@ def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
         view.resume_consumption()
 
 
-def test_resuming_an_empty_subpartition_does_not_tell_its_reader(rig):
-    view = rig.view()
-    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
-    assert read(view) == b"barrier"
-    rig.told.take()
-    view.resume_consumption()
-    assert rig.told.take() == 0
-    rig.subpartition.add(rig.finished(b"a"))
-    assert rig.told.take() == 1
-
-
 def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"1"))
@@ -239,17 +157,6 @@ def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
     assert view.next_buffer(0) == (b"second", None, PRIORITY_EVENT)
     assert (view.next_buffer(0), view.has_priority_event) == (None, False)
     assert [read(view) for _ in range(4)] == [b"1", b"2", b"3", None]
-
-
-def test_a_priority_event_does_not_end_the_open_buffer(rig):
-    view = rig.view()
-    builder = rig.open(b"a")
-    rig.subpartition.add_event(b"event", PRIORITY_EVENT)
-    assert not builder.is_finished
-    assert (read(view), view.next_buffer(1)) == (b"event", None)
-    builder.finish()
-    assert rig.told.take() == 2
-    assert read(view) == b"a"
 
 
 def test_the_events_that_wait_are_bounded(rig):
@@ -292,14 +199,6 @@ def test_the_end_comes_last_with_the_totals_of_the_channel(rig):
     assert view.failure is None  # it has had everything
     view.release()
     assert rig.owner.consumed == [0]
-
-
-def test_the_end_of_an_empty_subpartition_tells_the_reader(rig):
-    view = rig.view()
-    rig.open()
-    rig.subpartition.finish()
-    assert (rig.told.take(), rig.pool.lent_segments) == (1, 0)
-    assert decode_event(view.next_buffer(0).payload) == (0, 0)
 
 
 def test_a_partition_released_under_its_reader_is_an_error(rig):

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
+from sluice.shuffle.errors import InvalidRequest, PartitionReleased
 from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
@@ -133,36 +133,6 @@ async def test_the_first_failure_counts(kind):
     with pytest.raises(SluiceError) as again:
         rig.partition.emit_event(b"x", EVENT, 0)
     assert again.value is first
-
-
-@KINDS
-async def test_a_finished_partition_takes_nothing_more(kind):
-    rig = Rig(kind)
-    await rig.partition.finish()
-    with pytest.raises(PartitionAlreadyFinished):
-        rig.partition.request_builder(0)
-    with pytest.raises(PartitionAlreadyFinished):
-        rig.partition.emit_event(b"x", EVENT, 0)
-
-
-async def test_a_writer_that_waits_for_memory_hears_of_the_end():
-    rig = Rig("pipelined")
-    builders = [rig.partition.request_builder(0) for _ in range(SEGMENTS)]
-    assert rig.partition.request_builder(0) is None
-    assert not rig.partition.is_available
-    waiting = asyncio.ensure_future(rig.partition.wait_for_builder(0))
-    soft = asyncio.ensure_future(rig.partition.wait_available())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    assert not soft.done()
-    rig.partition.fail(SluiceError("over"))
-    with pytest.raises(SluiceError, match="over"):
-        await waiting
-    await soft
-    for builder in builders:
-        assert builder is not None
-        builder.finish()
-    assert rig.pool.lent_segments == 0
 
 
 async def test_waits_for_memory_are_told_apart():

@@ -38,25 +38,6 @@ def taken(consumer) -> bytes:
     return content
 
 
-def test_a_consumer_sees_only_what_is_committed(rig):
-    builder = rig.builder()
-    consumer = builder.create_consumer()
-    assert builder.append(b"abc") == 3
-    assert not consumer.has_unread
-    assert taken(consumer) == b""
-    builder.commit()
-    assert consumer.has_unread
-    assert taken(consumer) == b"abc"
-    builder.append_and_commit(b"de")
-    builder.append(b"f")
-    assert taken(consumer) == b"de"
-    assert not consumer.is_finished
-    assert builder.finish() == 6
-    assert consumer.is_finished
-    assert taken(consumer) == b"f"
-    consumer.close()
-
-
 def test_finish_is_visible_once_with_all_bytes(rig):
     builder = rig.builder()
     consumer = builder.create_consumer()
@@ -79,26 +60,6 @@ def test_a_finished_builder_refuses_further_use(rig):
     with pytest.raises(BufferBuilderFinished, match="create_consumer"):
         builder.create_consumer()
     builder.recycle()
-
-
-def test_copies_are_independent(rig):
-    builder = rig.builder()
-    first = builder.create_consumer()
-    builder.append_and_commit(b"abcd")
-    assert taken(first) == b"abcd"
-    second = first.copy()
-    third = builder.create_consumer_from_beginning()
-    late = builder.create_consumer()
-    builder.append_and_commit(b"ef")
-    first.close()
-    builder.finish()
-    assert taken(second) == b"ef"
-    assert taken(third) == b"abcdef"
-    assert taken(late) == b"ef"
-    assert taken(late) == b""
-    for consumer in (second, third, late):
-        assert rig.pool.lent_segments == 1
-        consumer.close()
 
 
 def test_the_segment_is_recycled_with_its_last_reference(rig):
@@ -132,20 +93,6 @@ def test_a_slice_recycled_twice_takes_no_other_reference(rig):
         with pytest.raises(BufferAlreadyRecycled):
             use()
     assert consumer.unread_bytes == 0
-
-
-def test_append_takes_only_the_bytes_that_fit(rig):
-    builder = rig.builder()
-    consumer = builder.create_consumer()
-    assert builder.append(bytearray(SIZE - 1)) == SIZE - 1
-    assert (builder.is_full, builder.writable_bytes) == (False, 1)
-    assert builder.append(memoryview(b"xyz")) == 1
-    assert builder.is_full
-    assert builder.append(b"z") == 0
-    assert builder.append_and_commit(b"") == 0
-    assert builder.finish() == SIZE
-    assert taken(consumer)[-1:] == b"x"
-    consumer.close()
 
 
 def test_a_buffer_that_is_complete_needs_no_builder(rig):
