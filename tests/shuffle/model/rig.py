@@ -10,7 +10,6 @@ from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.records.record_reader import RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
@@ -35,6 +34,8 @@ EXCLUSIVE = 2
 FLOATING = 4
 POOL_2 = EXCLUSIVE + FLOATING
 PATIENCE_SECONDS = 30
+ONLY_FULL = -1
+"""The buffer timeout at which only full buffers are sent."""
 
 FULL_RECORD_BYTES = SEGMENT_SIZE_BYTES - 4
 """A record that fills a segment to its last byte."""
@@ -70,13 +71,6 @@ class Pipe:
         held = buffers.initial_credit - buffers.exclusive_available
         pool = buffers.floating_pool
         return held + (pool.lent_segments - buffers.floating_available if pool is not None else 0)
-
-    @property
-    def queued(self) -> int:
-        """Buffers that wait in the channel."""
-        channel = self.gate.channels[0]
-        assert isinstance(channel, RemoteInputChannel)
-        return channel.queued_buffers
 
     @property
     def serving(self) -> PeerHandler:
@@ -132,7 +126,6 @@ async def pipe(
     segments: int,
     *,
     remote: bool = True,
-    interval_seconds: float = -1,
     serializer: ValueSerializer[Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Pipe]:
@@ -142,7 +135,6 @@ async def pipe(
         directory: Where the TaskManagers store partitions.
         segments: Buffers of pool 1.
         remote: Whether the consumer is on another TaskManager.
-        interval_seconds: The buffer timeout.
         serializer: The reader's.
         settings: Of the TaskManagers.
     """
@@ -154,15 +146,14 @@ async def pipe(
     async with mini_cluster(directory, 1 + remote, **given) as cluster:
         here, there = cluster[0], cluster[int(remote)]
         pool_1 = here.network_pool.create_local_pool("pool 1", 1, segments)
-        flusher = OutputFlusher(interval_seconds)
-        partition = PipelinedResultPartition("A", 1, pool_1, flusher=flusher)
+        partition = PipelinedResultPartition("A", 1, pool_1)
         here.partitions.register_pipelined(KEY, ATTEMPT, partition, partition.fail)
         read_pool = ReadPool(there.network_pool, "not used", 1)
         wanted = SubpartitionRange(KEY, 0, 1)
         gate = InputGate(TaskManagerChannelOpener("B", there.gate_services, wanted, read_pool))
         gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
         bytes_serializer = BytesSerializer()
-        writer = RecordWriter(partition, bytes_serializer, buffer_timeout_seconds=interval_seconds)
+        writer = RecordWriter(partition, bytes_serializer, buffer_timeout_seconds=ONLY_FULL)
         reader = RecordReader(gate, serializer or bytes_serializer, 1)
         both = Pipe(cluster, partition, pool_1, writer, gate, reader)
         try:
@@ -175,4 +166,3 @@ async def pipe(
             read_pool.destroy()
             here.partitions.unregister_pipelined(KEY, ATTEMPT, partition)
             partition.release()
-            flusher.close()

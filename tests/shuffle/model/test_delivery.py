@@ -20,14 +20,14 @@ from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.selectors import RoundRobinSelector
-from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
+from sluice.shuffle.records.serializers import BytesSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connection import Connection
-from tests.shuffle.model.rig import ATTEMPT, KEY, PATIENCE_SECONDS, full_record, pipe
+from tests.shuffle.model.rig import ATTEMPT, KEY, PATIENCE_SECONDS, pipe
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.trace import Trace
 
@@ -146,39 +146,6 @@ async def test_on_one_task_manager_the_buffer_is_handed_over(tmp_path, trace):
         assert function.seen == [RECORD]
 
 
-async def test_a_local_consumer_reads_the_buffer_of_the_producer(tmp_path):
-    """Pool 1 lacks the buffer until the user function is done with the record."""
-    async with (
-        pipe(tmp_path, 3, remote=False, serializer=ViewSerializer()) as between,
-        asyncio.timeout(PATIENCE_SECONDS),
-    ):
-        for number in range(2):
-            assert between.writer.emit(full_record(number)) is None
-        assert between.held_1 == 2
-        element = await between.reader.next()
-        assert isinstance(element, ChannelRecord)
-        assert element.value == full_record(0)
-        assert between.held_1 == 2
-        assert isinstance(await between.reader.next(), ChannelRecord)
-        assert between.held_1 == 1
-        between.reader.close()
-        assert between.held_1 == 0
-
-
-@pytest.mark.interpreted
-async def test_a_flush_behind_a_full_buffer_does_not_notify_the_reader(tmp_path, trace):
-    """The reader has been notified already and will read all of it."""
-    async with pipe(tmp_path, 3) as between, asyncio.timeout(PATIENCE_SECONDS):
-        trace.take()
-        assert between.writer.emit(full_record(0)) is None
-        assert trace.take() == [*PRODUCER_STEPS, "3 the reader is told"]
-        assert between.writer.emit(RECORD) is None
-        between.writer.flush_all()
-        assert trace.take() == [*PRODUCER_STEPS, "3 flush"]
-        for expected in (full_record(0), RECORD):
-            assert await between.reader.next() == ChannelRecord(0, expected)
-
-
 @pytest.mark.interpreted
 async def test_across_the_network_the_five_steps_and_their_answer(tmp_path, trace):
     """Selector, serializer, segment, flush, network, segment, gate, function."""
@@ -267,24 +234,3 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
         assert more is not None
         assert more.buffer.release is not None
         more.buffer.release()
-
-
-async def test_a_consumer_of_stored_data_waits_for_its_commit(tmp_path):
-    """Reading begins when the partition is complete, even for an earlier request."""
-    async with mini_cluster(tmp_path, 2) as cluster, asyncio.timeout(PATIENCE_SECONDS):
-        read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
-        wanted = SubpartitionRange(KEY, 0, 1)
-        gate = InputGate(TaskManagerChannelOpener("B", cluster[1].gate_services, wanted, read_pool))
-        here = cluster[0]
-        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
-        asked = asyncio.ensure_future(gate.next_buffer_or_event())
-        await eventually(lambda: here.partitions.waiting_requests, "the request to wait")
-        assert not asked.done()
-        await cluster.write(0, ATTEMPT, [[RECORD]])
-        taken = await asked
-        assert taken is not None
-        assert bytes(taken.buffer.payload) == RECORD
-        assert taken.buffer.release is not None
-        taken.buffer.release()
-        gate.release()
-        read_pool.destroy()
