@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 from sluice.protocol.schema import KnownTaskManager, ReleaseApplication, ReplicatePartition
 from sluice.shuffle.names import ShuffleKey
+from tests.support.mini_cluster import mini_cluster
 from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.support.mini_cluster import MiniCluster
@@ -32,6 +35,19 @@ async def drivers(cluster: MiniCluster, application_id: str = "app") -> list[Cli
     return [
         await driver(cluster, index, application_id) for index in range(len(cluster.environments))
     ]
+
+
+@contextlib.asynccontextmanager
+async def copying(
+    directory: Path, count: int = 2, *, hosts_apart: bool = True, **settings: Any
+) -> AsyncIterator[tuple[MiniCluster, list[Client]]]:
+    """Run TaskManagers on hosts of their own, and such a driver at each; end the application."""
+    if hosts_apart:
+        settings["hosts_apart"] = True
+    async with mini_cluster(directory, count, **settings) as cluster:
+        links = await drivers(cluster)
+        yield cluster, links
+        end_application(links)
 
 
 async def write(

@@ -22,6 +22,7 @@ from sluice.protocol.schema import (
     OutputsHeld,
     OutputsLost,
     PartitionAborted,
+    PartitionFinished,
     PartitionOpened,
     PartitionResumed,
     RegionSecured,
@@ -35,7 +36,16 @@ from sluice.protocol.schema import (
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.replicas.target import PeerTarget
-from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.copies import (
+    KEY,
+    copying,
+    driver,
+    drivers,
+    end_application,
+    holders,
+    read,
+    write,
+)
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.wire_clients import Client, producer, write_map_output, write_region
 
@@ -52,8 +62,7 @@ SHORT: dict[str, Any] = {"application_expiry_seconds": 0.2}
 @pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
 @pytest.mark.parametrize("regions", [SMALL, LARGE, [[b"", b""]]], ids=["small", "large", "empty"])
 async def test_a_synchronous_copy_is_there_when_the_commit_is_answered(tmp_path, regions, tier):
-    async with mini_cluster(tmp_path, hosts_apart=True, **tier) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, **tier) as (cluster, links):
         await write(cluster[0], 7, regions)
         assert holders(cluster, 7) == [0, 1]
         held = await links[1].expect(OutputsHeld)
@@ -68,16 +77,8 @@ async def test_a_synchronous_copy_is_there_when_the_commit_is_answered(tmp_path,
             1,
             sum(len(part) for parts in regions for part in parts),
         )
-        end_application(links)
-
-
-async def test_an_asynchronous_copy_follows_the_commit(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
-        await write(cluster[0], 7, LARGE, synchronous=False)
-        await eventually(lambda: holders(cluster, 7) == [0, 1])
-        assert await read(cluster[1], 7, 2) == await read(cluster[0], 7, 2)
-        end_application(links)
+        held_by_account = [each.accounts.of("app").held for each in cluster.environments]
+        assert held_by_account[0] == held_by_account[1]
 
 
 async def test_a_copy_is_released_with_its_shuffle(tmp_path):
@@ -120,30 +121,24 @@ async def test_without_another_taskmanager_the_commit_is_answered_and_the_copy_f
 
 
 async def test_a_taskmanager_on_the_same_host_gets_no_copy(tmp_path):
-    async with mini_cluster(tmp_path) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, hosts_apart=False) as (cluster, _):
         await write(cluster[0], 7, SMALL)
         assert holders(cluster, 7) == [0]
-        end_application(links)
 
 
 async def test_three_replicas_are_on_three_hosts(tmp_path):
-    async with mini_cluster(tmp_path, 4, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 4) as (cluster, _):
         for attempt in range(6):
             await write(cluster[0], attempt, SMALL, replicas=3)
             assert len(holders(cluster, attempt)) == 3
-        end_application(links)
 
 
-async def test_a_taskmanager_that_drains_or_is_full_is_passed_over(tmp_path):
-    async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+async def test_a_taskmanager_that_drains_is_skipped(tmp_path):
+    async with copying(tmp_path, 3) as (cluster, _):
         cluster[1].drain()
         for attempt in range(6):
             await write(cluster[0], attempt, SMALL)
             assert holders(cluster, attempt) == [0, 2]
-        end_application(links)
 
 
 async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_path):
@@ -162,11 +157,7 @@ async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_
 
 
 async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
-        from sluice.protocol.schema import FinishPartition, OpenPartition, PartitionFinished
-        from tests.support.wire_clients import write_region
-
+    async with copying(tmp_path) as (cluster, _):
         writer = await producer(cluster[0].address)
         writer.send(OpenPartition(0, 1, 7, 3))
         writer.send(ReplicatePartition(0, 2, True))
@@ -175,22 +166,11 @@ async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
         await writer.expect(PartitionFinished)
         await writer.close()
         assert await read(cluster[1], 7, 3) == b"x" * 2997
-        end_application(links)
-
-
-async def test_copies_count_for_their_application(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
-        await write(cluster[0], 7, LARGE)
-        accounts = [each.accounts.of("app").held for each in cluster.environments]
-        assert accounts[0][0] == accounts[1][0] > 0 or accounts[0] == accounts[1]
-        end_application(links)
 
 
 async def test_a_cancelled_wait_for_copies_leaves_the_copies(tmp_path):
     """The producer goes away while it waits; its map output is committed and copied."""
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, _):
         writer = await producer(cluster[0].address)
         replicate = ReplicatePartition(0, 2, True)
         task = asyncio.ensure_future(write_map_output(writer, 1, 7, LARGE, replicate=replicate))
@@ -198,17 +178,6 @@ async def test_a_cancelled_wait_for_copies_leaves_the_copies(tmp_path):
         writer.vanish()
         await asyncio.gather(task, return_exceptions=True)
         await eventually(lambda: holders(cluster, 7) == [0, 1])
-        end_application(links)
-
-
-async def test_a_copy_is_served_while_the_origin_is_gone(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
-        await write(cluster[0], 7, LARGE)
-        content = await read(cluster[0], 7, 2)
-        await cluster.environments.pop(0).close()
-        assert await read(cluster[0], 7, 2) == content
-        end_application(links)
 
 
 class Held:
@@ -236,10 +205,7 @@ async def unanswered(client: Client, number: int) -> None:
 @pytest.mark.parametrize("end", ["copied", "deadline", "released"])
 async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypatch, end):
     seconds = 0.5 if end == "deadline" else 600
-    async with mini_cluster(
-        tmp_path, 2, hosts_apart=True, synchronous_timeout_seconds=seconds
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, synchronous_timeout_seconds=seconds) as (cluster, links):
         held = Held(monkeypatch)
         first = await cluster.producer(0)
         first.send(OpenPartition(0, KEY.shuffle_id, 7, 1))
@@ -270,14 +236,10 @@ async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypat
             await second.expect(PartitionResumed)
         held.may_go_on.set()
         await second.close()
-        end_application(links)
 
 
 async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatch):
-    async with mini_cluster(
-        tmp_path, 2, hosts_apart=True, max_partitions_per_connection=2
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, max_partitions_per_connection=2) as (cluster, _):
         held = Held(monkeypatch)
         writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
         await held.begun.wait()
@@ -295,12 +257,10 @@ async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatc
         answers = [await client.expect(PartitionResumed) for _ in range(2)]
         assert set(answers) == {PartitionResumed(number, 1, 87, True) for number in (5, 6)}
         await writing
-        end_application(links)
 
 
 async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, _):
         held = Held(monkeypatch)
         writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
         await held.begun.wait()
@@ -312,7 +272,6 @@ async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
         assert lost.code is ErrorCode.CHANNEL_IN_USE
         held.may_go_on.set()
         await writing
-        end_application(links)
 
 
 async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(tmp_path):
@@ -333,19 +292,16 @@ async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(
 
 
 async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, links):
         links[1].send(ReleaseShuffle(1))
         await links[1].expect(ShuffleReleased)
         await write(cluster[0], 7, SMALL)
         assert holders(cluster, 7) == [0]
         assert "PARTITION_RELEASED" in cluster[0].copies.services.placement.last_refusal
-        end_application(links)
 
 
 async def test_a_late_release_keeps_outputs_written_again(tmp_path):
-    async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, links):
         await write(cluster[0], 7, SMALL)
         for link in links:
             link.send(ReleaseAttempts(1, 8))
@@ -361,7 +317,6 @@ async def test_a_late_release_keeps_outputs_written_again(tmp_path):
         assert await links[0].expect(OutputsChecked) == OutputsChecked(5)
         links[0].send(CheckOutputs(6, 1, [8]))
         assert await links[0].expect(OutputsChecked) == OutputsChecked(6)
-        end_application(links)
 
 
 async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(tmp_path):

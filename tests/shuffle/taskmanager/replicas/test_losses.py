@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
-from tests.support.mini_cluster import MiniCluster, eventually, mini_cluster
+from tests.support.copies import (
+    KEY,
+    copying,
+    driver,
+    holders,
+    read,
+    write,
+)
+from tests.support.mini_cluster import MiniCluster, eventually
 
 if TYPE_CHECKING:
     from tests.support.wire_clients import Client
@@ -44,10 +51,7 @@ async def start_again(cluster: MiniCluster, index: int, settings: dict[str, Any]
 
 @pytest.mark.parametrize("gone", [0, 1, 2], ids=["the origin", "a holder", "another holder"])
 async def test_the_copies_of_a_lost_taskmanager_are_made_again(tmp_path, gone):
-    async with mini_cluster(
-        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 3, check=False, lost_after_seconds=SOON) as (cluster, _):
         await write_all(cluster)
         for attempt in ATTEMPTS:
             assert len(holders(cluster, attempt)) == 2
@@ -56,14 +60,10 @@ async def test_the_copies_of_a_lost_taskmanager_are_made_again(tmp_path, gone):
         for attempt in ATTEMPTS:
             for number in has(cluster, attempt, gone):
                 assert await read(cluster[number], attempt, 2) == WHOLE
-        end_application(links)
 
 
 async def test_nothing_is_copied_again_for_a_short_absence(tmp_path):
-    async with mini_cluster(
-        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=LONG
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, check=False, lost_after_seconds=LONG) as (cluster, links):
         await write_all(cluster)
         made = cluster[0].counters.copies_made
         settings = await stop(cluster, 1)
@@ -72,14 +72,10 @@ async def test_nothing_is_copied_again_for_a_short_absence(tmp_path):
         await eventually(lambda: cluster[0].counters.copies_found == len(ATTEMPTS))
         assert cluster[0].counters.copies_made == made
         assert not cluster[0].copies.replication.holdings.short
-        end_application(links)
 
 
 async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
-    async with mini_cluster(
-        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=SOON
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, check=False, lost_after_seconds=SOON) as (cluster, links):
         await write_all(cluster)
         settings = await stop(cluster, 0) | {"lost_after_seconds": SOON}
         links.append(await start_again(cluster, 0, settings))
@@ -87,14 +83,10 @@ async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
         await eventually(lambda: not cluster[0].copies.replication.holdings.short)
         assert cluster[0].counters.copies_made == 0
         assert cluster[0].counters.copies_found == len(ATTEMPTS)
-        end_application(links)
 
 
 async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tmp_path):
-    async with mini_cluster(
-        tmp_path, 2, check=False, hosts_apart=True, lost_after_seconds=LONG
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, check=False, lost_after_seconds=LONG) as (cluster, _):
         await write_all(cluster)
         for holder in (1, 0):
             store = cluster[holder].store
@@ -103,14 +95,10 @@ async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tm
             assert cluster[holder].store.lookup(KEY, 3) is None
             await eventually(lambda: all(len(holders(cluster, each)) == 2 for each in ATTEMPTS))
             assert await read(cluster[holder], 3, 2) == WHOLE
-        end_application(links)
 
 
 async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
-    async with mini_cluster(
-        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=SOON
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 3, check=False, lost_after_seconds=SOON) as (cluster, _):
         await write(cluster[0], 7, REGIONS)
         (holder,) = set(holders(cluster, 7)) - {0}
         other = 3 - holder
@@ -122,7 +110,6 @@ async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
         assert copy.origin == cluster[holder].taskmanager_id
         replication = cluster[other].copies.replication
         await eventually(lambda: replication.held_of("app") == {KEY: [7]})
-        end_application(links)
 
 
 async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
@@ -132,10 +119,7 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
         taken.append(length)
 
     monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.replication.RateLimit.take", take)
-    async with mini_cluster(
-        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=1
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 3, check=False, lost_after_seconds=1) as (cluster, _):
         await write_all(cluster)
         assert taken == []
         # Which of the two others has a copy is up to their ids; one of them may have all.
@@ -144,18 +128,13 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
         await stop(cluster, gone)
         await eventually(lambda: all(len(has(cluster, each, gone)) == 2 for each in ATTEMPTS))
         assert taken == [len(WHOLE)] * len(lost)
-        end_application(links)
 
 
 async def test_a_new_map_output_waits_for_nobody_who_is_away(tmp_path):
-    async with mini_cluster(
-        tmp_path, 3, check=False, hosts_apart=True, lost_after_seconds=LONG
-    ) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 3, check=False, lost_after_seconds=LONG) as (cluster, _):
         await stop(cluster, 1)
         for attempt in ATTEMPTS:
             await write(cluster[0], attempt, REGIONS)
             assert has(cluster, attempt, 1) == [0, 2]
         # Only the first one that was to go there found out.
         assert cluster[0].counters.copies_failed <= 1
-        end_application(links)

@@ -19,9 +19,18 @@ from sluice.protocol.schema import (
     PartitionFinished,
 )
 from sluice.shuffle.names import TaskManagerPlace
+from sluice.shuffle.taskmanager.replicas import migration
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.certificates import Authority
-from tests.support.copies import KEY, driver, drivers, end_application, holders, read, write
+from tests.support.copies import (
+    KEY,
+    copying,
+    driver,
+    end_application,
+    holders,
+    read,
+    write,
+)
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 
@@ -39,13 +48,18 @@ def authority(tmp_path_factory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch) -> None:
+    monkeypatch.setattr(migration, "FIRST_PAUSE_SECONDS", 0.001)
+
+
 async def write_all(cluster: MiniCluster, index: int = 0) -> None:
     for attempt, data in enumerate(DATA):
         await cluster.write(index, attempt, [[data, b"end"]])
 
 
 async def note_moves(link: Client, count: int = len(DATA)) -> dict[int, TaskManagerPlace]:
-    """Take note of moves as a driver does; return the new places."""
+    """Acknowledge moves as a driver does; return the new places."""
     places: dict[int, TaskManagerPlace] = {}
     while len(places) < count:
         message = await link.expect(OutputsMoved)
@@ -54,6 +68,16 @@ async def note_moves(link: Client, count: int = len(DATA)) -> dict[int, TaskMana
         places |= dict.fromkeys(message.map_attempt_ids, place)
         link.send(MoveNoted(message.move))
     return places
+
+
+async def leave(
+    cluster: MiniCluster, link: Client, count: int = len(DATA)
+) -> dict[int, TaskManagerPlace]:
+    """Let the first TaskManager move its map outputs; return the new places."""
+    cluster[0].drain()
+    noting = asyncio.ensure_future(note_moves(link, count))
+    await cluster[0].migrate()
+    return await noting
 
 
 async def refusal(cluster: MiniCluster, index: int, attempt: int) -> RemoteError:
@@ -67,13 +91,9 @@ async def refusal(cluster: MiniCluster, index: int, attempt: int) -> RemoteError
 
 @pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
 async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, tier):
-    async with mini_cluster(tmp_path, 3, hosts_apart=True, **tier) as cluster:
+    async with copying(tmp_path, 3, **tier) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        places = await noting
+        places = await leave(cluster, links[0])
         others = {each.taskmanager_id: number for number, each in enumerate(cluster.environments)}
         assert {others[place.taskmanager_id] for place in places.values()} == {1, 2}
         for attempt, data in enumerate(DATA):
@@ -88,7 +108,6 @@ async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, ti
         assert str(progress) == "8 map outputs moved, 0 left"
         assert cluster[0].counters.map_outputs_moved == 8
         await cluster[0].wait_idle()
-        end_application(links)
 
 
 async def test_what_is_released_does_not_stay(tmp_path):
@@ -96,50 +115,42 @@ async def test_what_is_released_does_not_stay(tmp_path):
         await write_all(cluster)
         for shuffle_id in (2, 3):
             await cluster.write(0, 1, [[b"a"]], shuffle_id=shuffle_id)
-        migration = cluster[0].copies.migration
+        move = cluster[0].copies.migration
         cluster[0].drain()
-        assert (await migration.run()).staying == len(DATA) + 2
+        assert (await move.run()).staying == len(DATA) + 2
+        assert move.progress.reason == "no other TaskManager is known"
         cluster[0].partitions.release_shuffle(KEY._replace(shuffle_id=2))
-        assert migration.progress.staying == len(DATA) + 1
+        assert move.progress.staying == len(DATA) + 1
         cluster[0].applications.release("app")
-        assert migration.progress.staying == 0
-        assert migration.progress.reason == ""
+        assert (move.progress.staying, move.progress.reason) == (0, "")
 
 
 async def test_a_copy_that_is_there_is_enough(tmp_path):
-    async with mini_cluster(tmp_path, 3, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, 3) as (cluster, links):
         await write(cluster[0], 7, [[b"a" * 1000, b"b"]])
         (holder,) = set(holders(cluster, 7)) - {0}
         made = cluster[0].counters.copies_made
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0], 1))
-        await cluster[0].migrate()
-        assert (await noting)[7].taskmanager_id == cluster[holder].taskmanager_id
+        assert (await leave(cluster, links[0], 1))[7].taskmanager_id == cluster[
+            holder
+        ].taskmanager_id
         assert cluster[0].counters.copies_made == made
         assert cluster[0].counters.copies_found == 1
-        end_application(links)
 
 
 async def test_a_reader_in_the_midst_of_a_map_output_goes_elsewhere(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+    async with copying(tmp_path) as (cluster, links):
         data = random.Random(7).randbytes(2_000_000)
         await cluster.write(0, 7, [[data, b"end"]])
-        links = await drivers(cluster)
         reader = await cluster.consumer(0)
         gate = open_gate(reader, 1, [(reader.ack, [7])], 0, 2, credit=1)
         while not await gate.read_one(give_credit=0):
             pass
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0], 1))
-        await cluster[0].migrate()
-        await noting
+        await leave(cluster, links[0], 1)
         with pytest.raises(RemoteError) as moved:
             await gate.read_all()
         assert moved.value.code is ErrorCode.PARTITION_MOVED
         await asyncio.wait_for(cluster[0].wait_idle(), 20)
         assert await read(cluster[1], 7, 2) == data + b"end"
-        end_application(links)
 
 
 async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
@@ -150,10 +161,7 @@ async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
         keeps_alive = await cluster.driver(0)
         first.vanish()
         await first.until_lost()
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(keeps_alive))
-        await cluster[0].migrate()
-        await noting
+        await leave(cluster, keeps_alive)
         late = await driver(cluster, 0)
         places = await note_moves(late)
         assert set(places) == set(range(8))
@@ -161,23 +169,17 @@ async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
 
 
 async def test_a_driver_that_takes_no_note_is_not_waited_for_for_ever(tmp_path, caplog):
-    async with mini_cluster(
-        tmp_path, 2, hosts_apart=True, move_noted_timeout_seconds=0.01
-    ) as cluster:
+    async with copying(tmp_path, move_noted_timeout_seconds=0.01) as (cluster, _):
         await write_all(cluster)
-        links = await drivers(cluster)
         cluster[0].drain()
         await cluster[0].migrate()
         assert "did not acknowledge a move within 0.01 s" in caplog.text
         assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
-        end_application(links)
 
 
-async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path):
+    async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
         cluster[1].drain()
         cluster[0].drain()
         await cluster[0].migrate()
@@ -190,20 +192,8 @@ async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path, monkeypa
         assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
         # With room elsewhere the next attempt moves them.
         cluster[1].undrain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        await noting
+        await leave(cluster, links[0])
         assert cluster[0].copies.migration.progress.left == 0
-        end_application(links)
-
-
-async def test_without_another_taskmanager_all_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
-    async with mini_cluster(tmp_path, 1) as cluster:
-        await write_all(cluster)
-        cluster[0].drain()
-        await cluster[0].migrate()
-        assert cluster[0].copies.migration.progress.reason == "no other TaskManager is known"
 
 
 @pytest.mark.usefixtures("object_store")
@@ -211,7 +201,6 @@ async def test_without_another_taskmanager_all_stays(tmp_path, monkeypatch):
 async def test_a_move_to_the_remote_tier_needs_a_taskmanager_to_serve_it(
     tmp_path, monkeypatch, is_full
 ):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
 
     async def move(store: ShuffleStore, output: MapOutput) -> None:
         raise SluiceError("the bucket is full")
@@ -230,8 +219,7 @@ async def test_a_move_to_the_remote_tier_needs_a_taskmanager_to_serve_it(
 
 
 async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, links):
         writer = await producer(cluster[0].address)
         writer.send(OpenPartition(0, 1, 9, 1))
         await eventually(lambda: cluster[0].is_writing)
@@ -244,29 +232,22 @@ async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):
         await noting
         assert holders(cluster, 9) == [0, 1]
         await writer.close()
-        end_application(links)
 
 
 async def test_a_taskmanager_that_takes_work_again_serves_what_had_moved(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+    async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        await noting
+        await leave(cluster, links[0])
         cluster[0].undrain()
         held = await links[0].expect(OutputsHeld)
         assert isinstance(held, OutputsHeld)
         assert sorted(held.map_attempt_ids) == list(range(8))
         assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
-        end_application(links)
 
 
 async def test_moves_may_be_cancelled_at_any_time(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+    async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
         cluster[0].drain()
         for turns in (0, 1, 2, 5, 10, 20, 50):
             migrating = asyncio.ensure_future(cluster[0].migrate())
@@ -274,34 +255,27 @@ async def test_moves_may_be_cancelled_at_any_time(tmp_path):
                 await asyncio.sleep(0)
             migrating.cancel()
             await asyncio.gather(migrating, return_exceptions=True)
-        noting = asyncio.ensure_future(
-            note_moves(links[0], cluster[0].copies.migration.progress.left)
-        )
+        noting = asyncio.ensure_future(note_moves(links[0], len(DATA) + 1))  # until it is canceled
         await cluster[0].migrate()
         noting.cancel()
         await asyncio.gather(noting, return_exceptions=True)
         for attempt, data in enumerate(DATA):
             assert holders(cluster, attempt) == [0, 1]
             assert await read(cluster[1], attempt, 2) == data + b"end"
-        end_application(links)
 
 
-async def test_the_same_host_is_better_than_none(tmp_path):
-    async with mini_cluster(tmp_path, 2) as cluster:
+async def test_map_outputs_move_over_tls_and_to_the_same_host_rather_than_nowhere(
+    tmp_path, authority
+):
+    async with copying(tmp_path, hosts_apart=False, **authority.settings()) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        await noting
-        assert holders(cluster, 3) == [0, 1]
-        end_application(links)
+        await leave(cluster, links[0])
+        assert all(holders(cluster, attempt) == [0, 1] for attempt in range(len(DATA)))
 
 
 async def test_a_shuffle_that_is_released_while_it_moves_is_forgotten(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
+    async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
         cluster[0].drain()
         migrating = asyncio.ensure_future(cluster[0].migrate())
         message = await links[0].expect(OutputsMoved)
@@ -310,53 +284,26 @@ async def test_a_shuffle_that_is_released_while_it_moves_is_forgotten(tmp_path):
         links[0].send(MoveNoted(message.move))
         await migrating
         assert len(cluster[0].partitions.moved) == 0
-        end_application(links)
 
 
 async def test_map_outputs_of_other_applications_are_not_told(tmp_path):
-    async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path) as (cluster, links):
         other = await cluster.driver(0, "other")
         await write_map_output(await cluster.producer(0), 1, 7, [[b"a"]])
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0], 1))
-        await cluster[0].migrate()
-        await noting
+        await leave(cluster, links[0], 1)
         with pytest.raises(TimeoutError):
             await other.receive(timeout=0.01)
-        end_application(links)
-
-
-async def test_map_outputs_move_over_tls(tmp_path, authority):
-    async with mini_cluster(tmp_path, 2, **authority.settings()) as cluster:
-        await write_all(cluster)
-        links = await drivers(cluster)
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        await noting
-        for attempt in range(len(DATA)):
-            assert holders(cluster, attempt) == [0, 1]
-        end_application(links)
 
 
 @pytest.mark.usefixtures("object_store")
-async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.migration.FIRST_PAUSE_SECONDS", 0.001)
-    async with mini_cluster(
-        tmp_path, 2, check=False, hosts_apart=True, remote=str(tmp_path / "objects")
-    ) as cluster:
+async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path):
+    async with copying(tmp_path, check=False, remote=str(tmp_path / "objects")) as (cluster, links):
         await write_all(cluster)
-        links = await drivers(cluster)
         cluster[1].drain()
-        cluster[0].drain()
-        noting = asyncio.ensure_future(note_moves(links[0]))
-        await cluster[0].migrate()
-        places = await noting
+        places = await leave(cluster, links[0])
         assert {place.taskmanager_id for place in places.values()} == {cluster[1].taskmanager_id}
         assert cluster[0].copies.migration.progress.staying == 0
         assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
         await cluster[0].close()
         for attempt, data in enumerate(DATA):
             assert await read(cluster[1], attempt, 2) == data + b"end"
-        end_application(links)

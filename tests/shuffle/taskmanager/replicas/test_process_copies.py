@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import OutputsHeld, ReplicatePartition
-from tests.support.daemon import SLUICE, run
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 from tests.support.wire_clients import driver as connect_driver
 
@@ -43,11 +41,6 @@ async def check(address: Address) -> None:
         found = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
         assert found == [data + b"second" + data]
     await reader.close()
-
-
-def page(url: str) -> str:
-    with urllib.request.urlopen(url) as answer:
-        return str(answer.read(), "utf-8")
 
 
 async def until_held(address: Address) -> None:
@@ -131,18 +124,3 @@ async def test_readers_of_a_taskmanager_that_falls_silent_hear_of_its_loss(pair)
     await gate.close()
     assert await read_gate(reader, 1, [(reader.ack, [0])], 0, 1) == large
     await reader.close()
-
-
-@one_loop
-async def test_metrics_and_status_tell_of_copies(pair):
-    for number in range(2):
-        pair.start(number)
-    await write(pair.addresses[0], synchronous=True)
-    metrics = await asyncio.to_thread(page, f"{pair.daemons[0].url}/metrics")
-    assert "sluice_copies_made_total 8.0" in metrics
-    assert "sluice_map_outputs_short_of_copies 0.0" in metrics
-    for daemon in pair.daemons:
-        metrics = await asyncio.to_thread(page, f"{daemon.url}/metrics")
-        assert 'leg="copier",role="copier"' in metrics
-    shown = await asyncio.to_thread(run, [str(SLUICE), "status", pair.daemons[0].url])
-    assert "Copies and moves" in shown.stdout

@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.sections import ReplicationConfig
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
-from sluice.shuffle.taskmanager.replicas.replication import Replication
+from sluice.shuffle.taskmanager.replicas.replication import RateLimit, Replication
 from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
@@ -172,3 +172,17 @@ async def test_nobody_is_watched_after_the_end(rig):
     await rig.replication.close()
     rig.commit(1, origin="other")
     assert len(rig.watches) == 0
+
+
+async def test_the_first_bytes_pass_at_once_and_the_next_ones_wait_for_them():
+    limit = RateLimit(1000)
+    await limit.take(10)
+    await limit.take(10)  # ten milliseconds behind the first ones
+    waiting = asyncio.ensure_future(limit.take(10**9))
+    later = asyncio.ensure_future(limit.take(1))
+    await waiting
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not later.done()  # a million seconds
+    later.cancel()
+    await asyncio.gather(later, return_exceptions=True)

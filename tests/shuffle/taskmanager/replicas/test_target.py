@@ -13,7 +13,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import CloseRequest
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
-from tests.support.copies import KEY, drivers, end_application, holders, read
+from tests.support.copies import KEY, copying, holders, read
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ async def at_once(length: int) -> None:
 
 @TIERS
 async def test_a_copy_is_made_once_and_found_afterwards(tmp_path, tier):
-    async with mini_cluster(tmp_path, **tier) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, **tier) as (cluster, _):
         await cluster.write(0, 7, REGIONS)
         target = target_of(cluster)
         assert await target.copy(stored(cluster)) is Outcome.MADE
@@ -57,13 +56,11 @@ async def test_a_copy_is_made_once_and_found_afterwards(tmp_path, tier):
         assert (counters.copies_made, counters.copies_found) == (1, 2)
         assert len(cluster[0].copies.services.connections) == 1
         assert await read(cluster[1], 7, 2) == await read(cluster[0], 7, 2)
-        end_application(links)
 
 
 @TIERS
 async def test_a_copy_may_be_given_up_at_any_moment(tmp_path, tier):
-    async with mini_cluster(tmp_path, **tier) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, **tier) as (cluster, _):
         await cluster.write(0, 7, REGIONS)
         target = target_of(cluster)
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89):
@@ -76,7 +73,6 @@ async def test_a_copy_may_be_given_up_at_any_moment(tmp_path, tier):
         await eventually(lambda: all(each is None or each.references == 1 for each in extents))
         assert (await target.copy(stored(cluster))).is_there
         assert holders(cluster, 7) == [0, 1]
-        end_application(links)
 
 
 def is_another(cluster: MiniCluster) -> PeerTarget:
@@ -114,11 +110,10 @@ def is_damaged(cluster: MiniCluster) -> PeerTarget:
     ],
 )
 async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, outcome, reason):
-    async with mini_cluster(tmp_path, 1) as cluster:
+    async with copying(tmp_path, 1) as (cluster, _):
         full = {"memory_tier_bytes": 0, "disk_quota_bytes": 4096}
         settings = full if reason == "STORAGE_FULL" else {}
         cluster.environments.append(await cluster.start_one(1, settings))
-        links = await drivers(cluster)
         await cluster.write(0, 7, REGIONS)
         target = target_when(cluster)
         services = cluster[0].copies.services
@@ -132,15 +127,13 @@ async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, out
             (candidate,) = services.placement.candidates(attempt, (), ())
             refused = outcome is Outcome.REFUSED and application_id == "app"
             assert candidate.has_refused is refused
-        end_application(links)
 
 
 @TIERS
 async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error(
     tmp_path, tier, caplog
 ):
-    async with mini_cluster(tmp_path, **tier) as cluster:
-        links = await drivers(cluster)
+    async with copying(tmp_path, **tier) as (cluster, _):
         await cluster.write(0, 7, REGIONS)
         target = target_of(cluster)
         waits, goes_on = asyncio.Event(), asyncio.Event()
@@ -159,7 +152,6 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
         goes_on.set()
         assert await making is Outcome.MADE
         assert "internal error" not in caplog.text
-        end_application(links)
 
 
 async def test_a_connection_that_only_watches_writes_nothing(tmp_path):
