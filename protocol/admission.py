@@ -136,8 +136,8 @@ class AcceptingHandshake:
             raise AuthenticationFailed(
                 "The credential is not accepted",
                 reason="wrong proof" if known else "unknown secret",
-                remedy="Check that it was made of this cluster's secret, and that nothing between "
-                "here and there ends TLS",
+                remedy="Check that it was made from this cluster's secret, and that no proxy "
+                "ends TLS",
             )
         self.claim = claim
         if claim.kind == KIND_PEER:

@@ -108,7 +108,7 @@ class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
             f"{pool} could not give {required} network buffers within {timeout_seconds:g} s",
             value=required,
             limit=available,
-            remedy="Other tasks hold the memory: raise network_segments, or the request's timeout",
+            remedy="Raise network_segments, or the request's timeout",
         )
         self.required = required
         self.available = available

@@ -150,8 +150,7 @@ def _require_own_user(sock: socket.socket) -> None:
         reason="other user",
         value=f"user {user.uid}, groups {', '.join(map(str, user.gids))}",
         limit=f"user {os.geteuid()} or group {os.getegid()}",
-        remedy="Run as that user, join the group, or give the TaskManager a cluster secret and "
-        "this side a credential",
+        remedy="Run as that user or in that group, or use a cluster secret",
     )
 
 

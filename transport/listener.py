@@ -234,13 +234,13 @@ class Listener:
                 "The TaskManager has reached its limit of unfinished handshakes",
                 value=unproven + 1,
                 limit=limits.handshakes,
-                remedy="Try again; if these are no attack, raise transport.max_handshakes",
+                remedy="Try again, or raise transport.max_handshakes",
             )
         return TooManyConnections(
             "The TaskManager has reached its limit of connections",
             value=served + 1,
             limit=limits.connections,
-            remedy="Raise transport.max_connections, and the limit of open files with it",
+            remedy="Raise transport.max_connections and the limit of open files",
         )
 
     def _in_need(self, unserved: Unserved, *, tells: bool) -> InNeed:
@@ -271,7 +271,7 @@ class Listener:
             "The TaskManager has no open file left for another connection",
             value=len(self.connections) + 1,
             limit=len(self.connections),
-            remedy="Try again, or raise the limit of open files of the TaskManager (ulimit -n)",
+            remedy="Raise the TaskManager's limit of open files (ulimit -n)",
         )
 
     def _within_open_files(self) -> Limits:

@@ -202,8 +202,8 @@ def refusal(error: ssl.SSLError, remote: str) -> TlsRefused:
         return TlsRefused(
             f"{remote} refuses the certificate or the TLS settings of this side",
             value=reason.replace("_", " ").lower(),
-            remedy="See its log; check transport.tls_certificate_file, transport.tls_key_file and "
-            "transport.tls_minimum_version here, transport.tls_ca_file there",
+            remedy="Read its log; check transport.tls_certificate_file, transport.tls_key_file "
+            "and transport.tls_minimum_version here, transport.tls_ca_file there",
         )
     return TlsRefused(
         f"TLS with {remote} failed",
@@ -300,8 +300,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> 
             raise TlsConfigurationError(
                 "transport.tls_key_file does not belong to transport.tls_certificate_file",
                 value=f"{key}, {certificate}",
-                remedy="Name the key that belongs to the certificate; in a chain this process's "
-                "certificate comes first",
+                remedy="Name the certificate's own key; in a chain the own certificate comes first",
             ) from error
         raise TlsConfigurationError(
             "transport.tls_certificate_file or transport.tls_key_file cannot be used",
@@ -360,9 +359,8 @@ def _try_out(
             "transport.tls_certificate_file would be refused by others with the same "
             "transport.tls_ca_file",
             value=f"{certificate}, {ca}: {found}",
-            remedy="Renew the certificate, sign it by an authority in the file, and let it serve "
-            "as a client's and, on a TaskManager, as a server's (extendedKeyUsage clientAuth, "
-            "serverAuth)",
+            remedy="Renew it or sign it by an authority in the file, and allow both uses on a "
+            "TaskManager (extendedKeyUsage clientAuth, serverAuth)",
         ) from error
 
 

@@ -155,7 +155,7 @@ class ConsumerLeg(PartitionRequestClient):
                 "TaskManager does not answer OpenGate",
                 value=self.connection.remote,
                 limit=f"{self._answer_timeout_seconds} s",
-                remedy="Look at its log and its load, or raise answer_timeout_seconds",
+                remedy="Check its log and load, or raise answer_timeout_seconds",
             ),
         )
 

@@ -411,5 +411,5 @@ def _damaged(message: BufferResponse, checksum: int) -> ChecksumMismatch:
     return ChecksumMismatch(
         f"Buffer {message.sequence_number} of channel {message.channel} was damaged on its way",
         limit=f"a CRC-32C of {checksum:#010x}",
-        remedy="See whether memory or network of one of the two hosts is faulty; TLS finds it too",
+        remedy="Check memory and network of both hosts",
     )

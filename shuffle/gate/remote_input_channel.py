@@ -148,7 +148,7 @@ class RemoteInputChannel:
                     f"The sender of channel {message.channel} left out a buffer",
                     value=message.sequence_number,
                     limit=self._next_sequence_number,
-                    remedy="Request the rest again; if it comes back, look at the sender's log",
+                    remedy="Request the rest again; if it repeats, read the sender's log",
                 )
             )
             return

@@ -213,7 +213,7 @@ class ProducerLeg:
                 f"TaskManager does not answer {to}",
                 value=self.connection.remote,
                 limit=f"{self._answer_timeout_seconds} s",
-                remedy="Look at its log and its load, or raise answer_timeout_seconds",
+                remedy="Check its log and load, or raise answer_timeout_seconds",
             ) from None
 
     def close(self) -> None:

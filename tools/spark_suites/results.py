@@ -179,11 +179,11 @@ def _lines() -> Iterator[str]:
     yield "<!-- Made by `make spark-suites` from its results: do not edit. -->"
     yield ""
     yield (
-        "`make spark-suites` runs suites of Spark's published test jars twice: with Spark's own\n"
-        "shuffle, and with Sluice and one TaskManager. A test that fails only with Sluice runs a\n"
-        "second time, to tell flaky tests from differences. The command fails if a difference has\n"
-        "no reason in `tools/spark_suites/suites.toml`; `results.json` beside it has the message\n"
-        'of each failed test. `make spark-suites SUITES="SortingSuite JoinSuite"` runs only these.'
+        "`make spark-suites` runs suites of Spark's published test jars with Spark's own shuffle,\n"
+        "and with Sluice and one TaskManager. A test that fails only with Sluice runs twice.\n"
+        "The command fails if a difference has no reason in `tools/spark_suites/suites.toml`;\n"
+        "`results.json` beside it has the message of each failed test.\n"
+        '`make spark-suites SUITES="SortingSuite JoinSuite"` runs only these.'
     )
     yield ""
     yield f"The figures are from Spark {spark}. Tests that cancel themselves do not count."

@@ -72,6 +72,6 @@ def _clone(ack: HelloAck, first: str) -> TaskManagerMismatch:
         f"Two TaskManagers run with the id {ack.taskmanager_id}",
         value=Address(ack.advertised_host, ack.data_port),
         limit=first,
-        remedy="The directories of one are a copy of the other's: stop one of them, and remove the "
-        "file taskmanager-id from all its directories before it starts again",
+        remedy="One has a copy of the other's directories: stop it, and remove the file "
+        "taskmanager-id from its directories",
     )

@@ -159,7 +159,7 @@ class CopiedRegion(IncomingRegion):
                     "Region lies in its region area with a wrong checksum",
                     value=f"{found:#010x}",
                     limit=f"{self._crc32c:#010x}",
-                    remedy="The map task is run again; if it repeats, check the host's memory",
+                    remedy="If it repeats, check the host's memory",
                 )
         except Exception as error:  # noqa: BLE001
             self._failure = failure_of(error, "copying a region")

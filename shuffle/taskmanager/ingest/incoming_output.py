@@ -255,8 +255,7 @@ class OpenOutputs:
                     "Too many partitions are being written on one connection",
                     value=open_now + 1,
                     limit=most,
-                    remedy="Finish some first, use another connection, or raise "
-                    "max_partitions_per_connection",
+                    remedy="Finish some first, or raise max_partitions_per_connection",
                 ),
             )
         return open_now < most

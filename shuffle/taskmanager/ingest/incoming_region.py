@@ -115,7 +115,7 @@ class ReceivedRegion(IncomingRegion):
                 "Region arrived with a wrong checksum",
                 value=f"{self._computed_crc32c:#010x}",
                 limit=f"{self._crc32c:#010x}",
-                remedy="The map task is run again; if it repeats, check memory and network",
+                remedy="If it repeats, check memory and network",
             )
 
     def _require_next(self, offset: int, length: int) -> None:

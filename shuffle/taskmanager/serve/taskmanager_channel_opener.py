@@ -219,7 +219,7 @@ class TaskManagerChannelOpener(ChannelOpener):
                 f"Another TaskManager answers at {address}",
                 value=client.taskmanager_id,
                 limit=source.taskmanager_id,
-                remedy="The wanted one is gone with its data; Spark runs its map tasks again",
+                remedy="Spark runs the map tasks of the lost one again",
             )
         if await self.attach(channel, client):
             client.request(channel, self.wanted, source.map_attempt_ids)

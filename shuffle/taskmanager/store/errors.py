@@ -52,8 +52,8 @@ class StorageFull(StorageError):
             f"no storage for a region of {required_bytes} bytes: {detail}",
             value=required_bytes,
             limit=largest_free_bytes,
-            remedy="Raise memory_tier_bytes or disk_quota_bytes, add a data directory or a remote "
-            "tier, free disk space, or run fewer shuffles at a time",
+            remedy="Raise memory_tier_bytes or disk_quota_bytes, add a data directory or a "
+            "remote tier, or free disk space",
         )
         self.required_bytes = required_bytes
         self.largest_free_bytes = largest_free_bytes
@@ -72,8 +72,8 @@ class StorageUnavailable(StorageError):
         super().__init__(
             f"storage directory {directory} cannot be used: {reason}",
             remedy=remedy
-            or "Check that the directory exists or can be created, is writable, "
-            "and lies on a working disk, or correct data_directories or memory_directory",
+            or "Check that the directory is writable and on a working disk, or correct "
+            "data_directories or memory_directory",
         )
         self.directory = directory
         self.reason = reason
@@ -133,8 +133,7 @@ class RemoteObjectMissing(StorageError):
     def __init__(self, url: str, name: str) -> None:
         super().__init__(
             f"an object is gone: {url}/{name}",
-            remedy="Its map output is computed again; check whether rules of the bucket, or "
-            "people, remove objects there",
+            remedy="Check whether a rule of the bucket removes objects",
         )
 
 
@@ -158,7 +157,7 @@ class StorageReadFailed(StorageError):
             f"reading {path} at {offset} gave {received_bytes} of {expected_bytes} bytes: {reason}",
             value=received_bytes,
             limit=expected_bytes,
-            remedy="Check the disk; the map outputs on it have to be computed again",
+            remedy="Check the disk",
         )
         self.path = path
 
@@ -179,8 +178,7 @@ class StorageWriteFailed(StorageError):
         super().__init__(
             f"writing {length} bytes to {path} at {offset} failed: {reason}",
             value=length,
-            remedy="Check the disk and its free space; the directory takes no new regions "
-            "until it has recovered",
+            remedy="Check the disk and its free space",
         )
         self.path = path
 
@@ -199,7 +197,7 @@ class JournalWriteFailed(StorageError):
         where = "" if directory is None else f" of {directory}"
         super().__init__(
             f"the journal{where} cannot be written: {reason}",
-            remedy="Free disk space or replace the disk; the map attempt was not committed",
+            remedy="Free disk space or replace the disk",
         )
 
 
@@ -220,8 +218,7 @@ class CorruptJournal(StorageError):
             f"journal {path} is damaged: {reason}",
             value=offset,
             limit=size,
-            remedy="Map outputs whose rows are damaged are forgotten and will be computed again; "
-            "check the disk",
+            remedy="Check the disk; map outputs with damaged rows are computed again",
         )
         self.path = path
         self.offset = offset
@@ -259,7 +256,7 @@ class CorruptRegion(StorageError):
     def __init__(self, expected: int, found: int, where: str) -> None:
         super().__init__(
             f"region at {where} is corrupt: crc32c {found:#010x}, committed with {expected:#010x}",
-            remedy="The map output has to be computed again; check memory and disk",
+            remedy="Check memory and disk",
         )
         self.expected = expected
         self.found = found
