@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..transport.address import MAX_PORT, host_port, without_brackets
+from ..transport.address import MAX_PORT, Address, host_port, without_brackets
 
 
 class ShuffleKey(NamedTuple):
@@ -32,6 +32,11 @@ class TaskManagerPlace(NamedTuple):
     taskmanager_id: str
     host: str
     port: int
+
+    @property
+    def address(self) -> Address:
+        """The address of the data port."""
+        return Address(self.host, self.port)
 
     def __str__(self) -> str:
         return f"{self.taskmanager_id} {host_port(self.host, self.port)}"

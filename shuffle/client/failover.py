@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...protocol.errors import ErrorCode, SluiceError
-from ...transport.address import Address
 from ..gate.channel_opener import ChannelSource
 from ..gate.input_gate import InputGate
 from ..names import TaskManagerPlace
@@ -81,7 +80,7 @@ class Failover:
             return False
         before = self._gate.sources[index]
         logger.info("channel %d goes on at %s: %s", index, place, error)
-        address = Address(place.host, place.port)
+        address = place.address
         source = ChannelSource(place.taskmanager_id, address, before.map_attempt_ids)
         self._gate.replace_channel(index, source)
         return True

@@ -6,8 +6,6 @@ for every application. An application's copies only go to these.
 
 from typing import Final
 
-from ....protocol.errors import SluiceError
-from ....transport.address import Address
 from ...errors import LimitExceeded
 from ...names import TaskManagerPlace
 
@@ -39,7 +37,7 @@ class KnownTaskManagers:
         if place.taskmanager_id == self._own_id:
             return
         for other_id, other in list(self._configured.items()):
-            if address_of(other) == address_of(place):
+            if other.address == place.address:
                 del self._configured[other_id]
         self._configured[place.taskmanager_id] = place
 
@@ -78,13 +76,3 @@ class KnownTaskManagers:
     def places_of(self, application_id: str) -> dict[str, TaskManagerPlace]:
         """Return the places that an application may use, by TaskManager."""
         return self._told.get(application_id, {}) | self._configured
-
-
-def address_of(place: TaskManagerPlace) -> Address:
-    """Return the address at which a TaskManager is reached."""
-    return Address(place.host, place.port)
-
-
-def is_absence(error: SluiceError) -> bool:
-    """Return whether an error means that a TaskManager cannot be reached."""
-    return error.code.name in ("CONNECT_FAILED", "CONNECTION_LOST", "TASKMANAGER_MISMATCH")

@@ -7,7 +7,7 @@ from typing import Final
 
 from ....transport.address import Address
 from ....transport.loop import start_task
-from .known_taskmanagers import KnownTaskManagers, address_of
+from .known_taskmanagers import KnownTaskManagers
 from .taskmanager_watch import Presence, TaskManagerWatch
 from .watch_leg import WatchLeg
 
@@ -83,7 +83,7 @@ class Watches:
         if all(watch.taskmanager_id != taskmanager_id for watch in self._configured.values()):
 
             def addresses() -> list[Address]:
-                return [address_of(place) for place in self._known.places(taskmanager_id)]
+                return [place.address for place in self._known.places(taskmanager_id)]
 
             self._by_id[taskmanager_id] = self._new(addresses, taskmanager_id)
 

@@ -8,7 +8,6 @@ from ....transport.connection_pool import ConnectionPool
 from ....transport.errors import TaskManagerMismatch
 from ...legs.producer_leg import ProducerLeg
 from ...names import TaskManagerPlace
-from ..cluster.known_taskmanagers import address_of
 
 
 class CopierConnections:
@@ -52,7 +51,7 @@ class CopierConnections:
                 return await self._connect(address, application_id)
 
             pool = self._pools[application_id] = ConnectionPool(connect)
-        leg = await pool.acquire(address_of(place))
+        leg = await pool.acquire(place.address)
         if leg.taskmanager_id != place.taskmanager_id:
             leg.close()
             raise TaskManagerMismatch(

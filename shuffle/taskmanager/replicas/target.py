@@ -18,7 +18,7 @@ from ....protocol.schema import CopyOf
 from ...counters import Counters
 from ...errors import failure_of
 from ...names import MapAttemptKey, TaskManagerPlace
-from ..cluster.known_taskmanagers import KnownTaskManagers, is_absence
+from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
 from ..cluster.watches import Watches
 from ..config.sections import ReplicationConfig
@@ -30,6 +30,11 @@ from .copier_connections import CopierConnections
 from .holdings import Holdings
 
 logger = logging.getLogger(__name__)
+
+ABSENCE: Final = frozenset(
+    {ErrorCode.CONNECT_FAILED, ErrorCode.CONNECTION_LOST, ErrorCode.TASKMANAGER_MISMATCH}
+)
+"""Codes of errors that mean that a TaskManager cannot be reached."""
 
 
 class Outcome(enum.Enum):
@@ -151,7 +156,7 @@ class PeerTarget:
         self._services.counters.copies_failed += 1
         placement.last_refusal = f"{self.place}: {error.code.name}: {error.message}"
         logger.info("no copy of %s at %s: %s", output.map_attempt_id, self.place, error)
-        if is_absence(error):
+        if error.code in ABSENCE:
             return Outcome.ABSENT
         is_own = not isinstance(error, RemoteError)
         if is_own and (isinstance(error, StorageError) or error.code is ErrorCode.INTERNAL):
