@@ -66,6 +66,15 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def approximate_size(size_bytes: int) -> str:
+    """Return a size to about three digits: ``"1.5 GiB"``."""
+    for unit, factor in reversed(SIZE_UNITS.items()):
+        if size_bytes >= factor > 1:
+            number = size_bytes / factor
+            return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
+    return f"{size_bytes} B"
+
+
 def parse_size(value: object) -> object:
     """Return a size in bytes.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.limits import RECEIVE_TAIL_BYTES
-from ..status.table import approximate_size
+from ....transport.settings import approximate_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .table import approximate_size
+from ....transport.settings import approximate_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

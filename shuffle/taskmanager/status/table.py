@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocol.identity import plain_name
-from ....transport.settings import SIZE_UNITS
+from ....transport.settings import approximate_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -112,15 +112,6 @@ def render_application(
         if name in (application.application_id, plain_name(application.application_id)):
             table = _holdings(application)
             yield table.title, list(table.lines(width))
-
-
-def approximate_size(size_bytes: int) -> str:
-    """Return a size to about three digits: ``"1.5 GiB"``."""
-    for unit, factor in reversed(SIZE_UNITS.items()):
-        if size_bytes >= factor > 1:
-            number = size_bytes / factor
-            return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
-    return f"{size_bytes} B"
 
 
 def _clean(text: str) -> str:

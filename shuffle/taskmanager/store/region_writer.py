@@ -11,13 +11,13 @@ from .errors import OutsideRegion, StorageError, StorageReadFailed
 from .files.fair_queue import Flow
 from .files.file_calls import read_into
 from .files.io_threads import IoThreads
-from .objects.remote_upload import Upload
 from .stored_outputs import Region
 from .tiers.tier import Extent
 
 if TYPE_CHECKING:
     from array import array
 
+    from .objects.remote_upload import Upload
     from .region_area import RegionArea
 
 
@@ -270,7 +270,7 @@ class _Sending:
         crc32c: Checksum of the bytes sent so far.
     """
 
-    def __init__(self, upload: Upload, area: "RegionArea", offset: int) -> None:
+    def __init__(self, upload: "Upload", area: "RegionArea", offset: int) -> None:
         self.crc32c = 0
         self._upload = upload
         self._area = area

@@ -17,7 +17,7 @@ cache or in tmpfs. A reboot loses the map outputs of the memory tier.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ....protocol.limits import MAX_I64
 from ...names import MapAttemptKey, ShuffleKey
@@ -32,14 +32,15 @@ from .journal.recovery import open_storage
 from .journal.rows import pack_release_application, pack_release_attempts, pack_release_shuffle
 from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
-from .remote.remote_outputs import RemoteOutputs
-from .remote.remote_sweep import RemoteSweep
-from .remote.remote_watch import RemoteWatch
 from .store_health import StoreHealth
 from .store_status import RemoteStatus, ShuffleStatus, TierStatus
 from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
 from .tiers.tier import Extent, ExtentRead
 from .tiers.tiers import Tiers
+
+if TYPE_CHECKING:
+    from .remote.remote_outputs import RemoteOutputs
+    from .remote.remote_watch import RemoteWatch
 
 
 class ShuffleStore:
@@ -68,8 +69,10 @@ class ShuffleStore:
         self._health = StoreHealth(storage, self._tiers, self._journal, config)
         self.remote: RemoteOutputs | None = None
         """The map outputs that moved to the remote tier; None without a remote tier."""
-        if storage.remote is not None:
-            self.remote = RemoteOutputs(
+        if storage.remote is not None:  # the modules of the remote tier are loaded with it only
+            from .remote import remote_outputs
+
+            self.remote = remote_outputs.RemoteOutputs(
                 storage.remote,
                 self._index,
                 self.accounts,
@@ -268,6 +271,9 @@ class ShuffleStore:
         self._health.watch(on_lost, on_unlocked)
         remote = self._tiers.remote
         if remote is not None:
+            from .remote.remote_sweep import RemoteSweep
+            from .remote.remote_watch import RemoteWatch
+
             config = self._config
             sweep = RemoteSweep(remote, self._known_applications, config.remote_orphan_seconds)
             self._remote_watch = RemoteWatch(

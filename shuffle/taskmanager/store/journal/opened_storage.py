@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ...bounds.accounts import Accounts
 from ...config.sections import StorageConfig
@@ -18,9 +18,11 @@ from ..tiers.arena_files import remove_arenas
 from ..tiers.arena_tier import ArenaTier
 from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
-from ..tiers.remote_tier import RemoteTier
 from ..tiers.upkeep import Upkeep
 from .journal import Entry, Journal
+
+if TYPE_CHECKING:
+    from ..tiers.remote_tier import RemoteTier
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class OpenedStorage:
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
     disks: list[DiskTier] = field(default_factory=list)
-    remote: RemoteTier | None = None
+    remote: "RemoteTier | None" = None
     left_out: dict[Path | str, TierStatus] = field(default_factory=dict)
     refused: list[StorageUnavailable] = field(default_factory=list)
     run: int = 1

@@ -19,7 +19,6 @@ from ..output_index import OutputIndex
 from ..tiers.arena_tier import ArenaTier, report_excess
 from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
-from ..tiers.remote_tier import RemoteTier
 from ..tiers.tier import FULL, Tier
 from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
@@ -164,6 +163,8 @@ def _remove_memory(storage: OpenedStorage) -> None:
 
 
 def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> None:
+    from ..tiers.remote_tier import RemoteTier
+
     try:
         storage.remote = RemoteTier.open(config, url)
     except StorageUnavailable as error:

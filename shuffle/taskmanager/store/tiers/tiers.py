@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...bounds.accounts import Account, Resource
 from ..errors import StorageFull
@@ -11,11 +12,13 @@ from ..store_status import TierStatus
 from .arena_tier import ArenaTier
 from .disk_tier import DiskTier
 from .memory_tier import MemoryTier
-from .remote_tier import RemoteTier
 from .slot_allocator import occupied_bytes
 from .tier import FULL, Extent, Tier
 from .tier_shares import fair_share_bytes, may_take
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .remote_tier import RemoteTier
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ class Tiers:
         left_out: Mapping[Path | str, TierStatus],
         upkeep: Upkeep,
         reserve_percent: int,
-        remote: RemoteTier | None = None,
+        remote: "RemoteTier | None" = None,
     ) -> None:
         self.memory_refusals = 0
         self.remote = remote
@@ -53,7 +56,7 @@ class Tiers:
         """How to allocate beyond memory, in the order of preference."""
         self._beyond = [(DiskTier.resource, self._on_disk)]
         if remote is not None:
-            self._beyond.append((RemoteTier.resource, remote.allocate))
+            self._beyond.append((remote.resource, remote.allocate))
         self._disks = list(disks)
         self._left_out = dict(left_out)
         self._replaced: list[ArenaTier] = []
@@ -122,8 +125,9 @@ class Tiers:
         if extent is None and reserve is not None:
             extent = self._in_memory(reserve, length)
         if extent is None:
-            behind = self.remote is not None and self.remote.healthy
-            account.require_room((RemoteTier if behind else DiskTier).resource, size_bytes)
+            remote = self.remote
+            last = DiskTier if remote is None or not remote.healthy else remote
+            account.require_room(last.resource, size_bytes)
         return extent
 
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:

@@ -19,7 +19,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
     ("statement", "most_modules", "most_lines"),
     [
         ("from sluice import ShuffleClient", 75, 14_000),
-        ("import sluice.shuffle.taskmanager.process.service", 225, 39_000),
+        ("import sluice.shuffle.taskmanager.process.service", 210, 36_000),
     ],
 )
 def test_a_process_loads_little_code(statement, most_modules, most_lines):

@@ -7,7 +7,8 @@ import re
 import pytest
 from msgspec import structs
 
-from sluice.shuffle.taskmanager.status.table import Table, approximate_size, render
+from sluice.shuffle.taskmanager.status.table import Table, render
+from sluice.transport.settings import approximate_size
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 TITLES = [
