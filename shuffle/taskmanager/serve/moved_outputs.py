@@ -60,10 +60,9 @@ class MovedOutputs:
     def watch(
         self, view: StoredPartitionView, key: ShuffleKey, outputs: Sequence[MapOutput]
     ) -> None:
-        """Keep a view until it is released: its map outputs may move."""
+        """Keep a view until :meth:`released`: its map outputs may move."""
         views = self._views.setdefault(key, {})
         views[view] = outputs
-        view.on_released = self._released
 
     def take_back(self) -> dict[ShuffleKey, list[int]]:
         """Let map outputs be read here again; return which."""
@@ -83,7 +82,8 @@ class MovedOutputs:
         if kept:
             self._places[key] = kept
 
-    def _released(self, view: StoredPartitionView) -> None:
+    def released(self, view: StoredPartitionView) -> None:
+        """Forget a view."""
         views = self._views.get(view.shuffle)
         if views is not None:
             views.pop(view, None)

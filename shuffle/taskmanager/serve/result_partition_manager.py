@@ -27,6 +27,7 @@ from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, release_regions
 from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
+from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
 
 
@@ -390,7 +391,9 @@ class ResultPartitionManager:
         most = min(output.num_subpartitions for output in outputs)
         if not 0 <= wanted.start < wanted.end <= most:
             raise _bad_range(wanted, most)
-        view = StoredPartitionView(self._store, outputs, wanted, sizes, read_pool, listener)
+        view = stored_view(
+            self._store, outputs, wanted, sizes, read_pool, listener, self.moved.released
+        )
         self.moved.watch(view, wanted.shuffle, outputs)
         return view
 

@@ -128,13 +128,15 @@ class RemoteObjectMissing(StorageError):
     Args:
         url: URL of the tier.
         name: Name of the object.
+        extent: The extent that the object is.
     """
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, extent: object) -> None:
         super().__init__(
             f"an object is gone: {url}/{name}",
             remedy="Check whether a rule of the bucket removes objects",
         )
+        self.extent = extent
 
 
 class StorageReadFailed(StorageError):

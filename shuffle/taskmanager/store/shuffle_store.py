@@ -23,7 +23,12 @@ from ....protocol.limits import MAX_I64
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Accounts, Resource
 from ..config.sections import StorageConfig
-from .errors import DuplicateMapOutput, StorageClosed, StorageUnavailable
+from .errors import (
+    DuplicateMapOutput,
+    RemoteObjectMissing,
+    StorageClosed,
+    StorageUnavailable,
+)
 from .extent_reader import read_cached, read_extents
 from .files.fair_queue import OWN_FLOW, Flow
 from .journal.journal_writer import JournalWriter
@@ -315,7 +320,7 @@ class ShuffleStore:
         if self.remote is not None and not self._closed:
             self.remote.ended(application_id)
 
-    def _lose_objects(self, missing: set[Extent]) -> None:
+    def _lose_objects(self, missing: set[object]) -> None:
         """Forget the map outputs whose objects are gone."""
         self._health.lose_outputs(
             lambda output: any(region.extent in missing for region in output.regions),
@@ -356,7 +361,12 @@ class ShuffleStore:
         Raises:
             StorageReadFailed: And the other errors of :meth:`read`.
         """
-        await read_extents(self._threads, reads, flow)
+        try:
+            await read_extents(self._threads, reads, flow)
+        except RemoteObjectMissing as error:
+            if self.remote is not None:
+                self.remote.note_missing(error.extent)
+            raise
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has all bytes; see ``read_cached``."""

@@ -75,7 +75,7 @@ class RemoteOutputs:
         accounts: Accounts,
         read: Callable[[Sequence[ExtentRead]], Awaitable[None]],
         is_pending: Callable[[MapAttemptKey], bool],
-        lost: Callable[[set[Extent]], None],
+        lost: Callable[[set[object]], None],
     ) -> None:
         self.tier = tier
         self.moves = 0
@@ -96,9 +96,8 @@ class RemoteOutputs:
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._missing: set[Extent] = set()
+        self._missing: set[object] = set()
         self._losing: asyncio.TimerHandle | None = None
-        tier.on_missing = self._note_missing
 
     # ---- moving ----------------------------------------------------------------------------------
 
@@ -405,7 +404,8 @@ class RemoteOutputs:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _note_missing(self, extent: RemoteExtent) -> None:
+    def note_missing(self, extent: object) -> None:
+        """Forget soon the map outputs that have an extent whose object is missing."""
         self._missing.add(extent)
         if self._losing is None:
             loop = asyncio.get_running_loop()

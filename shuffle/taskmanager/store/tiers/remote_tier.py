@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .....transport.loop import run_together, start_task
@@ -91,7 +91,6 @@ class RemoteTier(Tier):
         objects: The remote store.
         taskmanager_id: Set before the first object is named.
         budget: Memory for uploads.
-        on_missing: Called with an extent whose object is missing.
         failed: Set when the tier is left out.
         capacity_bytes: Maximum bytes of this TaskManager's objects; None: no limit.
         removed_orphans: Objects removed by sweeps; only grows.
@@ -106,7 +105,6 @@ class RemoteTier(Tier):
         self.objects = objects
         self.taskmanager_id = ""
         self.budget = UploadBudget(config.remote_upload_bytes)
-        self.on_missing: Callable[[RemoteExtent], None] | None = None
         self.failed = asyncio.Event()
         self.removed_orphans = 0
         self.capacity_bytes = config.remote_quota_bytes
@@ -253,9 +251,7 @@ class RemoteTier(Tier):
             await self.objects.modified(taskmanager_marker(self.taskmanager_id))
         except RemoteFailure as failure:
             return self.fetch_failure(failure, extent.length)
-        if self.on_missing is not None:
-            self.on_missing(extent)
-        return RemoteObjectMissing(str(self.place), extent.name)
+        return RemoteObjectMissing(str(self.place), extent.name, extent)
 
     # ---- failures --------------------------------------------------------------------------------
 

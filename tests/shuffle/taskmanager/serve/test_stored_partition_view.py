@@ -18,6 +18,7 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
+from sluice.shuffle.taskmanager.serve.read_ahead_view import stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
     ReadSizes,
     StoredPartitionView,
@@ -74,13 +75,14 @@ class Rig:
     def view(
         self, outputs, start=0, end=1, *, most=SIZE, cost=SIZE, segment=SIZE
     ) -> StoredPartitionView:
-        return StoredPartitionView(
+        return stored_view(
             self.store,
             outputs,
             SubpartitionRange(KEY, start, end),
             ReadSizes(segment, most, cost),
             lambda: self.pool,
             self.available.set,
+            lambda _: None,
         )
 
     async def next(self, view: StoredPartitionView, credit: int = MUCH):

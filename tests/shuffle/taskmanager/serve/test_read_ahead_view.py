@@ -10,6 +10,7 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import SubpartitionRange
+from sluice.shuffle.taskmanager.serve.read_ahead_view import ReadAheadView, stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import KEY, config, content, put
@@ -30,13 +31,14 @@ class Rig:
         self.available = asyncio.Event()
 
     def view(self) -> StoredPartitionView:
-        return StoredPartitionView(
+        return stored_view(
             self.store,
             self.store.map_outputs(KEY).values(),
             SubpartitionRange(KEY, 0, 4),
             ReadSizes(SIZE, SIZE, SIZE),
             lambda: self.pool,
             self.available.set,
+            lambda _: None,
         )
 
     async def read(self, view: StoredPartitionView) -> bytes:
@@ -105,7 +107,7 @@ async def test_an_error_after_a_wait_for_a_segment_fails_the_channel(rig, monkey
     def broken(*_):
         raise AttributeError("a bug")
 
-    monkeypatch.setattr(StoredPartitionView, "_start_reading", broken)
+    monkeypatch.setattr(ReadAheadView, "_start_reading", broken)
     rig.pool.recycle_together(taken)
     assert rig.available.is_set()
     assert view.is_available(MUCH)
