@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c as update_crc32c
 
@@ -10,10 +10,7 @@ from ....protocol.framing import PayloadMemory
 from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ...errors import ChecksumMismatch, MapOutputMismatch
 from ..store.region_writer import RegionWriter
-from ..store.stored_outputs import Region, release_regions
-
-if TYPE_CHECKING:
-    import asyncio
+from ..store.stored_outputs import Region
 
 
 class ReceiveSettings(NamedTuple):
@@ -187,9 +184,3 @@ class MemoryRegion(ReceivedRegion):
         """Give the extent back."""
         self._view = memoryview(b"")
         super().abort()
-
-
-def release_unsecured(regions: list[Region], done: "asyncio.Future[None]") -> None:
-    """Give regions up that could not be secured; their producer may be gone by then."""
-    if not done.cancelled() and done.exception() is not None:
-        release_regions(regions)

@@ -1,36 +1,40 @@
 """The states of outputs on the producer leg, and the messages that each state allows.
 
-A stored one, which is the output of a map attempt::
+A map output::
 
-    state        BeginRegion   RegionData    SecureRegion   FinishPartition   AbortPartition
-    OPEN         IN_REGION     ✗             SECURING       FINISHING         ABORTED
-    IN_REGION    ✗             IN_REGION,    ✗              ✗                 ABORTED
-                               OPEN at the
-                               region's end
-    SECURING     ✗             ✗             ✗              ✗                 ABORTED
-    FINISHING    ✗             ✗             ✗              ✗                 ABORTED
-    COMMITTING   –             –             –              –                 COMMITTING
+    state        BeginRegion   RegionData   SecureRegion   FinishPartition   the end
+    OPEN         IN_REGION     ✗            SECURING       FINISHING         ABORTED
+    IN_REGION    ✗             ARRIVING     ✗              ✗                 ABORTED
+    ARRIVING     ✗             IN_REGION    ✗              ✗                 STRANDED
+    SECURING     ✗             ✗            ✗              ✗                 ABORTED
+    FINISHING    ✗             ✗            ✗              ✗                 ABORTED
+    COMMITTING   –             –            –              –                 COMMITTING
 
 ✗ is a :class:`MapOutputMismatch` that fails the map output, – is ignored because it comes too late.
-An empty region leaves OPEN as it is. SharedRegion is a whole region in one message: it is allowed
-where BeginRegion is, and leaves OPEN as it is too. So do ReplicatePartition and CopyOf, which say
-how many TaskManagers shall keep the map output.
+The end is AbortPartition, an error, a lost connection, or a takeover by another connection.
+SharedRegion is a whole region in one message: it is allowed in OPEN and leads back there. So do
+CopyOf, and ReplicatePartition, which is allowed in SECURING too.
 
-IN_REGION leads to ABORTED also when the region's bytes do not come in time.
-SECURING leads back to OPEN when the complete regions outlive the process, and FINISHING to
-COMMITTING when all regions are written. In COMMITTING the regions belong to the store and a row is
-on its way into the journal. That cannot be called back: an abort is answered behind the commit.
+The other steps are the TaskManager's own:
 
-A pipelined one, which is read while it is written::
+* RegionData leads to ARRIVING while its payload arrives in memory of the region, then back to
+  IN_REGION. A region that is complete or empty leads to OPEN.
+* SECURING leads back to OPEN when the regions survive the process, and FINISHING to COMMITTING when
+  they are written. In COMMITTING the regions belong to the store and their row is on its way into
+  the journal. It cannot be undone: an abort is answered after the commit.
+* STRANDED keeps the memory of the region, because the transport still writes into it, and leads to
+  ABORTED when the payload has arrived or its connection is lost.
+
+A pipelined partition, which is read while it is written::
 
     state       PipelinedData   FinishPartition   abort, client lost   released, last reader gone
     OPEN        OPEN            FINISHING         GONE                 GONE
     FINISHING   ✗               ✗                 GONE                 GONE
     FINISHED    –               –                 –                    GONE
 
-✗ fails the partition. In FINISHED its number is free and no connection owns it; it
-goes with its last reader. A partition that goes before it is finished has failed: its readers are
-told, and so are requests that come for it a little later.
+✗ fails the partition. In FINISHED its number is free and no connection owns it; its last reader
+releases it. A partition that is gone before it is finished has failed: its readers get the error,
+and so do requests that come for it a little later.
 """
 
 import enum
@@ -61,13 +65,15 @@ MessageType: TypeAlias = type[DataMessage | OutputMessage]
 
 
 class StoredState(enum.Enum):
-    """States of a map output on its way in."""
+    """States of a map output on the producer leg."""
 
     OPEN = "open"
     IN_REGION = "in region"
+    ARRIVING = "payload arriving"
     SECURING = "securing"
     FINISHING = "finishing"
     COMMITTING = "committing"
+    STRANDED = "aborted, payload arriving"
     ABORTED = "aborted"
 
 
@@ -80,22 +86,29 @@ class PipelinedState(enum.Enum):
     GONE = "gone"
 
 
-STORED: Final[dict[MessageType, tuple[StoredState, StoredState]]] = {
-    BeginRegion: (StoredState.OPEN, StoredState.IN_REGION),
-    SharedRegion: (StoredState.OPEN, StoredState.OPEN),
-    RegionData: (StoredState.IN_REGION, StoredState.IN_REGION),
-    SecureRegion: (StoredState.OPEN, StoredState.SECURING),
-    ReplicatePartition: (StoredState.OPEN, StoredState.OPEN),
-    CopyOf: (StoredState.OPEN, StoredState.OPEN),
-    FinishPartition: (StoredState.OPEN, StoredState.FINISHING),
+STORED: Final[dict[MessageType, dict[StoredState, StoredState]]] = {
+    BeginRegion: {StoredState.OPEN: StoredState.IN_REGION},
+    SharedRegion: {StoredState.OPEN: StoredState.OPEN},
+    RegionData: {StoredState.IN_REGION: StoredState.ARRIVING},
+    SecureRegion: {StoredState.OPEN: StoredState.SECURING},
+    ReplicatePartition: {
+        StoredState.OPEN: StoredState.OPEN,
+        StoredState.SECURING: StoredState.SECURING,
+    },
+    CopyOf: {StoredState.OPEN: StoredState.OPEN},
+    FinishPartition: {StoredState.OPEN: StoredState.FINISHING},
 }
-"""The one state in which a map output takes each message, and the state to which it leads."""
+"""The states in which a map output takes each message, and the states to which it leads."""
 
-PIPELINED: Final[dict[MessageType, tuple[PipelinedState, PipelinedState]]] = {
-    PipelinedData: (PipelinedState.OPEN, PipelinedState.OPEN),
-    FinishPartition: (PipelinedState.OPEN, PipelinedState.FINISHING),
+STORED_END: Final[dict[StoredState, StoredState]] = {
+    StoredState.OPEN: StoredState.ABORTED,
+    StoredState.IN_REGION: StoredState.ABORTED,
+    StoredState.ARRIVING: StoredState.STRANDED,
+    StoredState.SECURING: StoredState.ABORTED,
+    StoredState.FINISHING: StoredState.ABORTED,
+    StoredState.COMMITTING: StoredState.COMMITTING,
 }
-"""The same for a pipelined partition."""
+"""The state to which the end leads a map output in each state that has an end."""
 
 
 def not_allowed(state: StoredState, message: MessageType, map_attempt_id: int) -> MapOutputMismatch:
@@ -103,7 +116,7 @@ def not_allowed(state: StoredState, message: MessageType, map_attempt_id: int) -
     return MapOutputMismatch(
         f"{message.__name__} is not allowed here",
         value=f"state {state.value}",
-        limit=f"state {STORED[message][0].value}",
+        limit="state " + " or ".join(allowed.value for allowed in STORED[message]),
         map_attempt_id=map_attempt_id,
     )
 
@@ -114,8 +127,8 @@ def after_stored(state: StoredState, message: MessageType, map_attempt_id: int) 
     Raises:
         MapOutputMismatch: The message is not allowed in the present state.
     """
-    allowed, after = STORED[message]
-    if state is not allowed:
+    after = STORED[message].get(state)
+    if after is None:
         raise not_allowed(state, message, map_attempt_id)
     return after
 
@@ -127,15 +140,3 @@ def not_open(state: PipelinedState, message: MessageType, number: int) -> Unexpe
         value=number,
         limit=PipelinedState.OPEN.value,
     )
-
-
-def after_pipelined(state: PipelinedState, message: MessageType, number: int) -> PipelinedState:
-    """Return the state to which a message leads a pipelined partition.
-
-    Raises:
-        UnexpectedMessage: The message is not allowed in the present state.
-    """
-    allowed, after = PIPELINED[message]
-    if state is not allowed:
-        raise not_open(state, message, number)
-    return after

@@ -37,21 +37,14 @@ from ...partition.pipelined_result_partition import PartitionListeners, Pipeline
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
 from ..bounds.progress import Mark
 from .incoming_output import IncomingOutput, OpenOutputs
-from .output_states import (
-    PIPELINED,
-    DataMessage,
-    OutputMessage,
-    PipelinedState,
-    after_pipelined,
-    not_open,
-)
+from .output_states import DataMessage, MessageType, OutputMessage, PipelinedState, not_open
 from .pipelined_credit import PipelinedCredit
 from .wait_times import Waiter
 
 if TYPE_CHECKING:
     import asyncio
 
-_MESSAGES: Final = frozenset(PIPELINED)
+_MESSAGES: Final[frozenset[MessageType]] = frozenset({PipelinedData, FinishPartition})
 
 
 class PipelinedOutput(IncomingOutput):
@@ -222,9 +215,8 @@ class PipelinedOutput(IncomingOutput):
             InvalidRequest: The end has regions.
             EndOfPartitionMismatch: The end has other totals than the data that came.
         """
-        after = after_pipelined(self.state, type(message), self.number)
-        if type(message) is not FinishPartition:
-            return
+        if self.state is not PipelinedState.OPEN or type(message) is not FinishPartition:
+            raise not_open(self.state, type(message), self.number)
         if message.regions:
             raise InvalidRequest(
                 "A pipelined partition has no regions", value=message.regions, limit=0
@@ -236,7 +228,7 @@ class PipelinedOutput(IncomingOutput):
                 limit=f"{self.total_bytes} bytes",
                 map_attempt_id=self.map_attempt_id,
             )
-        self.state = after
+        self.state = PipelinedState.FINISHING
         self._credit.close()
         self._finishing = start_task(self._answer_finish())
 

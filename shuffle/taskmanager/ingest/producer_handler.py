@@ -36,7 +36,7 @@ from ...errors import NoProgress
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.segment_pressure import Unmoved
 from .incoming_output import IncomingOutput, OpenOutputs, ProducerServices
-from .output_states import DataMessage, OutputMessage
+from .output_states import DataMessage, OutputMessage, StoredState
 from .pipelined_output import PipelinedOutput
 from .stored_output import StoredOutput
 
@@ -66,7 +66,7 @@ class ProducerHandler:
         return [
             each
             for each in self._outputs.by_number.values()
-            if isinstance(each, StoredOutput) and not each.is_committing
+            if isinstance(each, StoredOutput) and each.state is not StoredState.COMMITTING
         ]
 
     @property
@@ -178,11 +178,11 @@ class ProducerHandler:
     def connection_lost(self, error: SluiceError) -> None:
         """Give up every output that is not committed or finished and cannot be resumed."""
         self._outputs.close()
+        for output in list(self._outputs.by_number.values()):
+            output.connection_lost(error)
         if self._arriving is not None:
             self._arriving.drop_arriving()
             self._arriving = None
-        for output in list(self._outputs.by_number.values()):
-            output.connection_lost(error)
         self._outputs.attached_area.detach()
         self._on_lost()
 

@@ -104,22 +104,6 @@ class RegionOpener:
         if self._pool is not None:
             self._pool.destroy()
 
-    def check_limit(self, announced: RegionAnnouncement) -> None:
-        """Check that a map output may have a region of this number.
-
-        Raises:
-            LimitExceeded: The number is above the configured limit.
-        """
-        most = self._services.config.max_regions_per_partition
-        if announced.region >= most:
-            raise LimitExceeded(
-                "Map output has too many regions",
-                value=announced.region + 1,
-                limit=most,
-                remedy="Write larger regions, or raise max_regions_per_partition",
-                map_attempt_id=self._attempt.map_attempt_id,
-            )
-
     def receive(
         self,
         announced: BeginRegion,
@@ -136,6 +120,7 @@ class RegionOpener:
             failed: Called with the error when the disk has failed.
 
         Raises:
+            LimitExceeded: The map output has too many regions.
             MapOutputMismatch: The announcement is wrong.
             StorageFull: No tier has room for it.
             InsufficientNetworkBuffers: The memory for writes to the disk tier cannot be promised.
@@ -158,6 +143,7 @@ class RegionOpener:
             area: The region area of the connection.
 
         Raises:
+            LimitExceeded: The map output has too many regions.
             MapOutputMismatch: The announcement is wrong.
             StorageFull: No tier has room for it.
         """
@@ -171,12 +157,22 @@ class RegionOpener:
         With ``EVERY_SUBPARTITION`` as the first one, the bytes are those of each subpartition.
 
         Raises:
+            LimitExceeded: The number of the region is above the configured limit.
             MapOutputMismatch: It is not the next region, has lengths for more subpartitions than
                 there are, or not exactly one length for every subpartition.
             StorageFull: No tier has room for it.
         """
         first, lengths = announced.first_subpartition, announced.lengths
         map_attempt_id = self._attempt.map_attempt_id
+        most = self._services.config.max_regions_per_partition
+        if announced.region >= most:
+            raise LimitExceeded(
+                "Map output has too many regions",
+                value=announced.region + 1,
+                limit=most,
+                remedy="Write larger regions, or raise max_regions_per_partition",
+                map_attempt_id=map_attempt_id,
+            )
         if announced.region != regions:
             raise MapOutputMismatch(
                 "Regions of a map output must be numbered from 0 without gaps",

@@ -11,9 +11,14 @@ whose row replaces all of these, so that a map output of one region costs one ro
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
+from ....protocol.errors import SluiceError
 from ...names import MapAttemptKey
+from ..store.errors import ReleasedDuringCommit
 from ..store.shuffle_store import ShuffleStore
+from ..store.stored_outputs import Region, release_regions
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ class ResumableOutputs:
     """
 
     def __init__(self, store: ShuffleStore, timeout_seconds: float) -> None:
-        self._store = store
+        self.store: Final = store
         self._timeout_seconds = timeout_seconds
         self._deadlines: dict[MapAttemptKey, asyncio.TimerHandle] = {}
         self._writers: dict[MapAttemptKey, Callable[[], None]] = {}
@@ -39,14 +44,14 @@ class ResumableOutputs:
         """Map outputs whose producer is away."""
         return len(self._deadlines)
 
-    def attach(self, attempt: MapAttemptKey, take_over: Callable[[], None]) -> None:
+    def attach(self, attempt: MapAttemptKey, on_taken_over: Callable[[], None]) -> "Resumption":
         """Make one connection the writer of a map output.
 
         The writer before loses it: the producer has come back on another connection.
 
         Args:
             attempt: The map attempt.
-            take_over: Called when another connection takes the map output over.
+            on_taken_over: Called when another connection takes the map output over.
         """
         deadline = self._deadlines.pop(attempt, None)
         if deadline is not None:
@@ -54,7 +59,8 @@ class ResumableOutputs:
         before = self._writers.pop(attempt, None)
         if before is not None:
             before()
-        self._writers[attempt] = take_over
+        self._writers[attempt] = on_taken_over
+        return Resumption(self, attempt)
 
     def park(self, attempt: MapAttemptKey) -> None:
         """Begin the deadline of a map output whose producer is away."""
@@ -64,18 +70,18 @@ class ResumableOutputs:
             self._deadlines[attempt] = loop.call_later(self._timeout_seconds, self._expire, attempt)
 
     def forget(self, attempt: MapAttemptKey, *, drop: bool) -> None:
-        """Forget a map output that is committed, or given up by its producer.
+        """Forget a map output that is committed or aborted.
 
         Args:
             attempt: The map attempt.
-            drop: Whether its secured regions are given up.
+            drop: Whether its secured regions are released.
         """
         self._writers.pop(attempt, None)
         deadline = self._deadlines.pop(attempt, None)
         if deadline is not None:
             deadline.cancel()
         if drop:
-            self._store.drop_open(attempt)
+            self.store.drop_open(attempt)
 
     def close(self) -> None:
         """Stop all deadlines; secured regions stay for the next start."""
@@ -86,12 +92,73 @@ class ResumableOutputs:
 
     def _expire(self, attempt: MapAttemptKey) -> None:
         del self._deadlines[attempt]
-        if self._store.open_output(attempt) is None:
+        if self.store.open_output(attempt) is None:
             return  # it was released, or came here as a copy
-        self._store.drop_open(attempt)
+        self.store.drop_open(attempt)
         logger.info(
             "map attempt %d of %s is given up: its producer was away for %g s",
             attempt.map_attempt_id,
             attempt.shuffle,
             self._timeout_seconds,
         )
+
+
+class Resumption:
+    """The secured regions of a map output while one connection writes it.
+
+    Made by :meth:`ResumableOutputs.attach`. Ends with a takeover, :meth:`park` or :meth:`forget`.
+    """
+
+    def __init__(self, outputs: ResumableOutputs, attempt: MapAttemptKey) -> None:
+        self._outputs: Final = outputs
+        self._attempt: Final = attempt
+        secured = outputs.store.open_output(attempt)
+        self.regions = 0 if secured is None else len(secured.regions)
+        """Secured regions, including those being secured."""
+        self.total_bytes: Final = 0 if secured is None else secured.total_bytes
+        """Bytes of the regions that were secured before."""
+
+    async def secure(self, num_subpartitions: int, regions: list[Region]) -> None:
+        """Make the next regions survive the process. They belong to the store, or are released.
+
+        Raises:
+            SluiceError: They could not be secured.
+
+        Cancellation: safe; the journal's write goes on.
+        """
+        try:
+            secured = self._outputs.store.secure(self._attempt, num_subpartitions, regions)
+        except SluiceError:
+            release_regions(regions)
+            raise
+        secured.add_done_callback(partial(_release_unsecured, regions))
+        self.regions += len(regions)
+        await asyncio.shield(secured)
+
+    def take(self, written: list[Region]) -> list[Region]:
+        """Return all regions for the commit: the secured ones, then ``written``.
+
+        Raises:
+            ReleasedDuringCommit: The secured regions were released; ``written`` are too.
+        """
+        if not self.regions:
+            return written
+        secured = self._outputs.store.open_output(self._attempt)
+        if secured is None or len(secured.regions) != self.regions:
+            release_regions(written)
+            raise ReleasedDuringCommit(*self._attempt.shuffle, self._attempt.map_attempt_id)
+        return [*secured.take(), *written]
+
+    def park(self) -> None:
+        """Keep the secured regions for a while: the producer may resume them."""
+        self._outputs.park(self._attempt)
+
+    def forget(self, *, drop: bool) -> None:
+        """Forget the map output, which is committed or aborted; ``drop`` releases the regions."""
+        self._outputs.forget(self._attempt, drop=drop)
+
+
+def _release_unsecured(regions: list[Region], done: "asyncio.Future[None]") -> None:
+    """Release regions that could not be secured; their producer may be gone by then."""
+    if not done.cancelled() and done.exception() is not None:
+        release_regions(regions)

@@ -1,8 +1,8 @@
 """A map output that is received region by region, secured, and committed to the store."""
 
-import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
@@ -26,21 +26,25 @@ from ....transport.loop import start_task
 from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
 from ..bounds.progress import OURS, Mark
-from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
-from ..store.stored_outputs import MapOutput, release_regions
+from ..store.errors import DuplicateMapOutput
+from ..store.stored_outputs import MapOutput, Region
 from .incoming_output import IncomingOutput, OpenOutputs
-from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings, release_unsecured
+from .incoming_region import IncomingRegion, ReceivedRegion, ReceiveSettings
 from .output_states import (
     STORED,
+    STORED_END,
     DataMessage,
-    MessageType,
     OutputMessage,
     StoredState,
     after_stored,
     not_allowed,
 )
-from .region_opener import RegionAnnouncement, RegionOpener, check_secured, check_totals
+from .region_opener import RegionOpener, check_secured, check_totals
+from .resumable_outputs import Resumption
 from .wait_times import Waiter
+
+if TYPE_CHECKING:
+    import asyncio
 
 _MESSAGES: Final = frozenset(STORED)
 
@@ -61,9 +65,10 @@ class StoredOutput(IncomingOutput):
         self.attempt: Final = MapAttemptKey(self.key, message.map_attempt_id)
         self.num_subpartitions: Final = message.num_subpartitions
         self.state = StoredState.OPEN
+        self.regions = 0
+        """Regions so far, including the one that is being received."""
         self.total_bytes = 0
         """Bytes of the complete regions."""
-        self._store: Final = services.store
         settings = ReceiveSettings(
             services.verify_checksums,
             connection.max_payload_bytes,
@@ -72,32 +77,15 @@ class StoredOutput(IncomingOutput):
         )
         self._opener: Final = RegionOpener(services, self.attempt, self.num_subpartitions, settings)
         self._credit = 0
-        self._failure: SluiceError | None = None
-        self._receiving = False
-        """True while a payload arrives in memory of a region: it must stay that region's."""
-        self._stranded: ReceivedRegion | None = None
-        """The region of a failed map output in whose memory a payload still arrives."""
         self._region: ReceivedRegion | None = None
-        """The region that is being received."""
+        """The region that is being received: in IN_REGION, ARRIVING and STRANDED."""
         self._written: list[IncomingRegion] = []
-        self._secured = 0
+        """The regions that are neither secured nor committed."""
+        self._resumption: Resumption | None = None
+        """Lets another connection take over the secured regions; None if there are none."""
+        self._storing: asyncio.Task[None] | None = None
+        """Secures the regions, or commits the map output."""
         self._origin, self._replicas, self._synchronous = "", 1, False
-        self._resumable = False
-        """Whether another connection can take the map output over."""
-        self._securing: asyncio.Task[None] | None = None
-        self._commit: asyncio.Task[None] | None = None
-        self._aborts = 0
-        """AbortPartition messages that came when the commit could not be called back."""
-
-    @property
-    def regions(self) -> int:
-        """Regions so far, the one that is being received included."""
-        return self._secured + len(self._written)
-
-    @property
-    def is_committing(self) -> bool:
-        """True when the regions belong to the store, and only the commit is not answered yet."""
-        return self.state is StoredState.COMMITTING
 
     @property
     def available_credit(self) -> int:
@@ -106,11 +94,11 @@ class StoredOutput(IncomingOutput):
 
     @property
     def progress(self) -> Mark | None:
-        """Changes when the region under way moves; a frame that has begun has its own deadline."""
+        """Changes when the region makes progress; a payload that arrives has its own deadline."""
         region = self._region
         if region is None:
             return None
-        if self._credit <= 0 or self._receiving:
+        if self._credit <= 0 or self.state is StoredState.ARRIVING:
             return OURS
         return self.regions, region.received_bytes, self._credit
 
@@ -120,12 +108,9 @@ class StoredOutput(IncomingOutput):
         self._connection.send(PartitionOpened(self.number))
 
     def resume(self) -> None:
-        """Go on behind the secured regions; a connection that still writes loses them."""
-        self._make_resumable()
-        secured = self._store.open_output(self.attempt)
-        if secured is not None:
-            self._secured = len(secured.regions)
-            self.total_bytes = secured.total_bytes
+        """Continue after the secured regions; a connection that still writes loses them."""
+        resumption = self._resumption = self._attach()
+        self.regions, self.total_bytes = resumption.regions, resumption.total_bytes
         self._outputs.add(self)
         self._connection.send(
             PartitionResumed(self.number, self.regions, self.total_bytes, committed=False)
@@ -139,17 +124,14 @@ class StoredOutput(IncomingOutput):
         Raises:
             MapOutputMismatch: No region is open, or they are not its next bytes.
             CreditExceeded: No credit was granted for them.
-            SluiceError: An earlier part of the map output could not be written.
         """
-        if self._failure is not None:
-            raise self._failure
         region = self._region
         if region is None or type(message) is not RegionData:
             if self.state is StoredState.COMMITTING:
                 return self._outputs.discarded()
             raise not_allowed(self.state, type(message), self.map_attempt_id)
         place = region.payload_buffer(message.offset, length)
-        self._receiving = True
+        self.state = StoredState.ARRIVING
         return place
 
     def data_received(self, message: DataMessage, length: int) -> None:
@@ -158,28 +140,23 @@ class StoredOutput(IncomingOutput):
         Raises:
             MapOutputMismatch: No region is open, or no byte came.
             ChecksumMismatch: The region is complete and its checksum is wrong.
-            SluiceError: An earlier part of the map output could not be written.
         """
         region = self._region
-        if region is None and self.state is StoredState.COMMITTING:
-            self._outputs.count_late(message)
-            return
-        self._receiving = False
-        counters = self._counters
-        counters.producer_bytes_in += length
-        counters.producer_buffers_in += 1
-        self._credit -= 1
-        if self._failure is not None:
-            raise self._failure
         if region is None:
+            if self.state is StoredState.COMMITTING:
+                self._outputs.count_late(message)
+                return
             raise not_allowed(self.state, type(message), self.map_attempt_id)
         if length == 0:
             raise MapOutputMismatch(
                 "RegionData without data", value=0, limit=1, map_attempt_id=self.map_attempt_id
             )
+        counters = self._counters
+        counters.producer_bytes_in += length
+        counters.producer_buffers_in += 1
+        self._credit -= 1
+        self.state = StoredState.IN_REGION
         if region.received(length):
-            self._region = None
-            self.state = StoredState.OPEN
             self._region_complete(region)
         if self._credit == 0:
             self._note_wait()
@@ -195,174 +172,134 @@ class StoredOutput(IncomingOutput):
         """
         if self.state is StoredState.COMMITTING:
             return
-        if type(message) is BeginRegion or type(message) is SharedRegion:
+        if self.state is StoredState.FINISHING and type(message) is FinishPartition:
+            raise UnexpectedMessage("FinishPartition came twice", value=2, limit=1)
+        self.state = after_stored(self.state, type(message), self.map_attempt_id)
+        if type(message) is BeginRegion:
             self._begin_region(message)
+        elif type(message) is SharedRegion:
+            self._copy_region(message)
         elif type(message) is SecureRegion:
-            if not self._resumable:
-                if self._store.open_output(self.attempt) is not None:
+            check_secured(message, self.regions, self.map_attempt_id)
+            resumption = self._resumption
+            if resumption is None:
+                if self._services.store.open_output(self.attempt) is not None:
                     raise DuplicateMapOutput(*self.key, self.map_attempt_id)
-                self._make_resumable()
-            self._securing = start_task(self._answer_secured(message))
+                resumption = self._resumption = self._attach()
+            self._storing = start_task(self._store(partial(self._secure, message, resumption)))
+        elif type(message) is FinishPartition:
+            check_totals(message, self.total_bytes, self.regions, self.map_attempt_id)
+            self._storing = start_task(self._store(self._commit))
         elif type(message) is ReplicatePartition:
-            self.state = self._after(ReplicatePartition)
             self._replicas, self._synchronous = message.replicas, message.synchronous
         elif type(message) is CopyOf:
-            self.state = self._after(CopyOf)
             self._services.partitions.require_unreleased(*self.attempt)
-            if self._store.lookup(*self.attempt) is not None:  # before its bytes are sent
+            if self._services.store.lookup(*self.attempt) is not None:  # before its bytes are sent
                 raise DuplicateMapOutput(*self.key, self.map_attempt_id)
             self._origin, self._replicas = message.origin, message.replicas
-        elif type(message) is FinishPartition:
-            if self._commit is not None:
-                raise UnexpectedMessage("FinishPartition came twice", value=2, limit=1)
-            self._commit = start_task(self._answer_commit(message))
 
     def grant(self, credit: int) -> None:
         """Grant the producer credit."""
         self._credit += credit
         super().grant(credit)
 
-    def _begin_region(self, message: RegionAnnouncement) -> None:
-        """Begin a region and grant its first credit, or copy it out of the region area."""
-        self._opener.check_limit(message)
-        if type(message) is SharedRegion:
-            area = self._outputs.attached_area.area
-            self.state = self._after(SharedRegion)
-            copied = self._opener.copy(message, self.regions, area)
-            self._written.append(copied)
-            self.total_bytes += copied.length
-            self._counters.producer_bytes_in += copied.length
-            self._counters.region_area_bytes_in += copied.length
-        elif type(message) is BeginRegion:
-            after = self._after(BeginRegion)
-            region = self._opener.receive(message, self.regions, self.grant, self._write_failed)
-            self._written.append(region)
-            if region.length == 0:
-                self._region_complete(region)
-            else:
-                self._region = region
-                self.state = after
-                if not self._connection.other_segment_size_bytes:
-                    opened = RegionOpened(self.number, message.region, region.payload_bytes)
-                    self._connection.send(opened)
-                region.begin()
-            self._note_wait()
-            self._outputs.progress.watch()
+    # ---- regions ---------------------------------------------------------------------------------
+
+    def _begin_region(self, message: BeginRegion) -> None:
+        """Begin a region, and grant its first credit."""
+        failed = partial(self._outputs.fail, self.number)
+        region = self._opener.receive(message, self.regions, self.grant, failed)
+        self._add(region)
+        if region.length == 0:
+            self._region_complete(region)
+        else:
+            self._region = region
+            if not self._connection.other_segment_size_bytes:
+                opened = RegionOpened(self.number, message.region, region.payload_bytes)
+                self._connection.send(opened)
+            region.begin()
+        self._note_wait()
+        self._outputs.progress.watch()
+
+    def _copy_region(self, message: SharedRegion) -> None:
+        """Copy a region out of the region area."""
+        region = self._opener.copy(message, self.regions, self._outputs.attached_area.area)
+        self._add(region)
+        self.total_bytes += region.length
+        self._counters.producer_bytes_in += region.length
+        self._counters.region_area_bytes_in += region.length
+
+    def _add(self, region: IncomingRegion) -> None:
+        self._written.append(region)
+        self.regions += 1
         self._counters.regions_written += 1
 
-    async def _answer_secured(self, message: SecureRegion) -> None:
-        failure: SluiceError | None = None
+    def _region_complete(self, region: ReceivedRegion) -> None:
+        self._region = None
+        self.state = StoredState.OPEN
+        region.verify()
+        self.total_bytes += region.length
+
+    def _note_wait(self) -> None:
+        """Begin to count the producer's wait if it has more to send and no credit."""
+        if self._region is None:
+            self._credit = 0  # credit that is left of a complete region is void
+        elif self._credit == 0:
+            self.credit_wait.begin()
+
+    # ---- securing and committing -----------------------------------------------------------------
+
+    async def _store(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Secure the regions or commit the map output; :meth:`_end` cancels it."""
         try:
-            await self.secure(message)
+            await work()
         except Exception as error:  # noqa: BLE001
-            failure = failure_of(error, "securing a map output")
-        if not self._outputs.contains(self):
-            return
-        if failure is not None:
-            self._outputs.fail(self.number, failure)
-        else:
-            self._connection.send(RegionSecured(self.number, message.region))
+            self._storing = None
+            self._outputs.fail(self.number, failure_of(error, "storing a map output"))
 
-    async def _answer_commit(self, message: FinishPartition) -> None:
-        """Commit the map output, and acknowledge it once it outlives this process."""
-        try:
-            output = await self.complete(message)
-            self.state = StoredState.COMMITTING
-            await self._services.commit(output)
-        except Exception as error:  # noqa: BLE001
-            failure = failure_of(error, "committing a map output")
-            if self._outputs.contains(self):
-                self._commit = None
-                self._outputs.fail(self.number, failure)
-                self._answer_aborts()
-            return
-        self._commit = None
-        self._counters.map_outputs_committed += 1
-        self._end(drop=False)
-        self._connection.send(PartitionFinished(self.number))
-        self._answer_aborts()
+    async def _secure(self, message: SecureRegion, resumption: Resumption) -> None:
+        await resumption.secure(self.num_subpartitions, await self._flushed())
+        self.state = StoredState.OPEN
+        self._connection.send(RegionSecured(self.number, message.region))
 
-    def _answer_aborts(self) -> None:
-        for _ in range(self._aborts):
-            self._outputs.answer_abort(self.number)
-
-    # ---- securing and finishing ------------------------------------------------------------------
-
-    async def secure(self, message: SecureRegion) -> None:
-        """Let all regions so far outlive the process.
-
-        Raises:
-            MapOutputMismatch: Another region is the last one, or it is not complete.
-            SluiceError: A region could not be written, or not be secured.
-
-        Cancellation: safe; regions that were secured by then stay in the store.
-        """
-        after = self._after(SecureRegion)
-        check_secured(message, self.regions, self.map_attempt_id)
-        self.state = after
-        for each in self._written:
-            await each.flush()
-        if self.state is not StoredState.SECURING:
-            return
-        regions = [each.finish() for each in self._take_written()]
-        self._secured += len(regions)
-        try:
-            secured = self._store.secure(self.attempt, self.num_subpartitions, regions)
-        except SluiceError:
-            release_regions(regions)
-            raise
-        secured.add_done_callback(partial(release_unsecured, regions))
-        await asyncio.shield(secured)
-        if self.state is StoredState.SECURING:
-            self.state = StoredState.OPEN
-
-    async def complete(self, message: FinishPartition) -> MapOutput:
-        """Wait until all regions are written, and put the map output together.
-
-        Returns:
-            The map output, to be committed. It owns the regions' extents.
-
-        Raises:
-            MapOutputMismatch: The totals differ, or a region is incomplete.
-            SluiceError: A region could not be written.
-
-        Cancellation: safe; abort afterwards.
-        """
-        after = self._after(FinishPartition)
-        check_totals(message, self.total_bytes, self.regions, self.map_attempt_id)
-        self.state = after
-        for each in self._written:
-            await each.flush()
-        if self.state is not StoredState.FINISHING:
-            raise MapOutputMismatch(
-                "Map output was aborted while it was finished", map_attempt_id=self.map_attempt_id
-            )
-        written = [each.finish() for each in self._take_written()]
-        if self._secured:
-            secured = self._store.open_output(self.attempt)
-            if secured is None or len(secured.regions) != self._secured:
-                release_regions(written)
-                raise ReleasedDuringCommit(*self.key, self.map_attempt_id)
-            secured.taken = True
-            written = [*secured.regions, *written]
-        return MapOutput(
+    async def _commit(self) -> None:
+        regions = await self._flushed()
+        if self._resumption is not None:
+            regions = self._resumption.take(regions)
+        output = MapOutput(
             self.key,
             self.map_attempt_id,
             self.num_subpartitions,
-            tuple(written),
+            tuple(regions),
             self._origin,
             self._replicas,
             is_synchronous=self._synchronous,
         )
+        self.state = StoredState.COMMITTING
+        await self._services.commit(output)
+        self._storing = None
+        self._counters.map_outputs_committed += 1
+        self._end(drop=False)
+        self._connection.send(PartitionFinished(self.number))
+
+    async def _flushed(self) -> list[Region]:
+        """Wait until all regions are written, and take them."""
+        for each in self._written:
+            await each.flush()
+        return [each.finish() for each in self._take_written()]
 
     # ---- the end ---------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Give the map output up because its producer says so; not during the commit."""
-        if self.state is StoredState.COMMITTING:
-            self._aborts += 1
+        """Abort the map output, and answer; during the commit, answer after it."""
+        if self.state is StoredState.COMMITTING and self._storing is not None:
+            self._storing.add_done_callback(self._answer_abort)
         else:
             super().abort()
+
+    def _answer_abort(self, commit: "asyncio.Task[None]") -> None:
+        if not commit.cancelled():  # otherwise the connection is lost
+            self._outputs.answer_abort(self.number)
 
     def give_up(self, why: str, value: str | None) -> None:
         """Free the map output and its secured regions; it has no readers yet."""
@@ -370,81 +307,51 @@ class StoredOutput(IncomingOutput):
 
     def connection_lost(self, error: SluiceError) -> None:
         """Free the map output, but keep its secured regions until the producer comes back."""
-        if self._resumable:
-            self._resumable = False
-            if self.state is StoredState.COMMITTING:  # its commit goes on
-                self._services.resumable.forget(self.attempt, drop=False)
-            else:
-                self._services.resumable.park(self.attempt)
-        self._end(drop=True)
+        if self._resumption is not None and self.state is not StoredState.COMMITTING:
+            self._resumption.park()
+            self._resumption = None
+        self._end(drop=False)  # a commit goes on
 
     def drop_arriving(self) -> None:
-        """Give back the memory of a payload that arrives too late, or not whole. Idempotent."""
-        self._receiving = False
-        stranded, self._stranded = self._stranded, None
-        if stranded is not None:
-            stranded.abort()
+        """Free the memory of a payload that arrives after the end. Idempotent."""
+        if self.state is StoredState.STRANDED and self._region is not None:
+            self.state = StoredState.ABORTED
+            self._region.abort()
+            self._region = None
 
     def _end(self, *, drop: bool) -> None:
-        """Give back everything that does not belong to the store.
+        """Free everything that does not belong to the store.
 
         Args:
-            drop: Whether the map output is given up with its secured regions, not committed.
+            drop: Whether secured regions are released.
         """
         self._outputs.remove(self)
         self.credit_wait.end()
-        if self._securing is not None:
-            self._securing.cancel()
-        if self._resumable:
-            self._services.resumable.forget(self.attempt, drop=drop)
-        if self._commit is not None:
-            self._commit.cancel()
+        if self._storing is not None:
+            self._storing.cancel()
+        if self._resumption is not None:
+            self._resumption.forget(drop=drop)
+        self.state = STORED_END[self.state]
+        if self.state is not StoredState.STRANDED:
+            self._region = None
+        elif self._region is not None:
+            self._region.stop()
+        for each in self._take_written():
+            if each is not self._region:
+                each.abort()
         if self.state is not StoredState.COMMITTING:
-            self.state = StoredState.ABORTED
-            region, self._region = self._region, None
-            for each in self._take_written():
-                if each is region and self._receiving:
-                    region.stop()
-                    self._stranded = region  # until the transport writes there no longer
-                else:
-                    each.abort()
-            if drop:
-                self._counters.map_outputs_aborted += 1
+            self._counters.map_outputs_aborted += 1
         self._opener.close()
 
-    def _make_resumable(self) -> None:
-        self._services.resumable.attach(self.attempt, self._taken_over)
-        self._resumable = True
+    def _attach(self) -> Resumption:
+        return self._services.resumable.attach(self.attempt, self._taken_over)
 
     def _taken_over(self) -> None:
-        """Let go: the producer goes on with the map output on another connection."""
-        if self._outputs.contains(self):
-            self._resumable = False
-            error = PartitionReleased("Map output was resumed on another connection")
-            self._outputs.fail(self.number, error)
-
-    # ---- inner workings --------------------------------------------------------------------------
-
-    def _write_failed(self, error: SluiceError) -> None:
-        if self._failure is None:
-            self._failure = error
-            if not self._receiving:  # otherwise the payload that arrives is answered with it
-                self._outputs.fail(self.number, error)
-
-    def _region_complete(self, region: ReceivedRegion) -> None:
-        region.verify()
-        self.total_bytes += region.length
-
-    def _note_wait(self) -> None:
-        """Begin to count the producer's wait if it has more to send and no credit."""
-        if self.state is not StoredState.IN_REGION:
-            self._credit = 0  # credit that is left of a complete region is void
-        elif self._credit == 0:
-            self.credit_wait.begin()
+        """Fail here: the producer continues on another connection."""
+        self._resumption = None
+        error = PartitionReleased("Map output was resumed on another connection")
+        self._outputs.fail(self.number, error)
 
     def _take_written(self) -> list[IncomingRegion]:
         written, self._written = self._written, []
         return written
-
-    def _after(self, message: MessageType) -> StoredState:
-        return after_stored(self.state, message, self.map_attempt_id)

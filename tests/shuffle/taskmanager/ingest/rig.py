@@ -23,6 +23,7 @@ from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
 from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.incoming_output import OpenOutputs, ProducerServices
+from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
@@ -120,10 +121,10 @@ class StoredRig:
         self.output.received(BeginRegion(0, region, first, list(lengths), crc32c(data)))
 
     def payload(self, offset: int, data: bytes) -> None:
-        self._receive(offset, data)
+        self.begin_payload(offset, data)
         self.output.data_received(RegionData(0, offset), len(data))
 
-    def _receive(self, offset: int, data: bytes) -> None:
+    def begin_payload(self, offset: int, data: bytes) -> None:
         memory = self.output.payload_buffer(RegionData(0, offset), len(data))
         assert memory is not None
         for piece in memory if isinstance(memory, list) else [memory]:
@@ -135,19 +136,25 @@ class StoredRig:
         """Send a begun region as its credit comes."""
         size = self.payload_bytes
         for used, offset in enumerate(range(0, len(data), size)):
-            async with asyncio.timeout(10):
-                while used >= sum(self.granted) and not self.failures:
-                    self.connection.changed.clear()
-                    await self.connection.changed.wait()
+            await self.until(lambda: used < sum(self.granted) or self.failures)  # noqa: B023
             self.payload(offset, data[offset : offset + size])
 
     async def complete(self, total_bytes: int, regions: int) -> MapOutput:
-        return await self.output.complete(FinishPartition(0, total_bytes, regions))
+        """Commit the map output."""
+        self.output.received(FinishPartition(0, total_bytes, regions))
+        await self.until(lambda: not self.outputs.contains(self.output))
+        committed = self.store.lookup(*self.output.attempt)
+        assert committed is not None
+        return committed
 
-    async def failed(self) -> None:
-        """Wait until the producer is told of a failure."""
+    async def until_committing(self) -> None:
+        while self.output.state is not StoredState.COMMITTING:  # noqa: ASYNC110 - not announced
+            await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until a message that the producer is sent makes a condition true."""
         async with asyncio.timeout(10):
-            while not self.failures:
+            while not condition():
                 self.connection.changed.clear()
                 await self.connection.changed.wait()
 
@@ -155,7 +162,9 @@ class StoredRig:
         return sum(tier.used_bytes for tier in self.store.tiers())
 
     def close(self) -> None:
-        self.output.abort()
+        if self.outputs.contains(self.output):
+            self.output.abort()
         self.output.drop_arriving()
+        self.store.release_shuffle(self.output.key)
         self.services.resumable.close()
         self.services.region_areas.close()

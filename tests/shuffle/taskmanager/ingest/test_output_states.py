@@ -1,59 +1,116 @@
-"""The tables of states: each message is allowed in one state, and refused in all others."""
+"""Every message to an output in every state, and its end in every state, as a table."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from crc32c import crc32c
 
+from sluice.protocol import schema as m
 from sluice.protocol.errors import UnexpectedMessage
-from sluice.protocol.schema import (
-    BeginRegion,
-    FinishPartition,
-    PipelinedData,
-    RegionData,
-    SecureRegion,
-    SharedRegion,
+from sluice.shuffle.errors import MapOutputMismatch, PartitionReleased
+from sluice.shuffle.taskmanager.ingest.output_states import OutputMessage, StoredState
+from sluice.shuffle.taskmanager.ingest.pipelined_output import PipelinedOutput
+from sluice.shuffle.taskmanager.store.region_area import RegionArea
+from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # a table: no loop matters
+TWO = DATA[: 2 * SEGMENT]
+MESSAGES: tuple[OutputMessage | m.RegionData, ...] = (
+    m.BeginRegion(0, 1, 0, [len(TWO)], crc32c(TWO)),
+    m.SharedRegion(0, 1, 0, [1], 0, 0),
+    m.RegionData(0, 0),
+    m.SecureRegion(0, 0),
+    m.ReplicatePartition(0, 2, False),
+    m.CopyOf(0, "tm-1", 2, False),
+    m.FinishPartition(0, 3, 1),
 )
-from sluice.shuffle.errors import MapOutputMismatch
-from sluice.shuffle.taskmanager.ingest.output_states import (
-    PipelinedState,
-    StoredState,
-    after_pipelined,
-    after_stored,
-)
-
-STORED = {
-    (StoredState.OPEN, BeginRegion): StoredState.IN_REGION,
-    (StoredState.OPEN, SharedRegion): StoredState.OPEN,
-    (StoredState.IN_REGION, RegionData): StoredState.IN_REGION,
-    (StoredState.OPEN, SecureRegion): StoredState.SECURING,
-    (StoredState.OPEN, FinishPartition): StoredState.FINISHING,
-}
-PIPELINED = {
-    (PipelinedState.OPEN, PipelinedData): PipelinedState.OPEN,
-    (PipelinedState.OPEN, FinishPartition): PipelinedState.FINISHING,
+# The state after each message, and after the end. An empty cell is a mismatch, – is ignored.
+TABLE = """
+           | Begin     | Shared | RegionData | Secure   | Replicate | Copy | Finish    | end
+OPEN       | IN_REGION | OPEN   |            | SECURING | OPEN      | OPEN | FINISHING | ABORTED
+IN_REGION  |           |        | ARRIVING   |          |           |      |           | ABORTED
+ARRIVING   |           |        | IN_REGION  |          |           |      |           | STRANDED
+SECURING   |           |        |            |          | SECURING  |      |           | ABORTED
+FINISHING  |           |        |            |          |           |      | twice     | ABORTED
+COMMITTING | –         | –      | –          | –        | –         | –    | –         | COMMITTING
+"""
+ROWS = {
+    name.strip(): [cell.strip() for cell in cells]
+    for name, *cells in (line.split("|") for line in TABLE.strip("\n").splitlines())
 }
 
 
-@pytest.mark.parametrize("message", sorted({key[1] for key in STORED}, key=str))
-@pytest.mark.parametrize("state", StoredState)
-def test_messages_to_a_map_output(state, message):
-    after = STORED.get((state, message))
-    if after is not None:
-        assert after_stored(state, message, 7) is after
-    else:
-        with pytest.raises(MapOutputMismatch, match=f"{message.__name__} is not allowed") as caught:
-            after_stored(state, message, 7)
-        assert caught.value.value == f"state {state.value}"
-        assert caught.value.map_attempt_id == 7
+async def reach(rig: StoredRig, state: str) -> None:
+    """Write a region, and lead the map output from OPEN to a state."""
+    rig.begin([3], b"abc")
+    rig.payload(0, b"abc")
+    if state in ("IN_REGION", "ARRIVING"):
+        say(rig, MESSAGES[0])
+    if state == "ARRIVING":
+        rig.begin_payload(0, TWO[:SEGMENT])
+    elif state == "SECURING":
+        say(rig, MESSAGES[3])
+    elif state in ("FINISHING", "COMMITTING"):
+        say(rig, MESSAGES[6])
+    if state == "COMMITTING":
+        await rig.until_committing()
+    assert rig.output.state.name == state
 
 
-@pytest.mark.parametrize("message", sorted({key[1] for key in PIPELINED}, key=str))
-@pytest.mark.parametrize("state", PipelinedState)
-def test_messages_to_a_pipelined_partition(state, message):
-    after = PIPELINED.get((state, message))
-    if after is not None:
-        assert after_pipelined(state, message, 3) is after
+def say(rig: StoredRig, message: OutputMessage | m.RegionData) -> None:
+    if not isinstance(message, m.RegionData):
+        rig.output.received(message)
+    elif rig.output.state is StoredState.ARRIVING:
+        rig.output.data_received(message, SEGMENT)
     else:
-        with pytest.raises(UnexpectedMessage, match=f"that is {state.value}") as caught:
-            after_pipelined(state, message, 3)
-        assert caught.value.value == 3
+        rig.output.payload_buffer(message, 1)
+
+
+@pytest.mark.parametrize("column", range(len(MESSAGES)), ids=lambda n: type(MESSAGES[n]).__name__)
+@pytest.mark.parametrize("state", list(ROWS)[1:])
+async def test_every_message_in_every_state(rig, tmp_path, state, column):
+    await reach(rig, state)
+    memory = os.memfd_create("area")
+    area = RegionArea("app", tmp_path / "area", memory, SEGMENT, lambda _: None)
+    rig.outputs.attached_area._area = area
+    message, after = MESSAGES[column], ROWS[state][column]
+    if after == "twice":
+        with pytest.raises(UnexpectedMessage, match="came twice"):
+            say(rig, message)
+    elif after:
+        say(rig, message)
+        assert rig.output.state.name == (state if after == "–" else after)
+    else:
+        with pytest.raises(MapOutputMismatch, match=type(message).__name__) as caught:
+            say(rig, message)
+        assert caught.value.map_attempt_id == 1
+        assert str(caught.value.limit).startswith("state ")
+        assert caught.value.value == f"state {rig.output.state.value}"
+        assert rig.output.state.name == state
+    rig.outputs.attached_area.detach()
+
+
+@pytest.mark.parametrize("state", list(ROWS)[1:])
+async def test_the_end_in_every_state(rig, state):
+    await reach(rig, state)
+    rig.outputs.fail(0, PartitionReleased("Map output was resumed on another connection"))
+    assert rig.output.state.name == ROWS[state][-1]
+
+
+async def test_a_finished_pipelined_partition_refuses_messages(rig):
+    output = PipelinedOutput(
+        rig.outputs, m.OpenPipelinedPartition(1, 2, 1, 1, m.PARTITION_PIPELINED, 0)
+    )
+    output.open()
+    output.received(m.FinishPartition(1, 0, 0))
+    data = m.PipelinedData(1, 0, m.DATA)
+    for refused in (
+        lambda: output.payload_buffer(data, 1),
+        lambda: output.data_received(data, 1),
+        lambda: output.received(m.FinishPartition(1, 0, 0)),
+    ):
+        with pytest.raises(UnexpectedMessage, match="that is finishing") as caught:
+            refused()
+        assert (caught.value.value, caught.value.limit) == (1, "open")

@@ -9,7 +9,6 @@ from sluice.protocol.schema import BeginRegion, ErrorResponse, OpenPartition, Re
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.ingest.stored_output import StoredOutput
-from sluice.shuffle.taskmanager.store.stored_outputs import release_regions
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 
 REGION = [2 * SEGMENT]
@@ -67,7 +66,7 @@ async def test_a_region_that_moves_is_never_late(rig):
         look(rig)
     look(rig, LOOKS)
     assert not rig.failures
-    release_regions((await rig.complete(length, 1)).regions)
+    await rig.complete(length, 1)
 
 
 async def test_a_region_that_waits_for_credit_is_never_late(grouped):
@@ -94,17 +93,17 @@ async def test_a_map_output_between_two_regions_is_never_late(rig):
     look(rig, LOOKS)
     assert not rig.failures
     assert not rig.outputs.progress.is_watching
-    release_regions((await rig.complete(2 * SEGMENT, 1)).regions)
+    await rig.complete(2 * SEGMENT, 1)
 
 
 async def test_a_payload_under_way_has_the_deadline_of_its_frame(rig):
     rig.begin(REGION, DATA[: 2 * SEGMENT])
-    rig._receive(0, DATA[:SEGMENT])
+    rig.begin_payload(0, DATA[:SEGMENT])
     look(rig, LOOKS)
     assert not rig.failures
     rig.output.data_received(RegionData(0, 0), SEGMENT)
     rig.payload(SEGMENT, DATA[SEGMENT : 2 * SEGMENT])
-    release_regions((await rig.complete(2 * SEGMENT, 1)).regions)
+    await rig.complete(2 * SEGMENT, 1)
 
 
 async def test_the_other_map_outputs_of_the_connection_go_on(rig):
@@ -118,7 +117,7 @@ async def test_the_other_map_outputs_of_the_connection_go_on(rig):
     failed = [each.channel for each in rig.connection.sent if isinstance(each, ErrorResponse)]
     assert failed == [7]
     rig.payload(SEGMENT, DATA[SEGMENT : 2 * SEGMENT])
-    release_regions((await rig.complete(2 * SEGMENT, 1)).regions)
+    await rig.complete(2 * SEGMENT, 1)
 
 
 @pytest.mark.parametrize("how", ["lost", "aborted"])
