@@ -21,12 +21,12 @@
     ├── RemoteError                  reported by the other side (sluice.protocol.remote_error)
     └── …                            errors of the other layers, defined where they are raised
 
-An error states the event, the offending value, the limit, and the remedy. Its class says which side
-is at fault and whether a retry can help; ``code`` is its number on the wire.
+An error states the event, the offending value, the limit, and the remedy. Its ``code``, which is
+also its number on the wire, says which side is at fault and whether a retry can help.
 """
 
 import enum
-from typing import ClassVar
+from typing import Final
 
 
 class ErrorCode(enum.IntEnum):
@@ -81,36 +81,95 @@ class Fault(enum.IntEnum):
     REMOTE = 2
 
 
+REMOTE_FAULTS: Final = frozenset(
+    {
+        ErrorCode.PROTOCOL_VIOLATION,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.FRAME_TOO_LARGE,
+        ErrorCode.MALFORMED_MESSAGE,
+        ErrorCode.UNEXPECTED_MESSAGE,
+        ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.SEGMENT_SIZE_MISMATCH,
+        ErrorCode.CHANNEL_IN_USE,
+        ErrorCode.CREDIT_OVERFLOW,
+        ErrorCode.SEQUENCE_GAP,
+        ErrorCode.CREDIT_EXCEEDED,
+        ErrorCode.INVALID_EVENT,
+        ErrorCode.REGION_MISMATCH,
+        ErrorCode.CHECKSUM_MISMATCH,
+        ErrorCode.END_OF_PARTITION_MISMATCH,
+        ErrorCode.SUBPARTITION_IN_USE,
+        ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECTION_LOST,
+        ErrorCode.TASKMANAGER_MISMATCH,
+        ErrorCode.AUTHENTICATION_REQUIRED,
+        ErrorCode.AUTHENTICATION_FAILED,
+        ErrorCode.CREDENTIAL_EXPIRED,
+        ErrorCode.NOT_PERMITTED,
+    }
+)
+"""Codes of errors that the other side causes; a class can differ from its code."""
+
+RETRYABLE: Final = frozenset(
+    {
+        ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.SEQUENCE_GAP,  # the data are still stored, so they can be requested again
+        ErrorCode.CHECKSUM_MISMATCH,
+        ErrorCode.END_OF_PARTITION_MISMATCH,
+        ErrorCode.PARTITION_MOVED,
+        ErrorCode.INSUFFICIENT_BUFFERS,  # other gates and partitions end with their tasks
+        ErrorCode.STORAGE_FULL,
+        ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECTION_LOST,
+        ErrorCode.TASKMANAGER_MISMATCH,
+        ErrorCode.TOO_MANY_CONNECTIONS,
+    }
+)
+"""Codes whose errors a retry can avoid; a class can differ from its code."""
+
+
 class SluiceError(Exception):
     """Root of all errors.
 
     Args:
         message: The event, as one sentence without a full stop.
+        code: The code, if it is not that of the class.
         value: The offending value, if there is one.
         limit: The limit that it exceeds, if there is one.
         remedy: What the reader can do.
         map_attempt_id: The map output concerned, for errors of the data path.
     """
 
-    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
-    fault: ClassVar[Fault] = Fault.LOCAL
-    retryable: ClassVar[bool] = False
+    code: ErrorCode = ErrorCode.INTERNAL
 
     def __init__(
         self,
         message: str,
         *,
+        code: ErrorCode | None = None,
         value: object = None,
         limit: object = None,
         remedy: str = "",
         map_attempt_id: int | None = None,
     ) -> None:
         super().__init__(message)
+        if code is not None:
+            self.code = code
         self.message = message
         self.value = value
         self.limit = limit
         self.remedy = remedy
         self.map_attempt_id = map_attempt_id
+
+    @property
+    def fault(self) -> Fault:
+        """The side at fault."""
+        return Fault.REMOTE if self.code in REMOTE_FAULTS else Fault.LOCAL
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another attempt may succeed without a change."""
+        return self.code in RETRYABLE
 
     def __str__(self) -> str:
         numbers = [
@@ -126,7 +185,6 @@ class ProtocolViolation(SluiceError):
     """The peer broke a rule of the wire protocol; its connection is closed."""
 
     code = ErrorCode.PROTOCOL_VIOLATION
-    fault = Fault.REMOTE
 
 
 class UnsupportedVersion(ProtocolViolation):
@@ -226,12 +284,9 @@ class SequenceGap(SluiceError):
     """
 
     code = ErrorCode.SEQUENCE_GAP
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class InvalidEvent(SluiceError):
     """A payload is not an event, or has an unknown id. Fails one channel."""
 
     code = ErrorCode.INVALID_EVENT
-    fault = Fault.REMOTE

@@ -11,7 +11,8 @@ class RemoteError(SluiceError):
     The fault is inverted: the sender's own fault is remote here.
     """
 
-    fault = Fault.REMOTE
+    fault: Fault = Fault.REMOTE
+    retryable: bool = False
 
     def __init__(self, message: ErrorResponse) -> None:
         super().__init__(
@@ -21,13 +22,12 @@ class RemoteError(SluiceError):
             map_attempt_id=message.map_attempt_id,
         )
         try:
-            code = ErrorCode(message.code)
+            self.code = ErrorCode(message.code)
         except ValueError:  # a newer peer's code
-            code = ErrorCode.INTERNAL
-        self.code = code  # type: ignore[misc]  # one class stands for every remote cause
-        self.retryable = message.retryable  # type: ignore[misc]
+            self.code = ErrorCode.INTERNAL
+        self.retryable = message.retryable
         if message.fault == Fault.REMOTE:
-            self.fault = Fault.LOCAL  # type: ignore[misc]
+            self.fault = Fault.LOCAL
 
 
 def error_response(

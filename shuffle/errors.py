@@ -71,7 +71,6 @@ class InsufficientNetworkBuffers(MemoryPoolError):
     """
 
     code = ErrorCode.INSUFFICIENT_BUFFERS
-    retryable = True  # other gates and partitions end with their tasks
 
     def __init__(self, required: int, available: int, total: int) -> None:
         super().__init__(
@@ -101,7 +100,6 @@ class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
     """
 
     code = ErrorCode.INSUFFICIENT_BUFFERS
-    retryable = True
 
     def __init__(self, pool: str, required: int, available: int, timeout_seconds: float) -> None:
         super().__init__(
@@ -198,7 +196,6 @@ class PartitionMoved(PartitionError):
     """A map output is at another TaskManager from now on, which its value names."""
 
     code = ErrorCode.PARTITION_MOVED
-    retryable = True
 
 
 class ProducerFailed(PartitionError):
@@ -211,21 +208,18 @@ class SubpartitionAlreadyConsumed(PartitionError):
     """A pipelined subpartition was requested again: it has, or had, its one reader."""
 
     code = ErrorCode.SUBPARTITION_IN_USE
-    fault = Fault.REMOTE
 
 
 class InvalidPartitionType(PartitionError, ValueError):
     """A partition type is unknown, or a consumption constraint does not go with it."""
 
     code = ErrorCode.MALFORMED_MESSAGE
-    fault = Fault.REMOTE
 
 
 class InvalidRequest(PartitionError):
     """A request names an impossible range or number."""
 
     code = ErrorCode.MALFORMED_MESSAGE
-    fault = Fault.REMOTE
 
 
 class LimitExceeded(PartitionError):
@@ -245,39 +239,30 @@ class NoProgress(PartitionError):
     """Something was held for the other side, which did not move in time; it is taken back."""
 
     code = ErrorCode.DEADLINE_EXCEEDED
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class MapOutputMismatch(PartitionError):
     """The lengths, offsets or totals of a map output do not add up."""
 
     code = ErrorCode.REGION_MISMATCH
-    fault = Fault.REMOTE
 
 
 class ChecksumMismatch(PartitionError):
     """The bytes that arrived are not the bytes that were sent."""
 
     code = ErrorCode.CHECKSUM_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class EndOfPartitionMismatch(PartitionError):
     """A channel ended with other totals than its bytes and buffers: something was lost."""
 
     code = ErrorCode.END_OF_PARTITION_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class BlockCorrupt(PartitionError):
     """A stored block is damaged: its bytes are not those that were written."""
 
     code = ErrorCode.CHECKSUM_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class BufferBuilderFinished(PartitionError):
@@ -294,6 +279,7 @@ class PartitionAlreadyFinished(PartitionError):
     """Output was added to a partition after its end."""
 
     code = ErrorCode.UNEXPECTED_MESSAGE
+    fault = Fault.LOCAL
 
 
 class TooManyEvents(PartitionError):
@@ -313,6 +299,7 @@ class RecordTooLarge(RecordError):
     """A record, or the length before it, is above the limit."""
 
     code = ErrorCode.FRAME_TOO_LARGE
+    fault = Fault.LOCAL
 
     def __init__(self, length_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -327,7 +314,6 @@ class MalformedElement(RecordError):
     """A value cannot be encoded, or the bytes of a record cannot be decoded."""
 
     code = ErrorCode.MALFORMED_MESSAGE
-    fault = Fault.REMOTE
 
 
 class InvalidSubpartition(RecordError):
@@ -354,8 +340,6 @@ class IncompleteRecord(RecordError):
     """The data of a channel ended in the middle of a record."""
 
     code = ErrorCode.END_OF_PARTITION_MISMATCH
-    fault = Fault.REMOTE
-    retryable = True
 
 
 class GateReleased(RecordError):

@@ -16,9 +16,6 @@ MAX_LOGGED_CHARACTERS: Final = 1000
 class TransportError(SluiceError):
     """A connection could not be made or was lost."""
 
-    fault = Fault.REMOTE
-    retryable = True
-
 
 class ConnectFailed(TransportError):
     """No TaskManager answers at an address within the deadline."""
@@ -51,7 +48,7 @@ class TlsRefused(TransportError):
     """
 
     code = ErrorCode.CONFIGURATION
-    retryable = False
+    fault = Fault.REMOTE
 
 
 class TaskManagerMismatch(TransportError):
@@ -64,7 +61,6 @@ class TooManyConnections(TransportError):
     """The listener has reached its limit of connections."""
 
     code = ErrorCode.TOO_MANY_CONNECTIONS
-    fault = Fault.LOCAL
 
 
 class AddressUnavailable(SluiceError):

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
@@ -37,7 +37,7 @@ class StartFailed(SluiceError):
         reason: What failed.
     """
 
-    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    code = ErrorCode.INTERNAL
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class StartFailed(SluiceError):
 class NotStarted(SluiceError):
     """A TaskManager is used before its start."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    code = ErrorCode.INTERNAL
 
 
 class TaskManager:

@@ -31,10 +31,8 @@ HERE = [kind for kind in _classes(SluiceError) if kind.__module__ == errors.__na
 
 
 @pytest.mark.parametrize("kind", HERE, ids=lambda kind: kind.__name__)
-def test_every_class_has_a_code_a_fault_and_a_line_in_the_tree(kind: type[SluiceError]) -> None:
+def test_every_class_has_a_code_and_a_line_in_the_tree(kind: type[SluiceError]) -> None:
     assert isinstance(kind.code, ErrorCode)
-    assert isinstance(kind.fault, Fault)
-    assert kind.retryable in (True, False)
     assert kind.__name__ in (errors.__doc__ or "")
 
 
@@ -45,9 +43,7 @@ def test_classes_of_this_file_have_codes_of_their_own() -> None:
 
 def test_a_violation_is_the_peers_fault_and_no_retry_helps() -> None:
     for kind in _classes(ProtocolViolation):
-        if kind.__module__.startswith("protocol."):
-            assert kind.fault is Fault.REMOTE
-            assert not kind.retryable
+        assert kind.code in errors.REMOTE_FAULTS - errors.RETRYABLE
 
 
 @pytest.mark.parametrize(

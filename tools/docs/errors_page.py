@@ -12,8 +12,7 @@ import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.errors import RETRYABLE, ErrorCode, SluiceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,22 +201,9 @@ def with_generated(committed: str, begin: str, text: str, end: str) -> str:
 
 def _retries() -> dict[ErrorCode, str]:
     """Return for each code whether its errors can be retried."""
-    found: dict[ErrorCode, set[bool]] = {code: set() for code in ErrorCode}
-    for kind in errors():
-        found[kind.code].add(kind.retryable)
-    words = {True: "yes", False: "no"}
-    return {
-        code: words[flags == {True}] if len(flags) < 2 else "some" for code, flags in found.items()
-    }
-
-
-def errors() -> list[type[SluiceError]]:
-    """Return every class of error that is raised, which are those without subclasses."""
-    return [
-        kind
-        for kind in all_errors()
-        if not kind.__subclasses__() and kind not in {SluiceError, RemoteError}
-    ]
+    differing = {kind.code for kind in all_errors() if "retryable" in vars(kind)}
+    words = {code: "yes" if code in RETRYABLE else "no" for code in ErrorCode}
+    return words | dict.fromkeys(differing - {SluiceError.code}, "some")
 
 
 def all_errors() -> list[type[SluiceError]]:

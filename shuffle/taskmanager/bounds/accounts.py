@@ -56,18 +56,22 @@ NO_LIMITS: Final[Limits] = (None,) * len(Resource)
 
 
 class QuotaExceeded(SluiceError):
-    """Root of the quota errors.
+    """A request exceeds a quota of its application.
 
     Args:
         resource: The requested resource.
         wanted: Amount that the application would hold.
         limit: Its quota.
-        way_out: Remedy besides a larger quota.
+        retryable: Whether the request alone fits into the quota, so that it may fit later.
     """
 
     code = ErrorCode.QUOTA_EXCEEDED
+    retryable: bool = False
 
-    def __init__(self, resource: Resource, wanted: int, limit: int, way_out: str) -> None:
+    def __init__(self, resource: Resource, wanted: int, limit: int, retryable: bool) -> None:
+        way_out = (
+            "Use another TaskManager, let tasks or shuffles end" if retryable else "Ask for less"
+        )
         super().__init__(
             f"Application is at its quota of {resource.words} on this TaskManager",
             value=wanted,
@@ -75,24 +79,7 @@ class QuotaExceeded(SluiceError):
             remedy=f"{way_out}, or raise {resource.key}",
         )
         self.resource = resource
-
-
-class QuotaUsedUp(QuotaExceeded):
-    """A request does not fit into the rest of the quota; it may fit later."""
-
-    retryable = True
-
-    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
-        super().__init__(
-            resource, wanted, limit, "Use another TaskManager, let tasks or shuffles end"
-        )
-
-
-class RequestAboveQuota(QuotaExceeded):
-    """A single request is larger than the whole quota."""
-
-    def __init__(self, resource: Resource, wanted: int, limit: int) -> None:
-        super().__init__(resource, wanted, limit, "Ask for less")
+        self.retryable = retryable
 
 
 class Account(SegmentOwner):
@@ -217,8 +204,7 @@ class Account(SegmentOwner):
         """Return the error for a request of ``amount``, and count it."""
         limit = self._limits[resource] or 0
         self._accounts.refused.bump(resource.name.lower())
-        kind = QuotaUsedUp if amount <= limit else RequestAboveQuota
-        return kind(resource, self._held[resource] + amount, limit)
+        return QuotaExceeded(resource, self._held[resource] + amount, limit, amount <= limit)
 
     def __repr__(self) -> str:
         held = {

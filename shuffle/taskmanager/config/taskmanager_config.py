@@ -13,7 +13,7 @@ import functools
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -246,7 +246,7 @@ class ConfigProblem:
 class ConfigError(SluiceError):
     """A configuration is invalid. ``problems`` lists every mistake."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+    code = ErrorCode.CONFIGURATION
 
     def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))

@@ -25,7 +25,7 @@ import asyncio
 import functools
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import bind, bind_remedy
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 class HttpAddressUnavailable(SluiceError):
     """The HTTP server cannot listen on its address."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+    code = ErrorCode.CONFIGURATION
 
 
 class HttpServer:

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 import msgspec
 
 from ....protocol import framing
-from ....protocol.errors import ErrorCode, Fault, SluiceError
+from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import BoundedCounts, Counters
 from ...metric import Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
@@ -253,8 +253,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
 class InvalidStatus(SluiceError):
     """A document is not the status of a TaskManager."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.MALFORMED_MESSAGE
-    fault: ClassVar[Fault] = Fault.REMOTE
+    code = ErrorCode.MALFORMED_MESSAGE
 
 
 def _counts(kind: type, value: object) -> BoundedCounts:

@@ -26,7 +26,7 @@ Except for the last, each concerns one map output or directory; the store still 
 
 from pathlib import Path
 
-from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.errors import ErrorCode, Fault, SluiceError
 
 
 class StorageError(SluiceError):
@@ -45,7 +45,6 @@ class StorageFull(StorageError):
     """
 
     code = ErrorCode.STORAGE_FULL
-    retryable = True
 
     def __init__(self, required_bytes: int, largest_free_bytes: int, detail: str) -> None:
         super().__init__(
@@ -273,6 +272,7 @@ class OutsideRegion(StorageError):
     """
 
     code = ErrorCode.REGION_MISMATCH
+    fault = Fault.LOCAL
 
     def __init__(self, end: int, length: int) -> None:
         super().__init__(

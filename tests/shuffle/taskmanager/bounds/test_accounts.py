@@ -15,7 +15,6 @@ from sluice.shuffle.taskmanager.bounds.accounts import (
     Accounts,
     Limits,
     QuotaExceeded,
-    RequestAboveQuota,
     Resource,
 )
 
@@ -45,7 +44,7 @@ def test_an_application_gets_what_its_quota_allows_and_no_more():
 def test_a_request_above_the_whole_quota_is_not_worth_another_try():
     accounts = Accounts()
     accounts.set_limits(lambda *_: limited(Resource.DISK_TIER_BYTES, LIMIT))
-    with pytest.raises(RequestAboveQuota) as caught:
+    with pytest.raises(QuotaExceeded) as caught:
         accounts.of("app").take(Resource.DISK_TIER_BYTES, LIMIT + 1)
     assert not caught.value.retryable
 
