@@ -16,7 +16,7 @@ import hmac
 import struct
 from typing import Final, NamedTuple
 
-from .errors import AuthenticationFailed, AuthenticationRequired, CredentialExpired, NotPermitted
+from .errors import AuthenticationFailed, ErrorCode, NotPermitted
 from .identity import SECRET_BYTES, ClusterSecrets, InvalidCredential, decode_text, encode_text
 from .limits import MAX_U64
 
@@ -99,15 +99,19 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
         now_seconds: The time, in seconds since 1970.
 
     Raises:
-        AuthenticationRequired: There is no token.
+        AUTHENTICATION_REQUIRED: There is no token.
         AuthenticationFailed: It is damaged or of another secret; the error does not say which.
-        CredentialExpired: It has expired.
+        CREDENTIAL_EXPIRED: It has expired.
         NotPermitted: It does not cover the scope.
     """
     remedy = f"Make one with: sluice token create --access {needed}"
     if not text:
-        raise AuthenticationRequired(
-            "An access token is required", reason=NO_TOKEN, limit=f"scope {needed}", remedy=remedy
+        raise AuthenticationFailed(
+            "An access token is required",
+            code=ErrorCode.AUTHENTICATION_REQUIRED,
+            reason=NO_TOKEN,
+            limit=f"scope {needed}",
+            remedy=remedy,
         )
     try:
         token = parse_access_token(text)
@@ -119,8 +123,9 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
         )
     expires_at = token.expires_at_seconds
     if expires_at and now_seconds > expires_at:
-        raise CredentialExpired(
+        raise AuthenticationFailed(
             "The access token has expired",
+            code=ErrorCode.CREDENTIAL_EXPIRED,
             reason=EXPIRED,
             value=f"{int(now_seconds) - expires_at} s ago, by this TaskManager's clock",
             remedy=f"{remedy}, or set the clocks right",

@@ -9,12 +9,10 @@ from msgspec.structs import replace
 from . import schema as m
 from .errors import (
     AuthenticationFailed,
-    AuthenticationRequired,
-    CredentialExpired,
+    ErrorCode,
     MalformedMessage,
     NotPermitted,
-    SegmentSizeMismatch,
-    UnsupportedVersion,
+    ProtocolViolation,
 )
 from .handshake import ACCEPTS, CONNECTS, Step, proof_of
 from .identity import KIND_NAMES, KIND_OF_ROLE, KIND_PEER, Claim, ClusterSecrets, is_scoped
@@ -67,8 +65,8 @@ class AcceptingHandshake:
             AuthenticationFailed: The other side did not authenticate, or may not do this.
             MalformedMessage: The magic is wrong, the role, the claim or the flow control is
                 unknown, or the application is missing.
-            UnsupportedVersion: The two sides have no common version.
-            SegmentSizeMismatch: A peer has another segment size.
+            UNSUPPORTED_VERSION: The two sides have no common version.
+            SEGMENT_SIZE_MISMATCH: A peer has another segment size.
         """
         if type(message) is m.Hello:
             self._offer = answer_hello(message, self._offer)
@@ -85,8 +83,9 @@ class AcceptingHandshake:
 
     def _admit_anonymous(self, hello: m.Hello) -> None:
         if not self._admission.anonymous:
-            raise AuthenticationRequired(
+            raise AuthenticationFailed(
                 "This TaskManager requires a credential",
+                code=ErrorCode.AUTHENTICATION_REQUIRED,
                 reason="no credential",
                 remedy="Set spark.sluice.auth.tokenFile, SLUICE_CREDENTIAL_FILE or, on a "
                 "TaskManager, auth.cluster_secret_files",
@@ -178,8 +177,9 @@ class AcceptingHandshake:
             and now_seconds > expires_at
             and not self._admission.knows_application(scoped)
         ):
-            raise CredentialExpired(
+            raise AuthenticationFailed(
                 "The submit token has expired",
+                code=ErrorCode.CREDENTIAL_EXPIRED,
                 reason="expired",
                 value=f"{int(now_seconds) - expires_at} s ago, by this TaskManager's clock",
                 remedy="Make a new one with sluice token create, or set the clocks right",
@@ -199,14 +199,15 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
     Raises:
         MalformedMessage: The magic is wrong, the role or the flow control is unknown, or the
             application is missing.
-        UnsupportedVersion: The two sides have no common version.
-        SegmentSizeMismatch: A peer has another segment size.
+        UNSUPPORTED_VERSION: The two sides have no common version.
+        SEGMENT_SIZE_MISMATCH: A peer has another segment size.
     """
     if hello.magic != MAGIC:
         raise MalformedMessage("Hello has the wrong magic", value=hello.magic, limit=MAGIC)
     if not hello.version_min <= VERSION <= hello.version_max:
-        raise UnsupportedVersion(
+        raise ProtocolViolation(
             "No common protocol version",
+            code=ErrorCode.UNSUPPORTED_VERSION,
             value=f"{hello.version_min} to {hello.version_max}",
             limit=VERSION,
             remedy="Use the same release of Sluice on both sides",
@@ -226,8 +227,9 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
             limit="0 or 1",
         )
     if hello.role == m.ROLE_PEER and hello.segment_size_bytes != offer.segment_size_bytes:
-        raise SegmentSizeMismatch(
+        raise ProtocolViolation(
             "TaskManagers have different segment sizes",
+            code=ErrorCode.SEGMENT_SIZE_MISMATCH,
             value=hello.segment_size_bytes,
             limit=offer.segment_size_bytes,
             remedy="Set memory.segment_size_bytes to the same value on all TaskManagers",

@@ -4,25 +4,21 @@
 
     SluiceError
     ├── ProtocolViolation            the peer broke the rules; its connection is closed
-    │   ├── UnsupportedVersion
     │   ├── FrameTooLarge
     │   ├── MalformedMessage
     │   ├── UnexpectedMessage
-    │   ├── SegmentSizeMismatch
     │   ├── AuthenticationFailed     a side did not authenticate, or may not do what it requests
-    │   │   ├── AuthenticationRequired
-    │   │   ├── CredentialExpired
     │   │   └── NotPermitted
     │   ├── ChannelInUse
     │   ├── CreditOverflow
     │   └── CreditExceeded
-    ├── SequenceGap                  a sender skipped a buffer; only that channel fails
     ├── InvalidEvent                 an event cannot be decoded; only its channel fails
     ├── RemoteError                  reported by the other side (sluice.protocol.remote_error)
     └── …                            errors of the other layers, defined where they are raised
 
 An error states the event, the offending value, the limit, and the remedy. Its ``code``, which is
-also its number on the wire, says which side is at fault and whether a retry can help.
+also its number on the wire, says which side is at fault and whether a retry can help. Errors that
+nobody catches by class have a code only: ``Raises`` in a docstring then names the code.
 """
 
 import enum
@@ -187,12 +183,6 @@ class ProtocolViolation(SluiceError):
     code = ErrorCode.PROTOCOL_VIOLATION
 
 
-class UnsupportedVersion(ProtocolViolation):
-    """The two sides do not have a common protocol version."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
-
-
 class FrameTooLarge(ProtocolViolation):
     """A frame has a control part or a payload above the limit."""
 
@@ -211,12 +201,6 @@ class UnexpectedMessage(ProtocolViolation):
     code = ErrorCode.UNEXPECTED_MESSAGE
 
 
-class SegmentSizeMismatch(ProtocolViolation):
-    """Two TaskManagers are configured with different segment sizes."""
-
-    code = ErrorCode.SEGMENT_SIZE_MISMATCH
-
-
 class AuthenticationFailed(ProtocolViolation):
     """The other side did not prove its identity.
 
@@ -232,24 +216,13 @@ class AuthenticationFailed(ProtocolViolation):
         message: str,
         *,
         reason: str,
+        code: ErrorCode | None = None,
         value: object = None,
         limit: object = None,
         remedy: str = "",
     ) -> None:
-        super().__init__(message, value=value, limit=limit, remedy=remedy)
+        super().__init__(message, code=code, value=value, limit=limit, remedy=remedy)
         self.reason = reason
-
-
-class AuthenticationRequired(AuthenticationFailed):
-    """A connection has no credential, but one is required."""
-
-    code = ErrorCode.AUTHENTICATION_REQUIRED
-
-
-class CredentialExpired(AuthenticationFailed):
-    """A submit token has expired, and its application is not known yet."""
-
-    code = ErrorCode.CREDENTIAL_EXPIRED
 
 
 class NotPermitted(AuthenticationFailed):
@@ -274,16 +247,6 @@ class CreditExceeded(ProtocolViolation):
     """Data arrived without credit."""
 
     code = ErrorCode.CREDIT_EXCEEDED
-
-
-class SequenceGap(SluiceError):
-    """The sender of a channel skipped a sequence number. Fails that channel.
-
-    The sender, or a TaskManager behind it, lost a buffer. The data are still stored, so the
-    receiver can request them again.
-    """
-
-    code = ErrorCode.SEQUENCE_GAP
 
 
 class InvalidEvent(SluiceError):

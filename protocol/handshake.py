@@ -25,11 +25,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from . import schema as m
-from .errors import (
-    AuthenticationFailed,
-    MalformedMessage,
-    UnsupportedVersion,
-)
+from .errors import AuthenticationFailed, ErrorCode, MalformedMessage, ProtocolViolation
 from .identity import Credential
 from .limits import PREFIX_BYTES, VERSION
 from .schema import encode
@@ -73,7 +69,7 @@ class ConnectingHandshake:
 
         Raises:
             AuthenticationFailed: The other side does not prove that it has the key.
-            UnsupportedVersion: The version was not offered.
+            UNSUPPORTED_VERSION: The version was not offered.
             MalformedMessage: The flow control mode is neither credit nor the requested one.
         """
         if type(message) is m.Challenge and self._credential is not None:
@@ -112,12 +108,13 @@ def check_ack(hello: m.Hello, ack: m.HelloAck) -> None:
     """Check the answer of the accepting side to a Hello.
 
     Raises:
-        UnsupportedVersion: The version was not offered.
+        UNSUPPORTED_VERSION: The version was not offered.
         MalformedMessage: The flow control mode is neither credit nor the requested one.
     """
     if ack.version != VERSION:
-        raise UnsupportedVersion(
+        raise ProtocolViolation(
             "HelloAck names a version that was not offered",
+            code=ErrorCode.UNSUPPORTED_VERSION,
             value=ack.version,
             limit=VERSION,
             remedy="Use the same release of Sluice on both sides",

@@ -1,50 +1,7 @@
-"""Errors of the shuffle: of network memory, of result partitions, of records.
+"""Errors of the shuffle that are caught by name or raised in several places.
 
-::
-
-    SluiceError                          (sluice.protocol.errors)
-    ├── MemoryPoolError
-    │   ├── InsufficientNetworkBuffers   the segments cannot be promised
-    │   ├── NetworkBufferTimeout         no segment came back before the deadline
-    │   ├── PoolDestroyed                the pool is gone
-    │   ├── InvalidPoolSize              a size that no pool can have
-    │   ├── SegmentNotLent               a segment recycled twice, or to the wrong pool
-    │   └── BufferAlreadyRecycled        a buffer used after its last reference
-    ├── PartitionError
-    │   │   Requests
-    │   ├── PartitionNotFound            not registered before the deadline
-    │   ├── PartitionLost                lost with its storage directory
-    │   ├── PartitionReleased            released while it was read or written
-    │   ├── ProducerFailed               the producer failed before it had finished
-    │   ├── SubpartitionAlreadyConsumed  a second reader where only one is possible
-    │   ├── InvalidPartitionType         a type and a constraint that do not go together
-    │   ├── InvalidRequest               an impossible range or number
-    │   ├── LimitExceeded                more open on a connection than a setting allows
-    │   ├── ShuttingDown                 the TaskManager is draining
-    │   ├── NoProgress                   something was held for a side that did not move
-    │   │   Data
-    │   ├── MapOutputMismatch               lengths, offsets or totals that do not add up
-    │   ├── ChecksumMismatch             bytes damaged on the way
-    │   ├── EndOfPartitionMismatch       a channel that lost bytes or buffers
-    │   ├── BlockCorrupt                 bytes damaged in the store
-    │   │   Writing
-    │   ├── BufferBuilderFinished        bytes for a buffer that is finished: a bug of the writer
-    │   ├── PartitionAlreadyFinished     output for a partition that has ended
-    │   └── TooManyEvents                more unread events than a subpartition keeps
-    └── RecordError
-        │   Writing
-        ├── RecordTooLarge               a record, or the length before it, above the limit
-        ├── MalformedElement             a value or bytes that a serializer cannot take
-        ├── InvalidSubpartition          a record for a subpartition that does not exist
-        ├── WriterBusy                   the previous call was not awaited to its end
-        ├── WriterUnusable               the writer has finished or failed
-        │   Reading
-        ├── IncompleteRecord             the channel ended in the middle of a record
-        ├── GateReleased                 the gate was released before its channels had ended
-        ├── SpillFailed                  the temporary file of a very long record failed
-        └── BufferUnread                 a buffer given before the last one was read: a bug
-
-The store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
+The others are a :class:`~sluice.protocol.errors.SluiceError` with a code where they are raised. The
+store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
 """
 
 import logging
@@ -57,11 +14,7 @@ logger = logging.getLogger(__name__)
 # ---- network memory
 
 
-class MemoryPoolError(SluiceError):
-    """Root of the errors of network memory."""
-
-
-class InsufficientNetworkBuffers(MemoryPoolError):
+class InsufficientNetworkBuffers(SluiceError):
     """The requested segments cannot be promised beside those promised already.
 
     Args:
@@ -89,7 +42,7 @@ class InsufficientNetworkBuffers(MemoryPoolError):
         return f"{self.message}. {self.remedy}"
 
 
-class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
+class NetworkBufferTimeout(SluiceError, TimeoutError):
     """No segment came back before the deadline; the request had no effect.
 
     Args:
@@ -113,7 +66,7 @@ class NetworkBufferTimeout(MemoryPoolError, TimeoutError):
         self.timeout_seconds = timeout_seconds
 
 
-class PoolDestroyed(MemoryPoolError):
+class PoolDestroyed(SluiceError):
     """The pool is destroyed: it takes segments back but gives none out."""
 
     code = ErrorCode.SHUTTING_DOWN
@@ -122,31 +75,13 @@ class PoolDestroyed(MemoryPoolError):
         super().__init__(f"{pool} is destroyed and gives out no more network buffers")
 
 
-class InvalidPoolSize(MemoryPoolError, ValueError):
+class InvalidPoolSize(SluiceError, ValueError):
     """A number of segments or bytes is impossible for a pool or a request."""
 
     code = ErrorCode.CONFIGURATION
 
 
-class NetworkMemoryUnavailable(MemoryPoolError):
-    """The operating system refuses the memory of the network segments.
-
-    Args:
-        size_bytes: Size of all segments.
-        reason: The message of the operating system.
-    """
-
-    code = ErrorCode.CONFIGURATION
-
-    def __init__(self, size_bytes: int, reason: str) -> None:
-        super().__init__(
-            f"The operating system refuses the memory of the network segments: {reason}",
-            value=size_bytes,
-            remedy="Lower network_segments, or raise the limit of the address space (ulimit -v)",
-        )
-
-
-class SegmentNotLent(MemoryPoolError):
+class SegmentNotLent(SluiceError):
     """A segment was given back twice, or to a pool that had not lent it: a bug of the caller.
 
     Letting it pass would hand the same memory to two owners.
@@ -160,7 +95,7 @@ class SegmentNotLent(MemoryPoolError):
         self.segment_index = segment_index
 
 
-class BufferAlreadyRecycled(MemoryPoolError):
+class BufferAlreadyRecycled(SluiceError):
     """A buffer was used after its last reference had been recycled: a bug of the caller."""
 
     def __init__(self, operation: str) -> None:
@@ -170,102 +105,62 @@ class BufferAlreadyRecycled(MemoryPoolError):
 # ---- result partitions and channels
 
 
-class PartitionError(SluiceError):
-    """Root of the errors of result partitions, and of channels to them."""
-
-
-class PartitionNotFound(PartitionError):
-    """A requested map output was not registered before the deadline."""
-
-    code = ErrorCode.PARTITION_NOT_FOUND
-
-
-class PartitionLost(PartitionError):
-    """A committed map output was lost with the storage directory that had it."""
-
-    code = ErrorCode.STORAGE_UNAVAILABLE
-
-
-class PartitionReleased(PartitionError):
+class PartitionReleased(SluiceError):
     """A map output was released while somebody read or wrote it."""
 
     code = ErrorCode.PARTITION_RELEASED
 
 
-class PartitionMoved(PartitionError):
-    """A map output is at another TaskManager from now on, which its value names."""
-
-    code = ErrorCode.PARTITION_MOVED
-
-
-class ProducerFailed(PartitionError):
+class ProducerFailed(SluiceError):
     """The producer of a pipelined partition failed or went away before it had finished."""
 
     code = ErrorCode.PRODUCER_FAILED
 
 
-class SubpartitionAlreadyConsumed(PartitionError):
-    """A pipelined subpartition was requested again: it has, or had, its one reader."""
-
-    code = ErrorCode.SUBPARTITION_IN_USE
-
-
-class InvalidPartitionType(PartitionError, ValueError):
+class InvalidPartitionType(SluiceError, ValueError):
     """A partition type is unknown, or a consumption constraint does not go with it."""
 
     code = ErrorCode.MALFORMED_MESSAGE
 
 
-class InvalidRequest(PartitionError):
+class InvalidRequest(SluiceError):
     """A request names an impossible range or number."""
 
     code = ErrorCode.MALFORMED_MESSAGE
 
 
-class LimitExceeded(PartitionError):
+class LimitExceeded(SluiceError):
     """More is open on one connection than a setting allows."""
 
     code = ErrorCode.LIMIT_EXCEEDED
 
 
-class ShuttingDown(PartitionError):
+class ShuttingDown(SluiceError):
     """The TaskManager is draining and takes nothing new."""
 
     code = ErrorCode.SHUTTING_DOWN
     retryable = True
 
 
-class NoProgress(PartitionError):
-    """Something was held for the other side, which did not move in time; it is taken back."""
-
-    code = ErrorCode.DEADLINE_EXCEEDED
-
-
-class MapOutputMismatch(PartitionError):
+class MapOutputMismatch(SluiceError):
     """The lengths, offsets or totals of a map output do not add up."""
 
     code = ErrorCode.REGION_MISMATCH
 
 
-class ChecksumMismatch(PartitionError):
+class ChecksumMismatch(SluiceError):
     """The bytes that arrived are not the bytes that were sent."""
 
     code = ErrorCode.CHECKSUM_MISMATCH
 
 
-class EndOfPartitionMismatch(PartitionError):
-    """A channel ended with other totals than its bytes and buffers: something was lost."""
-
-    code = ErrorCode.END_OF_PARTITION_MISMATCH
-
-
-class BlockCorrupt(PartitionError):
+class BlockCorrupt(SluiceError):
     """A stored block is damaged: its bytes are not those that were written."""
 
     code = ErrorCode.CHECKSUM_MISMATCH
 
 
-class BufferBuilderFinished(PartitionError):
+class BufferBuilderFinished(SluiceError):
     """A builder was used after it had been finished: its memory may be another's already."""
 
     def __init__(self, operation: str) -> None:
@@ -275,14 +170,14 @@ class BufferBuilderFinished(PartitionError):
         )
 
 
-class PartitionAlreadyFinished(PartitionError):
+class PartitionAlreadyFinished(SluiceError):
     """Output was added to a partition after its end."""
 
     code = ErrorCode.UNEXPECTED_MESSAGE
     fault = Fault.LOCAL
 
 
-class TooManyEvents(PartitionError):
+class TooManyEvents(SluiceError):
     """More unread events wait in a subpartition than it keeps."""
 
     code = ErrorCode.LIMIT_EXCEEDED
@@ -291,11 +186,7 @@ class TooManyEvents(PartitionError):
 # ---- records
 
 
-class RecordError(SluiceError):
-    """Root of the errors of records."""
-
-
-class RecordTooLarge(RecordError):
+class RecordTooLarge(SluiceError):
     """A record, or the length before it, is above the limit."""
 
     code = ErrorCode.FRAME_TOO_LARGE
@@ -310,63 +201,21 @@ class RecordTooLarge(RecordError):
         )
 
 
-class MalformedElement(RecordError):
+class MalformedElement(SluiceError):
     """A value cannot be encoded, or the bytes of a record cannot be decoded."""
 
     code = ErrorCode.MALFORMED_MESSAGE
 
 
-class InvalidSubpartition(RecordError):
-    """A record or an event names a subpartition that the partition does not have."""
-
-    code = ErrorCode.CONFIGURATION
-
-
-class WriterBusy(RecordError):
-    """A writer was called before the awaitable of its previous call was awaited to its end."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The previous call of the record writer still waits for a buffer",
-            remedy="Await what emit() returned, if it is not None, before the next call",
-        )
-
-
-class WriterUnusable(RecordError):
+class WriterUnusable(SluiceError):
     """A writer was called after it had finished or failed."""
 
 
-class IncompleteRecord(RecordError):
-    """The data of a channel ended in the middle of a record."""
-
-    code = ErrorCode.END_OF_PARTITION_MISMATCH
-
-
-class GateReleased(RecordError):
-    """The input gate was released before all its channels had ended."""
-
-    code = ErrorCode.PARTITION_RELEASED
-
-    def __init__(self, open_channels: int) -> None:
-        super().__init__(
-            "The input gate was released while channels were open", value=open_channels, limit=0
-        )
-
-
-class SpillFailed(RecordError):
-    """The temporary file of a very long record cannot be made, written or read."""
-
-    code = ErrorCode.STORAGE_UNAVAILABLE
-
-
-class BufferUnread(RecordError):
-    """A deserializer was given a buffer while it still had one: a bug of the caller."""
-
-
-def no_such_subpartition(subpartition: int, num_subpartitions: int) -> InvalidSubpartition:
+def no_such_subpartition(subpartition: int, num_subpartitions: int) -> SluiceError:
     """Make the error about a record or event for a subpartition that does not exist."""
-    return InvalidSubpartition(
+    return SluiceError(
         "A record or event is for a subpartition that does not exist",
+        code=ErrorCode.CONFIGURATION,
         value=subpartition,
         limit=num_subpartitions - 1,
         remedy="Correct the channel selector, or the subpartition that was given",

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ..protocol.admission import AcceptingHandshake, Admission
 from ..protocol.control_memory import ControlMemory
-from ..protocol.errors import AuthenticationRequired, ErrorCode, SluiceError
+from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import HelloAck
@@ -88,7 +88,7 @@ class Access:
         """Return the rules for a connection.
 
         Raises:
-            AuthenticationRequired: The other end of a Unix socket has another user and group, and
+            AUTHENTICATION_REQUIRED: The other end of a Unix socket has another user and group, and
                 credentials cannot be checked.
         """
         if self.secrets is not None or self.allows_anonymous:
@@ -114,7 +114,7 @@ class Accepting(NamedTuple):
         """Begin the handshake of an accepted connection.
 
         Raises:
-            AuthenticationRequired: The other side is refused before its Hello.
+            AUTHENTICATION_REQUIRED: The other side is refused before its Hello.
         """
         nonce = secrets.token_bytes(NONCE_BYTES)
         return AcceptingHandshake(self.offer, self.access.admission(sock), nonce)
@@ -145,8 +145,9 @@ def _require_own_user(sock: socket.socket) -> None:
     user = peer_user(sock)
     if user is None or user.uid in (0, os.geteuid()) or os.getegid() in user.gids:
         return
-    raise AuthenticationRequired(
+    raise AuthenticationFailed(
         "This socket serves the user and the group of its TaskManager only",
+        code=ErrorCode.AUTHENTICATION_REQUIRED,
         reason="other user",
         value=f"user {user.uid}, groups {', '.join(map(str, user.gids))}",
         limit=f"user {os.geteuid()} or group {os.getegid()}",

@@ -13,35 +13,25 @@ from ..protocol.errors import ErrorCode, Fault, SluiceError
 MAX_LOGGED_CHARACTERS: Final = 1000
 
 
-class TransportError(SluiceError):
-    """A connection could not be made or was lost."""
-
-
-class ConnectFailed(TransportError):
+class ConnectFailed(SluiceError):
     """No TaskManager answers at an address within the deadline."""
 
     code = ErrorCode.CONNECT_FAILED
 
 
-class ConnectionLost(TransportError):
+class ConnectionLost(SluiceError):
     """The connection ended while it was in use."""
 
     code = ErrorCode.CONNECTION_LOST
 
 
-class NoTaskManager(TransportError):
-    """The program at an address does not speak the Sluice protocol."""
-
-    code = ErrorCode.CONNECT_FAILED
-
-
-class DeadlineExceeded(TransportError):
+class DeadlineExceeded(SluiceError):
     """The peer did not send or finish a message in time."""
 
     code = ErrorCode.DEADLINE_EXCEEDED
 
 
-class TlsRefused(TransportError):
+class TlsRefused(SluiceError):
     """A TLS handshake failed: one side does not trust the other, or does not speak TLS.
 
     It is not retried: another attempt would fail the same way.
@@ -49,24 +39,6 @@ class TlsRefused(TransportError):
 
     code = ErrorCode.CONFIGURATION
     fault = Fault.REMOTE
-
-
-class TaskManagerMismatch(TransportError):
-    """The TaskManager at an address is not the expected one."""
-
-    code = ErrorCode.TASKMANAGER_MISMATCH
-
-
-class TooManyConnections(TransportError):
-    """The listener has reached its limit of connections."""
-
-    code = ErrorCode.TOO_MANY_CONNECTIONS
-
-
-class AddressUnavailable(SluiceError):
-    """A listening address cannot be bound."""
-
-    code = ErrorCode.CONFIGURATION
 
 
 def one_line(error: BaseException | str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..protocol.control_memory import ControlMemory
+from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.remote_error import error_response
 from ..protocol.schema import Hello, HelloAck, encode
 from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
@@ -15,7 +16,6 @@ from .address import host_ports
 from .config import LOOPBACK, TransportConfig
 from .connection import Connection, ConnectionHandler, HandlerFactory, Traffic
 from .descriptors import data_connections
-from .errors import AddressUnavailable, TooManyConnections
 from .loop_protocol import LoopProtocol, protocol_of, tls_of
 from .loop_share import LoopShares
 from .outcomes import Outcomes
@@ -112,7 +112,7 @@ class Listener:
         """Bind and listen.
 
         Raises:
-            AddressUnavailable: An address is in use or of another host.
+            CONFIGURATION: An address is in use or of another host.
             TlsConfigurationError: The TLS settings cannot be used.
         """
         self._accepting = True
@@ -175,8 +175,9 @@ class Listener:
             in_need = self._in_need(self._over_tcp, tells=tls is None)
             self._acceptors += listen(sockets, accept, self._config.listen_backlog, name, in_need)
         except OSError as error:
-            raise AddressUnavailable(
+            raise SluiceError(
                 f"Cannot listen on {host_ports(hosts, port)}",
+                code=ErrorCode.CONFIGURATION,
                 value=error.strerror or error,
                 remedy=bind_remedy(error, "transport.bind_host", "transport.data_port"),
             ) from error
@@ -218,7 +219,7 @@ class Listener:
     def _served(self) -> int:
         return len(self.connections) - len(self._over_tcp.refused) - len(self._over_unix.refused)
 
-    def _refusal(self, unserved: Unserved, starting: int = 0) -> TooManyConnections | None:
+    def _refusal(self, unserved: Unserved, starting: int = 0) -> SluiceError | None:
         """Return the error for the next connection if a limit is reached.
 
         Args:
@@ -230,14 +231,16 @@ class Listener:
         if served < limits.connections and unproven < limits.handshakes:
             return None
         if served < limits.connections:
-            return TooManyConnections(
+            return SluiceError(
                 "The TaskManager has reached its limit of unfinished handshakes",
+                code=ErrorCode.TOO_MANY_CONNECTIONS,
                 value=unproven + 1,
                 limit=limits.handshakes,
                 remedy="Try again, or raise transport.max_handshakes",
             )
-        return TooManyConnections(
+        return SluiceError(
             "The TaskManager has reached its limit of connections",
+            code=ErrorCode.TOO_MANY_CONNECTIONS,
             value=served + 1,
             limit=limits.connections,
             remedy="Raise transport.max_connections and the limit of open files",
@@ -251,7 +254,7 @@ class Listener:
             tells: Whether they get the reason; otherwise they are closed silently.
         """
 
-        def refuse(error: TooManyConnections) -> bytes:
+        def refuse(error: SluiceError) -> bytes:
             self.accepted_total += 1
             self.refused_total += 1
             self.outcomes.turned_away(error)
@@ -266,9 +269,10 @@ class Listener:
 
         return InNeed(lambda: refuse(self._no_descriptor()), early_refusal=refuse_early)
 
-    def _no_descriptor(self) -> TooManyConnections:
-        return TooManyConnections(
+    def _no_descriptor(self) -> SluiceError:
+        return SluiceError(
             "The TaskManager has no open file left for another connection",
+            code=ErrorCode.TOO_MANY_CONNECTIONS,
             value=len(self.connections) + 1,
             limit=len(self.connections),
             remedy="Raise the TaskManager's limit of open files (ulimit -n)",

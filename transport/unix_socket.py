@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ..protocol.errors import ErrorCode, SluiceError
 from .acceptor import Acceptor, InNeed
-from .errors import AddressUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +62,14 @@ class UnixSocket:
         """Make the file, listen, and watch the file.
 
         Raises:
-            AddressUnavailable: Another process answers there, or the file cannot be made.
+            CONFIGURATION: Another process answers there, or the file cannot be made.
         """
         try:
             self._listen()
         except OSError as error:
-            raise AddressUnavailable(
+            raise SluiceError(
                 f"Cannot listen on the Unix socket {self._path}",
+                code=ErrorCode.CONFIGURATION,
                 value=error.strerror or error,
                 remedy="Stop the TaskManager that has it, or set transport.socket_path",
             ) from error

@@ -16,7 +16,6 @@ from ...protocol.schema import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello,
 from ...transport.address import Address
 from ...transport.connection import Connection, ConnectionHandler
 from ...transport.connector import connect
-from ...transport.errors import TaskManagerMismatch
 from ..counters import Counters
 from ..legs.producer_leg import ProducerLeg
 from .config import ClientConfig
@@ -195,7 +194,7 @@ class ClientLegs:
         """Return a new connection if it leads to the TaskManager that the client knows.
 
         Raises:
-            TaskManagerMismatch: It leads to another one.
+            TASKMANAGER_MISMATCH: It leads to another one.
         """
         known = self.ack
         if self._closed:
@@ -205,8 +204,9 @@ class ClientLegs:
             known.segment_size_bytes,
         ):
             leg.close()
-            raise TaskManagerMismatch(
+            raise SluiceError(
                 "Another TaskManager answers now",
+                code=ErrorCode.TASKMANAGER_MISMATCH,
                 value=ack.taskmanager_id,
                 limit=known.taskmanager_id,
                 remedy="Make a new client",

@@ -11,12 +11,6 @@ from ..names import TaskManagerPlace
 from ..partition.partition_type import ResultPartitionType
 
 
-class InvalidLocation(SluiceError):
-    """The text or row is not a location of a partition."""
-
-    code = ErrorCode.CONFIGURATION
-
-
 class PartitionLocation(NamedTuple):
     """A result partition's name and place, in plain fields that travel as JSON or msgpack.
 
@@ -67,14 +61,15 @@ def decode_locations(text: str | bytes) -> Sequence[PartitionLocation]:
     """Read the locations that :func:`encode_locations` wrote.
 
     Raises:
-        InvalidLocation: The text has another form.
+        CONFIGURATION: The text has another form.
     """
     try:
         rows = json.loads(text)
         return [_location(row) for row in rows]
     except (ValueError, TypeError) as error:
-        raise InvalidLocation(
+        raise SluiceError(
             "The text is not a list of partition locations",
+            code=ErrorCode.CONFIGURATION,
             value=str(text[:80]),
             limit="JSON: a list of lists of " + ", ".join(PartitionLocation._fields),
             remedy="Write them with encode_locations",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.schema import DATA
-from ..errors import InvalidRequest, PartitionError
+from ..errors import InvalidRequest
 from ..names import ShuffleKey
 from ..partition.view import (
     DataListener,
@@ -27,12 +27,6 @@ TaskEventPublisher = Callable[[int, bytes], None]
 """Passes an event's type and payload to the producer; raises UnknownProducer without one."""
 
 
-class ProducerInUse(PartitionError):
-    """Two producers claim the same map attempt."""
-
-    code = ErrorCode.DUPLICATE_MAP_OUTPUT
-
-
 class TaskEventDispatcher:
     """Knows the running producers of this TaskManager and passes task events to them."""
 
@@ -46,11 +40,12 @@ class TaskEventDispatcher:
         """Register a producer for the events of its map attempt.
 
         Raises:
-            ProducerInUse: Another producer is registered for it.
+            DUPLICATE_MAP_OUTPUT: Another producer is registered for it.
         """
         if (key, map_attempt_id) in self._handlers:
-            raise ProducerInUse(
+            raise SluiceError(
                 f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} has a producer already",
+                code=ErrorCode.DUPLICATE_MAP_OUTPUT,
                 value=map_attempt_id,
                 map_attempt_id=map_attempt_id,
             )

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ...protocol.credit import ReceiverCredit
-from ...protocol.errors import CreditExceeded, InvalidEvent, SequenceGap, SluiceError
+from ...protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceError
 from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from ...protocol.limits import MAX_U32
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from ..errors import EndOfPartitionMismatch, InvalidRequest, detached
+from ..errors import InvalidRequest, detached
 from ..memory.buffer import BufferGroup
 from ..partition.view import DataListener, OutgoingBuffer
 from .buffer_manager import BufferManager
@@ -144,8 +144,9 @@ class RemoteInputChannel:
         if message.sequence_number != self._next_sequence_number:
             _recycle(content)
             self.fail(
-                SequenceGap(
+                SluiceError(
                     f"The sender of channel {message.channel} left out a buffer",
+                    code=ErrorCode.SEQUENCE_GAP,
                     value=message.sequence_number,
                     limit=self._next_sequence_number,
                     remedy="Request the rest again; if it repeats, read the sender's log",
@@ -393,8 +394,9 @@ class RemoteInputChannel:
             raise InvalidEvent("EndOfPartition has the wrong data type", value=data_type)
         total_bytes, total_buffers = event
         if (total_bytes, total_buffers) != (self.bytes_in, self.buffers_in):
-            raise EndOfPartitionMismatch(
+            raise SluiceError(
                 "Channel ended, but its totals are not those of the data that arrived",
+                code=ErrorCode.END_OF_PARTITION_MISMATCH,
                 value=f"{self.bytes_in} bytes in {self.buffers_in} buffers",
                 limit=f"{total_bytes} bytes in {total_buffers} buffers",
                 remedy="The reduce task requests it again",

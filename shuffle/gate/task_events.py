@@ -11,13 +11,12 @@ from typing import Final, Protocol
 
 from ...protocol.errors import ErrorCode, InvalidEvent, SluiceError
 from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
-from ..errors import PartitionError
 
 MAX_KEPT_TASK_EVENTS: Final = 64
 """Events kept for one channel that is not open yet: 64 KiB of the longest ones."""
 
 
-class UnknownProducer(PartitionError):
+class UnknownProducer(SluiceError):
     """A task event was sent for a map attempt that has no running producer."""
 
     code = ErrorCode.UNKNOWN_PRODUCER

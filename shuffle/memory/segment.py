@@ -4,8 +4,8 @@ import mmap
 from contextlib import suppress
 from typing import Final
 
+from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.limits import RECEIVE_TAIL_BYTES
-from ..errors import NetworkMemoryUnavailable
 
 
 class MemorySegment:
@@ -74,7 +74,7 @@ class SegmentMapping:
         segment_size_bytes: Payload capacity of each, at least 1.
 
     Raises:
-        NetworkMemoryUnavailable: The operating system refuses the memory.
+        SluiceError: The operating system refuses the memory.
     """
 
     __slots__ = ("_mapping", "_view", "segments")
@@ -84,7 +84,13 @@ class SegmentMapping:
         try:
             self._mapping = mmap.mmap(-1, total_segments * stride)
         except OSError as error:
-            raise NetworkMemoryUnavailable(total_segments * stride, str(error)) from error
+            raise SluiceError(
+                f"The operating system refuses the memory of the network segments: {error}",
+                code=ErrorCode.CONFIGURATION,
+                value=total_segments * stride,
+                remedy="Lower network_segments, or raise the limit of the address space "
+                "(ulimit -v)",
+            ) from error
         self._view = memoryview(self._mapping)
         self.segments: tuple[MemorySegment, ...] = tuple(
             MemorySegment(index, self._view, segment_size_bytes) for index in range(total_segments)

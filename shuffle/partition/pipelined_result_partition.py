@@ -157,7 +157,7 @@ class PipelinedResultPartition(BufferWritingPartition):
 
         Raises:
             InvalidRequest: The partition has no such subpartition, or may not be consumed yet.
-            SubpartitionAlreadyConsumed: The subpartition has, or had, its reader.
+            SUBPARTITION_IN_USE: The subpartition has, or had, its reader.
             SluiceError: The partition failed or is released.
         """
         if not 0 <= subpartition < self.num_subpartitions:

@@ -24,16 +24,10 @@ that knows of data but has no credit for it is told of the first one.
 from collections import deque
 from typing import Final
 
-from ...protocol.errors import SluiceError
+from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.events import encode_end_of_partition
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from ..errors import (
-    InvalidRequest,
-    PartitionAlreadyFinished,
-    PartitionReleased,
-    SubpartitionAlreadyConsumed,
-    TooManyEvents,
-)
+from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased, TooManyEvents
 from .partition_states import SubpartitionState
 from .shared_buffer import BufferBuilder, BufferConsumer
 from .view import DataListener, OutgoingBuffer, SubpartitionOwner
@@ -217,12 +211,13 @@ class PipelinedSubpartition:
         """Make the one view. Its listener is called at once if there is something to read.
 
         Raises:
-            SubpartitionAlreadyConsumed: The subpartition has, or had, its view.
+            SUBPARTITION_IN_USE: The subpartition has, or had, its view.
             SluiceError: The subpartition failed or is released.
         """
         if self._view is not None:
-            raise SubpartitionAlreadyConsumed(
+            raise SluiceError(
                 "A pipelined subpartition is read once, and it has its reader",
+                code=ErrorCode.SUBPARTITION_IN_USE,
                 value=f"subpartition {self.index}",
                 remedy="Read it through one channel, or write the partition as BLOCKING",
             )

@@ -186,7 +186,7 @@ def batch_parts(
         maximum_record_bytes: Longer records are refused.
 
     Raises:
-        InvalidSubpartition: A subpartition does not exist.
+        CONFIGURATION: A subpartition does not exist.
         RecordTooLarge: A record is too long.
         ValueError: There are more or fewer subpartitions than records.
     """

@@ -9,9 +9,9 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.events import EndOfPartition, Event, decode_event
 from ...protocol.schema import DATA
-from ..errors import GateReleased
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, DeserializationResult
 from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import DEFAULT_SPILL_THRESHOLD_BYTES, SpanningRecordDeserializer
@@ -117,9 +117,10 @@ class RecordReader(Generic[T]):
 
         Raises:
             MalformedElement: A record could not be decoded; the next call goes on after it.
-            RecordTooLarge, IncompleteRecord, SpillFailed: The channel can be read no further.
+            RecordTooLarge, END_OF_PARTITION_MISMATCH, STORAGE_UNAVAILABLE: The channel can be read
+                no further.
             InvalidEvent: An event could not be decoded.
-            GateReleased: The gate was released before all channels had ended.
+            PARTITION_RELEASED: The gate was released before all channels had ended.
             SluiceError: A channel of the gate failed.
 
         Cancellation: safe, nothing is lost.
@@ -228,7 +229,12 @@ class RecordReader(Generic[T]):
         finally:
             self.idle_seconds += time.monotonic() - began
         if taken is None:
-            raise GateReleased(self._open_channels)
+            raise SluiceError(
+                "The input gate was released while channels were open",
+                code=ErrorCode.PARTITION_RELEASED,
+                value=self._open_channels,
+                limit=0,
+            )
         return self._accept(taken)
 
     def _accept(self, taken: "BufferOrEvent") -> ChannelEvent | None:

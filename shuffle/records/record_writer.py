@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from ...protocol.errors import SluiceError
 from ...protocol.events import Event, encode_event
 from ...protocol.schema import EVENT
-from ..errors import RecordTooLarge, WriterBusy, WriterUnusable, no_such_subpartition
+from ..errors import RecordTooLarge, WriterUnusable, no_such_subpartition
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, ResultPartitionWriter
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, BatchPart, BytesLike, batch_parts
 from .open_buffers import OpenBuffers
@@ -88,9 +88,9 @@ class RecordWriter(Generic[T]):
             None when the record is written; otherwise an awaitable that writes the rest.
 
         Raises:
-            WriterBusy: The awaitable of the previous call was not awaited to its end.
+            SluiceError: The awaitable of the previous call was not awaited to its end.
             WriterUnusable: The writer has ended or failed.
-            RecordTooLarge, InvalidSubpartition, MalformedElement: The record; nothing was written.
+            RecordTooLarge, CONFIGURATION, MalformedElement: The record; nothing was written.
             SluiceError: The partition's failure.
         """
         if self._blocked:
@@ -154,7 +154,7 @@ class RecordWriter(Generic[T]):
             data_type: ``EVENT``, ``BLOCKING_EVENT``, or ``PRIORITY_EVENT``, which overtakes.
 
         Raises:
-            WriterBusy, WriterUnusable, InvalidSubpartition: As :meth:`emit`.
+            SluiceError: As :meth:`emit`.
             InvalidEvent: The event is too long.
             SluiceError: The partition's failure.
         """
@@ -191,7 +191,7 @@ class RecordWriter(Generic[T]):
         """End the partition after the last record.
 
         Raises:
-            WriterBusy, WriterUnusable: As :meth:`emit`.
+            SluiceError: As :meth:`emit`.
             SluiceError: The partition could not be completed.
 
         Cancellation: the caller must then fail the writer or release the partition.
@@ -311,7 +311,10 @@ class RecordWriter(Generic[T]):
         if pending is not None:
             # A task cancelled before its first step never enters the coroutine.
             if inspect.getcoroutinestate(pending) != inspect.CORO_CLOSED:
-                raise WriterBusy
+                raise SluiceError(
+                    "The previous call of the record writer still waits for a buffer",
+                    remedy="Await what emit() returned, if it is not None, before the next call",
+                )
             self._interrupted(None)
             if not self._blocked:
                 return

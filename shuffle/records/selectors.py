@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from crc32c import crc32c
 
-from ..errors import InvalidSubpartition
+from ...protocol.errors import ErrorCode, SluiceError
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS
 from .framing import BytesLike, Turns
 
@@ -30,11 +30,14 @@ class ChannelSelector(ABC, Generic[T]):
         """Set the number of subpartitions; called once, by the writer.
 
         Raises:
-            InvalidSubpartition: The number is below 1.
+            CONFIGURATION: The number is below 1.
         """
         if num_subpartitions < 1:
-            raise InvalidSubpartition(
-                "A channel selector needs at least 1 subpartition", value=num_subpartitions, limit=1
+            raise SluiceError(
+                "A channel selector needs at least 1 subpartition",
+                code=ErrorCode.CONFIGURATION,
+                value=num_subpartitions,
+                limit=1,
             )
         self.num_subpartitions = num_subpartitions
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from ..errors import BufferUnread, IncompleteRecord, RecordTooLarge, SpillFailed
+from ...protocol.errors import ErrorCode, SluiceError
+from ..errors import RecordTooLarge
 from .framing import (
     DEFAULT_MAXIMUM_RECORD_BYTES,
     LENGTH,
@@ -41,7 +42,7 @@ class SpillFile:
         directory: Where to put the file; the system's temporary directory by default.
 
     Raises:
-        SpillFailed: The file cannot be made.
+        STORAGE_UNAVAILABLE: The file cannot be made.
     """
 
     def __init__(self, length_bytes: int, directory: str | None = None) -> None:
@@ -59,7 +60,7 @@ class SpillFile:
         """Append a part of the record.
 
         Raises:
-            SpillFailed: The disk is full or broken.
+            STORAGE_UNAVAILABLE: The disk is full or broken.
         """
         view = memoryview(part)
         try:
@@ -74,7 +75,7 @@ class SpillFile:
         """Return the whole record, mapped; valid until :meth:`close`.
 
         Raises:
-            SpillFailed: It cannot be mapped.
+            STORAGE_UNAVAILABLE: It cannot be mapped.
         """
         try:
             self._mapping = mmap.mmap(
@@ -102,9 +103,10 @@ class SpillFile:
                 self._mapping.close()
         self._view = self._mapping = None
 
-    def _failed(self, what: str, error: OSError | ValueError) -> SpillFailed:
-        return SpillFailed(
+    def _failed(self, what: str, error: OSError | ValueError) -> SluiceError:
+        return SluiceError(
             f"The temporary file of a long record cannot be {what}: {error}",
+            code=ErrorCode.STORAGE_UNAVAILABLE,
             value=self.length_bytes,
             remedy="Free space in the temporary directory, set spill_directory to another one, or"
             " raise spill_threshold_bytes",
@@ -166,11 +168,11 @@ class SpanningRecordDeserializer:
             release: Called once, when the payload is no longer needed.
 
         Raises:
-            BufferUnread: The buffer before has records that were not taken. The new one stays the
+            INTERNAL: The buffer before has records that were not taken. The new one stays the
                 caller's.
         """
         if self._position < self._end:
-            raise BufferUnread(
+            raise SluiceError(
                 "A buffer was set while the one before still has records",
                 value=self._end - self._position,
             )
@@ -189,8 +191,8 @@ class SpanningRecordDeserializer:
 
         Raises:
             RecordTooLarge: The record's length is above the limit. Nothing more can be read.
-            SpillFailed: The record is very long and its temporary file failed. Nothing more can be
-                read.
+            STORAGE_UNAVAILABLE: The record is very long and its temporary file failed. Nothing
+                more can be read.
         """
         if self._spilled is not None or self._position >= self._end:
             self.release_consumed()
@@ -226,8 +228,8 @@ class SpanningRecordDeserializer:
             The records, as :meth:`next_record` returns them, valid until the next call.
 
         Raises:
-            RecordTooLarge, SpillFailed: As :meth:`next_record`. Records before it are lost with
-                the channel.
+            RecordTooLarge, STORAGE_UNAVAILABLE: As :meth:`next_record`. Records before it are lost
+                with the channel.
         """
         self._close_spilled()
         records: list[BytesLike] = []
@@ -276,12 +278,13 @@ class SpanningRecordDeserializer:
         """Check that the channel ended after a whole record.
 
         Raises:
-            IncompleteRecord: It ended in the middle of a record.
+            END_OF_PARTITION_MISMATCH: It ended in the middle of a record.
         """
         if self.has_partial_record or self._position < self._end:
             gathering = self._gathering
-            raise IncompleteRecord(
+            raise SluiceError(
                 "The channel ended in the middle of a record",
+                code=ErrorCode.END_OF_PARTITION_MISMATCH,
                 value=self._gathered if gathering is not None else len(self._prefix),
                 limit=_length_of(gathering) if gathering is not None else LENGTH_BYTES,
             )

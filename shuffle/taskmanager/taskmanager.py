@@ -9,7 +9,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from ...protocol.errors import ErrorCode, SluiceError
+from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
 from ...transport.loop import start_task
 from .config.taskmanager_config import TaskManagerConfig
@@ -28,28 +28,6 @@ if TYPE_CHECKING:
     from .embedded.client import EmbeddedClient
 
 logger = logging.getLogger(__name__)
-
-
-class StartFailed(SluiceError):
-    """A TaskManager could not start, for a reason that no other error names.
-
-    Args:
-        reason: What failed.
-    """
-
-    code = ErrorCode.INTERNAL
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"The TaskManager could not start: {reason}",
-            remedy="Start it with log_level = debug to see where it failed",
-        )
-
-
-class NotStarted(SluiceError):
-    """A TaskManager is used before its start."""
-
-    code = ErrorCode.INTERNAL
 
 
 class TaskManager:
@@ -83,10 +61,10 @@ class TaskManager:
         """Its network environment, from its start on.
 
         Raises:
-            NotStarted: It has not started, or failed to.
+            INTERNAL: It has not started, or failed to.
         """
         if self._environment is None:
-            raise NotStarted("The TaskManager is not started", remedy="Await start() before")
+            raise SluiceError("The TaskManager is not started", remedy="Await start() before")
         return self._environment
 
     @classmethod
@@ -173,7 +151,10 @@ class TaskManager:
             raise
         except Exception as error:
             logger.debug("the start failed", exc_info=True)
-            raise StartFailed(f"{type(error).__name__}: {error}") from error
+            raise SluiceError(
+                f"The TaskManager could not start: {type(error).__name__}: {error}",
+                remedy="Start it with log_level = debug to see where it failed",
+            ) from error
 
     async def _start(self) -> None:
         async with AsyncExitStack() as stack:

@@ -368,7 +368,7 @@ class NetworkEnvironment:
         """Make the handler for a connection whose Hello is good.
 
         Raises:
-            SegmentSizeMismatch: A consumer cannot take a whole segment.
+            SEGMENT_SIZE_MISMATCH: A consumer cannot take a whole segment.
             QuotaExceeded: Its application has as many connections as it may.
             ShuttingDown: The TaskManager drains, and this connection is for new work.
         """

@@ -84,5 +84,5 @@ def test_no_section_is_empty():
 def test_messages_are_read_from_raised_errors():
     found = {each.text: each for each in generator.messages()}
     message = found["The TaskManager has reached its limit of connections"]
-    assert message.kind == "TooManyConnections"
+    assert message.code == "TOO_MANY_CONNECTIONS"
     assert message.remedy.startswith("Raise transport.max_connections")

@@ -21,12 +21,7 @@ from sluice.protocol.access_token import (
     make_access_token,
     parse_access_token,
 )
-from sluice.protocol.errors import (
-    AuthenticationFailed,
-    AuthenticationRequired,
-    CredentialExpired,
-    NotPermitted,
-)
+from sluice.protocol.errors import AuthenticationFailed, ErrorCode, NotPermitted
 from sluice.protocol.identity import ClusterSecrets, InvalidCredential, SubmitToken
 from sluice.protocol.limits import MAX_U64
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
@@ -75,15 +70,16 @@ def test_each_scope_covers_its_own_requests(held: str, needed: str, allowed: boo
 def test_a_token_ends_at_its_expiry() -> None:
     text = make_access_token(SECRET, "status", 1000).to_text()
     check_access_token(text, "status", BOTH, 1000)
-    with pytest.raises(CredentialExpired) as caught:
+    with pytest.raises(AuthenticationFailed) as caught:
         check_access_token(text, "status", BOTH, 1030)
-    assert caught.value.reason == EXPIRED
+    assert (caught.value.code, caught.value.reason) == (ErrorCode.CREDENTIAL_EXPIRED, EXPIRED)
     assert caught.value.value == "30 s ago, by this TaskManager's clock"
 
 
 def test_no_token_and_a_wrong_one_are_told_apart() -> None:
-    with pytest.raises(AuthenticationRequired) as missing:
+    with pytest.raises(AuthenticationFailed) as missing:
         check_access_token("", "status", BOTH, 0)
+    assert missing.value.code is ErrorCode.AUTHENTICATION_REQUIRED
     assert missing.value.reason == NO_TOKEN
 
 

@@ -11,7 +11,6 @@ from sluice.protocol.errors import (
     Fault,
     MalformedMessage,
     ProtocolViolation,
-    SequenceGap,
     SluiceError,
 )
 from sluice.protocol.limits import (
@@ -150,7 +149,7 @@ def test_an_error_passed_on_twice_keeps_its_cause() -> None:
 
 def test_an_error_that_is_passed_on_does_not_blame_its_receiver() -> None:
     """The receiver sees the sender, and not the sides behind it."""
-    gap = SequenceGap("The sender of channel 3 left out a buffer")
+    gap = SluiceError("The sender of channel 3 left out a buffer", code=ErrorCode.SEQUENCE_GAP)
     assert (gap.fault, gap.retryable) == (Fault.REMOTE, True)
     told = error_response(3, gap, Fault.LOCAL)
     assert told == replace(error_response(3, gap), fault=Fault.LOCAL)

@@ -12,13 +12,10 @@ from sluice.protocol import schema as m
 from sluice.protocol.admission import AcceptingHandshake, Admission, answer_hello
 from sluice.protocol.errors import (
     AuthenticationFailed,
-    AuthenticationRequired,
-    CredentialExpired,
+    ErrorCode,
     MalformedMessage,
     NotPermitted,
     ProtocolViolation,
-    SegmentSizeMismatch,
-    UnsupportedVersion,
 )
 from sluice.protocol.handshake import ConnectingHandshake, check_ack
 from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken, is_scoped
@@ -54,30 +51,34 @@ def test_good_hello(hello: m.Hello) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hello", "error", "value"),
+    ("hello", "code", "value"),
     [
-        (replace(PEER, magic="slurp"), MalformedMessage, "slurp"),
-        (replace(PEER, magic="SLUICE"), MalformedMessage, "SLUICE"),
-        (replace(PEER, magic="", version_min=2), MalformedMessage, ""),
-        (replace(PEER, version_min=2, version_max=3), UnsupportedVersion, "2 to 3"),
-        (replace(PEER, version_min=0, version_max=0), UnsupportedVersion, "0 to 0"),
-        (replace(PEER, version_min=2, version_max=0), UnsupportedVersion, "2 to 0"),
-        (replace(PEER, role=0), MalformedMessage, 0),
-        (replace(PEER, role=6), MalformedMessage, 6),
-        (replace(PEER, application_id="app-1"), MalformedMessage, None),
-        (replace(CLIENT, application_id=""), MalformedMessage, None),
-        (replace(CLIENT, role=m.ROLE_PRODUCER, application_id=""), MalformedMessage, None),
-        (replace(CLIENT, role=m.ROLE_DRIVER, application_id=""), MalformedMessage, None),
-        (replace(CLIENT, flow_control=2), MalformedMessage, 2),
-        (replace(PEER, segment_size_bytes=0), SegmentSizeMismatch, 0),
-        (replace(PEER, segment_size_bytes=32767), SegmentSizeMismatch, 32767),
-        (replace(PEER, segment_size_bytes=65536), SegmentSizeMismatch, 65536),
+        (replace(PEER, magic="slurp"), ErrorCode.MALFORMED_MESSAGE, "slurp"),
+        (replace(PEER, magic="SLUICE"), ErrorCode.MALFORMED_MESSAGE, "SLUICE"),
+        (replace(PEER, magic="", version_min=2), ErrorCode.MALFORMED_MESSAGE, ""),
+        (replace(PEER, version_min=2, version_max=3), ErrorCode.UNSUPPORTED_VERSION, "2 to 3"),
+        (replace(PEER, version_min=0, version_max=0), ErrorCode.UNSUPPORTED_VERSION, "0 to 0"),
+        (replace(PEER, version_min=2, version_max=0), ErrorCode.UNSUPPORTED_VERSION, "2 to 0"),
+        (replace(PEER, role=0), ErrorCode.MALFORMED_MESSAGE, 0),
+        (replace(PEER, role=6), ErrorCode.MALFORMED_MESSAGE, 6),
+        (replace(PEER, application_id="app-1"), ErrorCode.MALFORMED_MESSAGE, None),
+        (replace(CLIENT, application_id=""), ErrorCode.MALFORMED_MESSAGE, None),
+        (
+            replace(CLIENT, role=m.ROLE_PRODUCER, application_id=""),
+            ErrorCode.MALFORMED_MESSAGE,
+            None,
+        ),
+        (replace(CLIENT, role=m.ROLE_DRIVER, application_id=""), ErrorCode.MALFORMED_MESSAGE, None),
+        (replace(CLIENT, flow_control=2), ErrorCode.MALFORMED_MESSAGE, 2),
+        (replace(PEER, segment_size_bytes=0), ErrorCode.SEGMENT_SIZE_MISMATCH, 0),
+        (replace(PEER, segment_size_bytes=32767), ErrorCode.SEGMENT_SIZE_MISMATCH, 32767),
+        (replace(PEER, segment_size_bytes=65536), ErrorCode.SEGMENT_SIZE_MISMATCH, 65536),
     ],
 )
-def test_refused_hello(hello: m.Hello, error: type[ProtocolViolation], value: object) -> None:
-    with pytest.raises(error) as caught:
+def test_refused_hello(hello: m.Hello, code: ErrorCode, value: object) -> None:
+    with pytest.raises(ProtocolViolation) as caught:
         answer_hello(hello, OFFER)
-    assert type(caught.value) is error
+    assert caught.value.code is code
     if value is not None:
         assert caught.value.value == value
         assert caught.value.limit is not None
@@ -105,8 +106,9 @@ def test_an_answer_is_what_was_asked_for_or_credit(asked: int, answered: int) ->
 
 
 def test_an_answer_with_another_version_is_refused() -> None:
-    with pytest.raises(UnsupportedVersion) as caught:
+    with pytest.raises(ProtocolViolation) as caught:
         check_ack(PEER, replace(OFFER, version=2))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert (caught.value.value, caught.value.limit) == (2, 1)
 
 
@@ -273,8 +275,9 @@ def test_a_wrong_key_and_an_unknown_secret_are_told_alike() -> None:
 
 
 def test_nobody_without_a_credential_where_one_is_required() -> None:
-    with pytest.raises(AuthenticationRequired) as caught:
+    with pytest.raises(AuthenticationFailed) as caught:
         Exchange(CONSUMER_HELLO, None).run()
+    assert caught.value.code is ErrorCode.AUTHENTICATION_REQUIRED
     assert caught.value.reason == "no credential"
 
 
@@ -304,8 +307,9 @@ def test_a_token_counts_until_it_expires(now_seconds: float) -> None:
 
 
 def test_an_expired_token_begins_nothing() -> None:
-    with pytest.raises(CredentialExpired) as caught:
+    with pytest.raises(AuthenticationFailed) as caught:
         Exchange(DRIVER_HELLO, DRIVER, now_seconds=1001).run()
+    assert caught.value.code is ErrorCode.CREDENTIAL_EXPIRED
     assert caught.value.value == "1 s ago, by this TaskManager's clock"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import AuthenticationRequired, ErrorCode
+from sluice.protocol.errors import AuthenticationFailed, ErrorCode
 from sluice.protocol.identity import KIND_PEER, ClusterSecrets, SubmitToken, secret_to_text
 from sluice.protocol.limits import NONCE_BYTES
 from sluice.protocol.schema import ROLE_DRIVER, Challenge, ErrorResponse, Proof
@@ -239,8 +239,9 @@ def test_without_a_secret_the_socket_serves_nobody_else(
     monkeypatch: pytest.MonkeyPatch, unix_socket: socket.socket
 ) -> None:
     let_in(monkeypatch, STRANGER)
-    with pytest.raises(AuthenticationRequired) as caught:
+    with pytest.raises(AuthenticationFailed) as caught:
         Access().admission(unix_socket)
+    assert caught.value.code is ErrorCode.AUTHENTICATION_REQUIRED
     assert caught.value.reason == "other user"
     assert caught.value.value == f"user {STRANGE_ID}, groups {STRANGE_ID}, {STRANGE_ID + 1}"
     assert caught.value.limit == f"user {OWN_UID} or group {OWN_GID}"
@@ -312,7 +313,7 @@ def test_a_handshake_is_not_begun_with_a_user_who_is_not_let_in(
     monkeypatch: pytest.MonkeyPatch, unix_socket: socket.socket
 ) -> None:
     let_in(monkeypatch, STRANGER)
-    with pytest.raises(AuthenticationRequired):
+    with pytest.raises(AuthenticationFailed, match="user and the group"):
         Accepting(an_ack(), Access()).handshake(unix_socket)
 
 

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from sluice.protocol.errors import (
-    AuthenticationFailed,
-    AuthenticationRequired,
-    SluiceError,
-)
+from sluice.protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 from sluice.protocol.schema import ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import Accepting, Access, SocketUser
-from sluice.transport.errors import DeadlineExceeded, TooManyConnections
+from sluice.transport.errors import DeadlineExceeded
 from sluice.transport.greeting import CHANNEL_BINDING, Greeting
 from tests.protocol.identity_vectors import SALT, SECRET
 from tests.support.peers import PATIENCE_SECONDS, a_hello, an_ack, turns
@@ -127,10 +123,10 @@ def _said(greeting: Greeting) -> Hello:
 
 async def test_too_many_connections_are_refused_at_once() -> None:
     """Without a deadline, since nothing is waited for."""
-    refusal = TooManyConnections("Enough")
+    refusal = SluiceError("Enough", code=ErrorCode.TOO_MANY_CONNECTIONS)
     failures = Failures()
     greeting = Greeting(None, None, Accepting(an_ack(), Access(), refusal), failures)
-    with pytest.raises(TooManyConnections) as caught:
+    with pytest.raises(SluiceError) as caught:
         greeting.begin(a_transport(), 0)
     assert caught.value is refusal
     await turns()
@@ -146,7 +142,7 @@ async def test_another_user_is_refused_when_its_hello_is_there(
         greeting = accepting(Access())
         assert greeting.begin(a_transport(socket=ours), LATER_SECONDS) is None
         for _ in range(2):
-            with pytest.raises(AuthenticationRequired) as caught:
+            with pytest.raises(AuthenticationFailed, match="user and the group") as caught:
                 greeting.receive(HELLO)
             assert caught.value.reason == "other user"
         assert greeting.application_id == ""

@@ -10,14 +10,13 @@ from sluice.protocol.errors import (
     Fault,
     MalformedMessage,
     NotPermitted,
-    SegmentSizeMismatch,
+    ProtocolViolation,
     SluiceError,
     UnexpectedMessage,
-    UnsupportedVersion,
 )
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import ErrorResponse, Pong
-from sluice.transport.errors import ConnectionLost, DeadlineExceeded, TlsRefused, TooManyConnections
+from sluice.transport.errors import ConnectionLost, DeadlineExceeded, TlsRefused
 from sluice.transport.outcomes import HANDSHAKE_REASONS, HUNG_UP, Outcomes, reason_of
 from tests.support.certificates import Authority
 from tests.support.fakes import FakeConnection
@@ -55,12 +54,12 @@ class Bug(SluiceError):
         (None, HUNG_UP),
         (REMOTE, HUNG_UP),
         (AuthenticationFailed("No", reason="wrong proof"), "wrong proof"),
-        (UnsupportedVersion("No"), "version"),
-        (SegmentSizeMismatch("No"), "segment size"),
+        (ProtocolViolation("No", code=ErrorCode.UNSUPPORTED_VERSION), "version"),
+        (ProtocolViolation("No", code=ErrorCode.SEGMENT_SIZE_MISMATCH), "segment size"),
         (MalformedMessage("No"), "bad frame"),
         (UnexpectedMessage("No"), "bad frame"),
         (DeadlineExceeded("No"), "deadline"),
-        (TooManyConnections("No"), "too many"),
+        (SluiceError("No", code=ErrorCode.TOO_MANY_CONNECTIONS), "too many"),
         (TlsRefused("No"), "TLS"),
         (Draining("No"), "draining"),
         (Bug("No"), "internal"),

@@ -62,19 +62,16 @@ SECTIONS: Final = {
     ),
     "TLS": ("TlsConfigurationError", "TlsRefused"),
 }
-"""The codes and classes of each section; a class overrides its code."""
+"""The codes and classes of each section; a class that is named overrides its code."""
 
 SEEN_AT_ONCE: Final = frozenset(
     {
         "DuplicateMapOutput",
         "InvalidCredential",
         "InvalidAddress",
-        "InvalidLocation",
         "InvalidPoolSize",
-        "InvalidSubpartition",
         "RecordTooLarge",
         "SparkIntegrationError",
-        "SpillFailed",
         "StorageClosed",
         "TooManyEvents",
         "TooManyTaskEvents",
@@ -84,6 +81,7 @@ SEEN_AT_ONCE: Final = frozenset(
 
 FOR_AUTHORS: Final = frozenset(
     {
+        "A record or event is for a subpartition that does not exist",
         "A region was announced and its bytes do not come, so its space is taken back",
         "Another TaskManager answers now",
         "Consumer cannot take the buffers of this TaskManager",
@@ -93,16 +91,19 @@ FOR_AUTHORS: Final = frozenset(
         "The connection is dropped: the other side does not read, too many … wait",
         "The credential does not allow this role",
         "The name of the application is too long",
+        "The temporary file of a long record cannot be …: …",
+        "The text is not a list of partition locations",
         "This form of name is reserved for applications with a credential",
     }
 )
-"""Messages with these codes whose remedy is for authors of clients."""
+"""Messages with these codes whose remedy is for authors of clients or users of the Python API."""
 
 
 class Message(NamedTuple):
-    """An error as the code raises it."""
+    """An error as the code raises it, with a code if it is not that of its class."""
 
     kind: str
+    code: str
     text: str
     remedy: str
 
@@ -125,7 +126,8 @@ def by_section() -> dict[str, dict[str, list[str]]]:
     codes = {kind.__name__: kind.code for kind in all_errors()}
     found: dict[str, dict[str, list[str]]] = {title: {} for title in SECTIONS}
     for message in messages():
-        title = sections.get(message.kind) or sections.get(codes.get(message.kind, ""))
+        code = ErrorCode[message.code] if message.code else codes.get(message.kind, "")
+        title = sections.get(message.kind) or sections.get(code)
         if title is None or message.kind in SEEN_AT_ONCE or not _is_useful(message):
             continue
         remedies = found[title].setdefault(_cell(message.text), [])
@@ -159,12 +161,13 @@ def _messages_of(node: ast.AST, kind: str, names: dict[str, str]) -> Iterator[Me
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         names = _variables(node)
     elif isinstance(node, ast.Call) and node.args:
-        remedies = [each.value for each in node.keywords if each.arg == "remedy"]
+        given = {each.arg: each.value for each in node.keywords}
         text = _text(node.args[0], names)
-        remedy = _text(remedies[0], names) if remedies else ""
+        remedy = _text(given["remedy"], names) if "remedy" in given else ""
+        code = ast.unparse(given["code"]).rpartition(".")[2] if "code" in given else ""
         if text and remedy:
             raised = ast.unparse(node.func)
-            yield Message(kind if raised.startswith("super()") else raised, text, remedy)
+            yield Message(kind if raised.startswith("super()") else raised, code, text, remedy)
     for each in ast.iter_child_nodes(node):
         yield from _messages_of(each, kind, names)
 

@@ -1,6 +1,6 @@
 """Rules for connections after a successful handshake."""
 
-from ....protocol.errors import SegmentSizeMismatch
+from ....protocol.errors import ErrorCode, ProtocolViolation
 from ....protocol.schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_PRODUCER
 from ....transport.connection import Connection
 from ...errors import ShuttingDown
@@ -10,12 +10,13 @@ def require_whole_segments(connection: Connection, least_bytes: int) -> None:
     """Check that a consumer can take the segments of this TaskManager.
 
     Raises:
-        SegmentSizeMismatch: It cannot take a whole segment. Buffers of other TaskManagers are
+        SEGMENT_SIZE_MISMATCH: It cannot take a whole segment. Buffers of other TaskManagers are
             forwarded as received, never split.
     """
     if connection.role == ROLE_CONSUMER and connection.max_payload_bytes < least_bytes:
-        raise SegmentSizeMismatch(
+        raise ProtocolViolation(
             "Consumer cannot take the buffers of this TaskManager",
+            code=ErrorCode.SEGMENT_SIZE_MISMATCH,
             value=connection.max_payload_bytes,
             limit=least_bytes,
             remedy="Send 0 in the Hello, which means no limit",

@@ -9,12 +9,12 @@ from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.remote_error import error_response
 from ....protocol.schema import ROLE_DRIVER
 from ....transport.connection import Connection
 from ....transport.errors import counted
 from ...counters import Counters
-from ...errors import NoProgress
 from .accounts import Accounts, Resource
 from .progress import OURS, Mark, ProgressWatch
 
@@ -94,8 +94,9 @@ class IdleConnections:
         if connection.role == ROLE_DRIVER:
             self._drivers[connection.application_id] -= 1
         self._counters.progress_deadlines.bump("connection")
-        error = NoProgress(
+        error = SluiceError(
             "The connection was idle: it held nothing and sent only Pings",
+            code=ErrorCode.DEADLINE_EXCEEDED,
             value=f"{connection.traffic.pings_in} pings",
             limit=f"{self._watch.timeout_seconds} s",
             remedy="Connect again when it is needed; idle_connection_timeout_seconds is the limit",

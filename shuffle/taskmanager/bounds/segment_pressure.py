@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import Counters
-from ...errors import NoProgress
 from ...memory import NetworkBufferPool, SegmentOwner
 from .progress import OURS, Mark, ProgressWatch
 
@@ -40,7 +40,7 @@ class SegmentHolder(Protocol):
     def unmoved(self) -> Iterator[Unmoved]:
         """Yield the things that hold segments and wait for the other side."""
 
-    def take_back(self, number: int, error: NoProgress) -> bool:
+    def take_back(self, number: int, error: SluiceError) -> bool:
         """Reclaim a thing's segments, and send its client the error; False if it is gone."""
 
 
@@ -145,9 +145,10 @@ class SegmentPressure:
         owner = self._owners.get(thing)
         if holder is None or not self._others_wait(owner):
             return
-        error = NoProgress(
+        error = SluiceError(
             f"The {holder.held_kind} made no progress while another application waited for "
             "segments; its segments were reclaimed",
+            code=ErrorCode.DEADLINE_EXCEEDED,
             value=f"{holder.held_kind} {number}",
             limit=f"{self._watch.timeout_seconds} s without progress",
             remedy="Read open gates and close unneeded ones, or raise network_segments or "

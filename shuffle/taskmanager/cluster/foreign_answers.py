@@ -2,11 +2,11 @@
 
 import logging
 
-from ....protocol.errors import AuthenticationFailed, Fault, SluiceError, UnsupportedVersion
+from ....protocol.errors import AuthenticationFailed, ErrorCode, Fault, SluiceError
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import ErrorResponse
 from ....transport.address import Address
-from ....transport.errors import NoTaskManager, counted, one_line
+from ....transport.errors import counted, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -17,15 +17,17 @@ def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     A client can name any address. It must not see the answer of a program that has not proven to be
     a TaskManager of this cluster: only the log has it.
     """
-    if isinstance(error, AuthenticationFailed | UnsupportedVersion):
+    own_words = isinstance(error, AuthenticationFailed)
+    if own_words or error.code is ErrorCode.UNSUPPORTED_VERSION:
         return error  # in this TaskManager's own words
     extra = counted("addresses without a TaskManager of this cluster", str(address))
     logger.warning(
         "no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra
     )
     if not isinstance(error, RemoteError):
-        return NoTaskManager(
+        return SluiceError(
             f"The program at {address} does not speak the Sluice protocol",
+            code=ErrorCode.CONNECT_FAILED,
             remedy="Name the data port of a TaskManager, 7337 by default",
         )
     return RemoteError(

@@ -9,10 +9,10 @@ and readers identify TaskManagers by the id.
 import secrets
 from typing import Final, NamedTuple
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.schema import HelloAck
 from ....transport.address import Address
 from ....transport.connection import Connection
-from ....transport.errors import TaskManagerMismatch
 
 _INSTANCE_BYTES: Final = 8
 
@@ -50,7 +50,7 @@ class Instances:
         An instance at the same address as the other has replaced it, as after a restart.
 
         Raises:
-            TaskManagerMismatch: Another instance with the same id runs at another address.
+            TASKMANAGER_MISMATCH: Another instance with the same id runs at another address.
         """
         address = Address(ack.advertised_host, ack.data_port)
         if ack.taskmanager_id == self._own_id and ack.instance_id != self.own_instance_id:
@@ -67,9 +67,10 @@ class Instances:
         self._connected[connection] = _Instance(ack.taskmanager_id, ack.instance_id, address)
 
 
-def _clone(ack: HelloAck, first: str) -> TaskManagerMismatch:
-    return TaskManagerMismatch(
+def _clone(ack: HelloAck, first: str) -> SluiceError:
+    return SluiceError(
         f"Two TaskManagers run with the id {ack.taskmanager_id}",
+        code=ErrorCode.TASKMANAGER_MISMATCH,
         value=Address(ack.advertised_host, ack.data_port),
         limit=first,
         remedy="One has a copy of the other's directories: stop it, and remove the file "

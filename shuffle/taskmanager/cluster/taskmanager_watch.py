@@ -14,10 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ....protocol.errors import SluiceError
+from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.address import Address
 from ....transport.backoff import Backoff
-from ....transport.errors import TaskManagerMismatch
 from ....transport.loop import start_task
 from .watch_leg import WatchLeg
 
@@ -135,15 +134,16 @@ class TaskManagerWatch:
         """Record which TaskManager answers.
 
         Raises:
-            TaskManagerMismatch: It is not the same TaskManager as before.
+            TASKMANAGER_MISMATCH: It is not the same TaskManager as before.
         """
         if self._is_any and self.presence in (Presence.UNKNOWN, Presence.LOST):
             if leg.place.taskmanager_id != self.taskmanager_id:
                 self.presence = Presence.UNKNOWN
             self.taskmanager_id = leg.place.taskmanager_id
         if leg.place.taskmanager_id != self.taskmanager_id:
-            raise TaskManagerMismatch(
+            raise SluiceError(
                 "Another TaskManager answers",
+                code=ErrorCode.TASKMANAGER_MISMATCH,
                 value=leg.place.taskmanager_id,
                 limit=self.taskmanager_id,
             )

@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class HttpAddressUnavailable(SluiceError):
-    """The HTTP server cannot listen on its address."""
-
-    code = ErrorCode.CONFIGURATION
-
-
 class HttpServer:
     """Serves one TaskManager's HTTP port, in a thread of its own.
 
@@ -95,7 +89,7 @@ class HttpServer:
         Cancelling leaves nothing open after `close`.
 
         Raises:
-            HttpAddressUnavailable: The port is taken or not allowed, or the address is not this
+            CONFIGURATION: The port is taken or not allowed, or the address is not this
                 host's.
         """
         data_loop = asyncio.get_running_loop()
@@ -108,8 +102,9 @@ class HttpServer:
                 sock.listen(LISTEN_BACKLOG)
         except OSError as error:
             await self.close()
-            raise HttpAddressUnavailable(
+            raise SluiceError(
                 f"HTTP cannot listen on {host_ports(hosts, port)}: {error.strerror or error}",
+                code=ErrorCode.CONFIGURATION,
                 remedy=bind_remedy(error, "http_host", "http_port"),
             ) from error
         name = f"the HTTP port {host_ports(hosts, port)}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ....protocol.errors import ChannelInUse, SluiceError, UnexpectedMessage
+from ....protocol.errors import ChannelInUse, ErrorCode, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ....protocol.remote_error import error_response
@@ -19,7 +19,7 @@ from ....protocol.schema import (
 )
 from ....transport.connection import Connection
 from ...counters import Counters
-from ...errors import LimitExceeded, NoProgress, ShuttingDown
+from ...errors import LimitExceeded, ShuttingDown
 from ...gate.local_input_channel import TaskEventDispatcher
 from ...memory import NetworkBufferPool
 from ...names import shuffle_key
@@ -330,8 +330,9 @@ class OpenOutputs:
         self.services.counters.progress_deadlines.bump("region")
         self.fail(
             output.number,
-            NoProgress(
+            SluiceError(
                 "A region was announced and its bytes do not come, so its space is taken back",
+                code=ErrorCode.DEADLINE_EXCEEDED,
                 value=f"partition {output.number}",
                 limit=f"{self.progress.timeout_seconds} s without a byte",
                 remedy="Announce a region when its bytes are there, or raise "

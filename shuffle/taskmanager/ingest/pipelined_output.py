@@ -8,7 +8,7 @@ segment is free again. So flushes that find their reader busy do not become mess
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ....protocol.errors import CreditExceeded, InvalidEvent, SluiceError
+from ....protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceError
 from ....protocol.events import EndOfPartition, decode_event
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import MAX_EVENT_BYTES
@@ -23,13 +23,7 @@ from ....protocol.schema import (
     TaskEvent,
 )
 from ....transport.loop import start_task
-from ...errors import (
-    EndOfPartitionMismatch,
-    InvalidRequest,
-    PartitionReleased,
-    ProducerFailed,
-    failure_of,
-)
+from ...errors import InvalidRequest, PartitionReleased, ProducerFailed, failure_of
 from ...gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
 from ...memory import MemorySegment
 from ...partition.partition_type import checked_partition_type, pool_bounds
@@ -213,7 +207,7 @@ class PipelinedOutput(IncomingOutput):
         Raises:
             UnexpectedMessage: The client has finished the partition already.
             InvalidRequest: The end has regions.
-            EndOfPartitionMismatch: The end has other totals than the data that came.
+            END_OF_PARTITION_MISMATCH: The end has other totals than the data that came.
         """
         if self.state is not PipelinedState.OPEN or type(message) is not FinishPartition:
             raise not_open(self.state, type(message), self.number)
@@ -222,8 +216,9 @@ class PipelinedOutput(IncomingOutput):
                 "A pipelined partition has no regions", value=message.regions, limit=0
             )
         if message.total_bytes != self.total_bytes:
-            raise EndOfPartitionMismatch(
+            raise SluiceError(
                 "Pipelined partition ended with other totals than the data that came",
+                code=ErrorCode.END_OF_PARTITION_MISMATCH,
                 value=f"{message.total_bytes} bytes",
                 limit=f"{self.total_bytes} bytes",
                 map_attempt_id=self.map_attempt_id,

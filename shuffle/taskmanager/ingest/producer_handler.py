@@ -32,7 +32,6 @@ from ....protocol.schema import (
     SharedRegion,
 )
 from ....transport.connection import Connection
-from ...errors import NoProgress
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.segment_pressure import Unmoved
 from .incoming_output import IncomingOutput, OpenOutputs, ProducerServices
@@ -109,7 +108,7 @@ class ProducerHandler:
             if mark is not None:
                 yield Unmoved(output.number, self._outputs.account, mark)
 
-    def take_back(self, number: int, error: NoProgress) -> bool:
+    def take_back(self, number: int, error: SluiceError) -> bool:
         """Fail a pipelined partition; False if it is gone already."""
         if number not in self._outputs.by_number:
             return False

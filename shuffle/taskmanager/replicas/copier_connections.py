@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.address import Address
 from ....transport.connection_pool import ConnectionPool
-from ....transport.errors import TaskManagerMismatch
 from ...legs.producer_leg import ProducerLeg
 from ...names import TaskManagerPlace
 
@@ -39,7 +39,7 @@ class CopierConnections:
         It is not released: it is closed when the application ends.
 
         Raises:
-            TaskManagerMismatch: Another TaskManager answers at the place.
+            TASKMANAGER_MISMATCH: Another TaskManager answers at the place.
             SluiceError: The TaskManager does not answer, or refuses.
 
         Cancellation: safe.
@@ -54,8 +54,9 @@ class CopierConnections:
         leg = await pool.acquire(place.address)
         if leg.taskmanager_id != place.taskmanager_id:
             leg.close()
-            raise TaskManagerMismatch(
+            raise SluiceError(
                 "Another TaskManager answers at the place of a copy",
+                code=ErrorCode.TASKMANAGER_MISMATCH,
                 value=leg.taskmanager_id,
                 limit=str(place),
             )

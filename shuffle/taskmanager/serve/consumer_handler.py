@@ -21,7 +21,7 @@ from ....protocol.schema import (
 from ....transport.address import Address
 from ....transport.connection import Connection
 from ...counters import Counters
-from ...errors import InvalidRequest, NoProgress
+from ...errors import InvalidRequest
 from ...gate.buffer_manager import buffer_usage
 from ...gate.channel_opener import ChannelSource
 from ...gate.input_gate import InputChannel, InputGate, UnknownInputChannel
@@ -168,7 +168,7 @@ class ConsumerHandler(ServingHandler):
                 granted = sum(reader.credit.available for reader in readers)
                 yield Unmoved(number, self._account, (sent, granted, unsent))
 
-    def take_back(self, number: int, error: NoProgress) -> bool:
+    def take_back(self, number: int, error: SluiceError) -> bool:
         """Close a gate; each of its channels gets the error. False if it is gone already."""
         opened = self.gates.get(number)
         if opened is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...errors import PartitionMoved
+from ....protocol.errors import ErrorCode, SluiceError
 from ...names import ShuffleKey, TaskManagerPlace
 from ..store.stored_outputs import MapOutput
 from .stored_partition_view import StoredPartitionView
@@ -48,7 +48,7 @@ class MovedOutputs:
         """Check that map outputs are read here.
 
         Raises:
-            PartitionMoved: One of them is at another TaskManager.
+            PARTITION_MOVED: One of them is at another TaskManager.
         """
         places = self._places.get(key)
         if places is not None:
@@ -91,9 +91,10 @@ class MovedOutputs:
                 del self._views[view.shuffle]
 
 
-def _moved(key: ShuffleKey, map_attempt_id: int, place: TaskManagerPlace) -> PartitionMoved:
-    return PartitionMoved(
+def _moved(key: ShuffleKey, map_attempt_id: int, place: TaskManagerPlace) -> SluiceError:
+    return SluiceError(
         f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} is at another TaskManager now",
+        code=ErrorCode.PARTITION_MOVED,
         value=place.wire_text(),
         remedy="Read it there",
         map_attempt_id=map_attempt_id,

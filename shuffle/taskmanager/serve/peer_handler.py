@@ -9,7 +9,7 @@ from ....protocol.schema import FLOW_WATERMARK, CloseRequest, Message, Partition
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded, NoProgress, failure_of
+from ...errors import InvalidRequest, LimitExceeded, failure_of
 from ...gate.local_input_channel import TaskEventDispatcher
 from ...gate.task_events import KeptTaskEvents, UnknownProducer
 from ...names import ShuffleKey, SubpartitionRange
@@ -154,7 +154,7 @@ class PeerHandler(ServingHandler):
                 mark = (reader.sequence_number, reader.credit.available, unsent)
                 yield Unmoved(channel, reader.account, mark)
 
-    def take_back(self, number: int, error: NoProgress) -> bool:
+    def take_back(self, number: int, error: SluiceError) -> bool:
         """Close a channel with an error; False if it is gone already."""
         reader = self.readers.get(number)
         if reader is None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from ....protocol.errors import SluiceError
-from ...errors import InvalidRequest, PartitionLost, PartitionNotFound, PartitionReleased
+from ....protocol.errors import ErrorCode, SluiceError
+from ...errors import InvalidRequest, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
@@ -293,12 +293,12 @@ class ResultPartitionManager:
             credit_bytes: Bytes that one credit pays for; ``buffer_size_bytes`` by default.
 
         Raises:
-            PartitionNotFound: A partition is still missing, or cannot be read yet, at the deadline.
-            PartitionLost: A map output was lost with its storage directory.
-            PartitionMoved: A map output is read at another TaskManager from now on.
+            PARTITION_NOT_FOUND: A partition is missing, or cannot be read yet, at the deadline.
+            STORAGE_UNAVAILABLE: A map output was lost with its storage directory.
+            PARTITION_MOVED: A map output is read at another TaskManager from now on.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
-            SubpartitionAlreadyConsumed: The subpartition of a pipelined partition has its reader.
+            SUBPARTITION_IN_USE: The subpartition of a pipelined partition has its reader.
             InvalidRequest: The range is empty or too large, or several attempts or subpartitions
                 of pipelined partitions are requested.
 
@@ -342,9 +342,10 @@ class ResultPartitionManager:
                     sought = remote.seek(key, map_attempt_ids, self.wake)
                     sought_for = missing
                 if self._store.is_lost(key, missing) and (sought is None or sought.done()):
-                    raise PartitionLost(
+                    raise SluiceError(
                         f"Map attempt {missing} of shuffle {key.shuffle_id} was lost with its "
                         "storage directory",
+                        code=ErrorCode.STORAGE_UNAVAILABLE,
                         value=missing,
                         remedy="Its task has to run again",
                         map_attempt_id=missing,
@@ -363,8 +364,9 @@ class ResultPartitionManager:
             async with asyncio.timeout_at(deadline):
                 await waiter
         except TimeoutError as error:
-            raise PartitionNotFound(
+            raise SluiceError(
                 f"Map attempt {missing} of shuffle {key.shuffle_id} {what}",
+                code=ErrorCode.PARTITION_NOT_FOUND,
                 value=missing,
                 limit=f"{self._request_timeout_seconds} s",
                 remedy=remedy,

@@ -17,7 +17,7 @@ from ....protocol.schema import (
 from ....transport.connection import Connection
 from ....transport.errors import counted, one_line
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded, NoProgress
+from ...errors import InvalidRequest, LimitExceeded
 from ...gate.task_events import UnknownProducer
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.view import SubpartitionView
@@ -263,14 +263,14 @@ class ServingHandler:
         """Yield the things that hold segments, and wait for the consumer."""
 
     @abc.abstractmethod
-    def take_back(self, number: int, error: NoProgress) -> bool:
+    def take_back(self, number: int, error: SluiceError) -> bool:
         """Close a thing that :meth:`unmoved` has named, and tell the consumer the error.
 
         Returns:
             False if it is gone already.
         """
 
-    def fail_now(self, reader: CreditBasedViewReader, error: NoProgress) -> None:
+    def fail_now(self, reader: CreditBasedViewReader, error: SluiceError) -> None:
         """Close a channel with an error at once, also if the consumer does not read."""
         if self.readers.get(reader.channel) is reader:
             self.counters.errors_by_code.bump(error.code.name)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.config import TransportConfig
 from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Attempts
-from ....transport.errors import ConnectFailed, TaskManagerMismatch
+from ....transport.errors import ConnectFailed
 from ...errors import InvalidRequest
 from ...gate.channel_opener import (
     ChannelOpener,
@@ -215,8 +216,9 @@ class TaskManagerChannelOpener(ChannelOpener):
         client = await self._acquire(address)
         self._clients.append((address, client))
         if client.taskmanager_id != source.taskmanager_id:
-            raise TaskManagerMismatch(
+            raise SluiceError(
                 f"Another TaskManager answers at {address}",
+                code=ErrorCode.TASKMANAGER_MISMATCH,
                 value=client.taskmanager_id,
                 limit=source.taskmanager_id,
                 remedy="Spark runs the map tasks of the lost one again",

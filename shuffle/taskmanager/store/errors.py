@@ -1,27 +1,7 @@
 """Errors of the storage.
 
-::
-
-    StorageError(SluiceError)
-    ├── StorageFull             tiers full, or quota or free-space floor reached
-    ├── StorageUnavailable      a directory cannot be used (at the start: no directory)
-    │   ├── OtherJournalFormat  another release wrote it
-    │   └── StorageInUse        another process holds the directory
-    ├── RemoteFailed            the remote tier does not answer, or refuses
-    │   └── RemoteFull          the remote tier has no room
-    ├── RemoteObjectMissing     an object of the remote tier is missing: a map output is lost
-    ├── StorageReadFailed       the disk did not return the bytes that were written
-    ├── StorageWriteFailed      a region could not be written to disk
-    ├── JournalWriteFailed      a journal could not be written, so nothing was committed
-    ├── CorruptJournal          a journal of the previous daemon is damaged
-    ├── CorruptRegion           the bytes of a region do not match its checksum
-    ├── OutsideRegion           bytes were written or read outside a region
-    ├── DuplicateMapOutput      the map attempt is committed or being committed
-    ├── ReleasedDuringCommit    the shuffle was released while the commit was being written
-    ├── MapOutputDropped        the map output was dropped while its regions were being written
-    └── StorageClosed           the store was closed
-
-Except for the last, each concerns one map output or directory; the store still serves the others.
+Except for :class:`StorageClosed`, each concerns one map output or directory; the store still serves
+the others.
 """
 
 from pathlib import Path
@@ -225,44 +205,6 @@ class CorruptJournal(StorageError):
         self.offset = offset
 
 
-class OtherJournalFormat(StorageUnavailable):
-    """The journal of a directory has the format of another release.
-
-    Args:
-        directory: The directory; it was not changed.
-        found: The format of the journal.
-        known: The format that this release reads.
-    """
-
-    def __init__(self, directory: Path, found: str, known: int) -> None:
-        super().__init__(
-            directory,
-            f"its journal has format {found}, this release reads format {known}; "
-            "nothing in it was changed",
-            "Start the release of Sluice that wrote it, or give this one other data_directories",
-        )
-
-
-class CorruptRegion(StorageError):
-    """The stored bytes of a region do not match its checksum.
-
-    Args:
-        expected: crc32c in the commit.
-        found: crc32c of the stored bytes.
-        where: File and offset.
-    """
-
-    code = ErrorCode.STORAGE_CORRUPT
-
-    def __init__(self, expected: int, found: int, where: str) -> None:
-        super().__init__(
-            f"region at {where} is corrupt: crc32c {found:#010x}, committed with {expected:#010x}",
-            remedy="Check memory and disk",
-        )
-        self.expected = expected
-        self.found = found
-
-
 class OutsideRegion(StorageError):
     """Bytes were written or read outside a region.
 
@@ -308,20 +250,6 @@ class ReleasedDuringCommit(StorageError):
             f"shuffle {shuffle_id} of {application_id} was released during the commit "
             f"of map attempt {map_attempt_id}",
             remedy="Nothing to do: a released shuffle is no longer read",
-            map_attempt_id=map_attempt_id,
-        )
-
-
-class MapOutputDropped(StorageError):
-    """The map output was dropped before its regions were secured."""
-
-    code = ErrorCode.PARTITION_RELEASED
-
-    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
-        super().__init__(
-            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} was given "
-            "up while it was being written",
-            remedy="Nothing to do: its task runs again if it is needed",
             map_attempt_id=map_attempt_id,
         )
 

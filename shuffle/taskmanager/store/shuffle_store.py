@@ -305,7 +305,7 @@ class ShuffleStore:
             StorageUnavailable: There is no remote tier.
             RemoteFailed: The upload failed; no TaskManager finds any part of it.
             StorageReadFailed: Its bytes cannot be read. All errors of :meth:`read_all` are raised.
-            CorruptRegion: Its bytes do not match their checksum.
+            STORAGE_CORRUPT: Its bytes do not match their checksum.
             StorageClosed: The store was closed.
 
         Cancellation: safe, uploaded parts are deleted.

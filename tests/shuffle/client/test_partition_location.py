@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from sluice.protocol.errors import SluiceError
 from sluice.shuffle.client.partition_location import (
-    InvalidLocation,
     PartitionLocation,
     decode_locations,
     encode_locations,
@@ -46,7 +46,7 @@ def test_a_location_has_a_source_and_a_kind():
     ],
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(InvalidLocation, match="encode_locations"):
+    with pytest.raises(SluiceError, match="encode_locations"):
         decode_locations(text)
 
 

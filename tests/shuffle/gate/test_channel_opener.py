@@ -6,13 +6,8 @@ import asyncio
 
 import pytest
 
-from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import (
-    InsufficientNetworkBuffers,
-    InvalidRequest,
-    NetworkBufferTimeout,
-    PartitionNotFound,
-)
+from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.shuffle.errors import InsufficientNetworkBuffers, InvalidRequest, NetworkBufferTimeout
 from sluice.shuffle.gate.channel_opener import ChannelOpener, ChannelSource, GateMemory, Opening
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
@@ -127,7 +122,7 @@ async def test_exclusive_segments_that_do_not_come_fail_the_channel(pool):
 
 async def test_an_error_fails_all_channels_of_its_task(pool, caplog):
     opener = OpenerOfRemoteChannels(pool)
-    opener.error = error = PartitionNotFound("not here")
+    opener.error = error = SluiceError("not here", code=ErrorCode.PARTITION_NOT_FOUND)
     channels = [new_channel(), new_channel()]
     opener.start([(channel, SOURCE) for channel in channels])
     await turns()

@@ -7,8 +7,9 @@ import contextlib
 
 import pytest
 
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import DATA
-from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate, UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
@@ -214,7 +215,7 @@ async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
                 await gate.next_buffer_or_event()
         known_at = loop.time()
         gate.update_channel(0, source(cluster[0], 9))
-        with pytest.raises(PartitionNotFound) as caught:
+        with pytest.raises(SluiceError, match="Map attempt 9") as caught:
             await gate.next_buffer_or_event()
         assert loop.time() - known_at >= 0.9 * DEADLINE_SECONDS
         assert caught.value.map_attempt_id == 9

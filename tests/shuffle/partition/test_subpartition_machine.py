@@ -9,13 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.errors import (
-    PartitionAlreadyFinished,
-    PartitionReleased,
-    SubpartitionAlreadyConsumed,
-)
+from sluice.shuffle.errors import PartitionAlreadyFinished, PartitionReleased
 from tests.shuffle.partition.rig import SubpartitionRig
 
 SEGMENTS = 12
@@ -204,7 +201,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @rule()
     def create_view(self):
         if self.view is not None:
-            with pytest.raises(SubpartitionAlreadyConsumed):
+            with pytest.raises(SluiceError, match="is read once"):
                 self.rig.view()
         else:
             self.view = self.rig.view()

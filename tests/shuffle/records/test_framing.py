@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.errors import InvalidSubpartition, MalformedElement, RecordTooLarge
+from sluice.protocol.errors import SluiceError
+from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.framing import (
     LENGTH,
@@ -70,7 +71,7 @@ def test_a_batch_to_one_subpartition_is_one_part():
 @pytest.mark.parametrize("subpartition", [-2, 2])
 def test_a_subpartition_that_does_not_exist_is_refused(subpartition):
     for subpartitions in (subpartition, [subpartition]):
-        with pytest.raises(InvalidSubpartition, match="limit 1") as caught:
+        with pytest.raises(SluiceError, match="limit 1") as caught:
             batch_parts([b"a"], subpartitions, 2, 10)
         assert caught.value.value == subpartition
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.errors import InvalidSubpartition
+from sluice.protocol.errors import SluiceError
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.framing import Turns
 from sluice.shuffle.records.selectors import (
@@ -114,5 +114,5 @@ def test_broadcast():
 
 
 def test_a_selector_needs_a_subpartition():
-    with pytest.raises(InvalidSubpartition):
+    with pytest.raises(SluiceError, match="at least 1 subpartition"):
         RoundRobinSelector().setup(0)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sluice.shuffle.errors import SpillFailed
+from sluice.protocol.errors import SluiceError
 from sluice.shuffle.records.spanning_deserializer import SpillFile
 
 
@@ -39,7 +39,7 @@ def test_a_slice_of_the_view_keeps_the_bytes(tmp_path):
 
 
 def test_a_missing_directory_is_a_typed_error():
-    with pytest.raises(SpillFailed, match="spill_directory"):
+    with pytest.raises(SluiceError, match="spill_directory"):
         SpillFile(7, "/nonexistent")
 
 
@@ -54,13 +54,13 @@ def test_a_full_disk_is_a_typed_error(monkeypatch):
     spill = SpillFile(7)
     spill._file.close()
     monkeypatch.setattr(spill, "_file", FullDisk())
-    with pytest.raises(SpillFailed, match="No space left"):
+    with pytest.raises(SluiceError, match="No space left"):
         spill.write(b"abc")
 
 
 def test_a_file_that_is_too_short_is_a_typed_error():
     spill = SpillFile(1 << 20)
     spill.write(b"abc")
-    with pytest.raises(SpillFailed):
+    with pytest.raises(SluiceError, match="temporary file"):
         spill.read()
     spill.close()

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ..errors import OtherJournalFormat
+from .....shuffle.taskmanager.store.errors import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def refuse_other_format(directory: Path) -> None:
     """Refuse a directory if its journal's header has another format.
 
     Raises:
-        OtherJournalFormat: It has such a journal.
+        StorageUnavailable: It has such a journal.
         OSError: The directory is missing, or it or a journal cannot be read.
     """
     for path in directory.iterdir():
@@ -125,7 +125,13 @@ def refuse_other_format(directory: Path) -> None:
         match = _ANY_HEADER.match(header)
         if match is not None and not header.startswith(HEADER):
             found = f"{match[1].decode()} ({match[2].decode()} endian)"
-            raise OtherJournalFormat(directory, found, FORMAT)
+            raise StorageUnavailable(
+                directory,
+                f"its journal has format {found}, this release reads format {FORMAT}; "
+                "nothing in it was changed",
+                "Start the release of Sluice that wrote it, or give this one other "
+                "data_directories",
+            )
 
 
 def _arenas_of(paths: list[Path]) -> list[Path]:

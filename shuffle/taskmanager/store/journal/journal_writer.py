@@ -20,15 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from .....protocol.errors import ErrorCode
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
-from ..errors import (
-    JournalWriteFailed,
-    MapOutputDropped,
-    ReleasedDuringCommit,
-    StorageClosed,
-    StorageError,
-)
+from ..errors import JournalWriteFailed, ReleasedDuringCommit, StorageClosed, StorageError
 from ..stored_outputs import MapOutput, Region, journals_for
 from ..tiers.tiers import Tiers
 from .journal import Entry
@@ -115,7 +110,14 @@ class JournalWriter:
         """Drop the secured regions of a map output, even if being written."""
         pending = self._pending.get(attempt)
         if pending is not None:
-            pending.refusal = MapOutputDropped(*attempt.shuffle, attempt.map_attempt_id)
+            application_id, shuffle_id = attempt.shuffle
+            pending.refusal = StorageError(
+                f"map attempt {attempt.map_attempt_id} of shuffle {shuffle_id} of "
+                f"{application_id} was given up while it was being written",
+                code=ErrorCode.PARTITION_RELEASED,
+                remedy="Nothing to do: its task runs again if it is needed",
+                map_attempt_id=attempt.map_attempt_id,
+            )
         output = self._index.pop_open(attempt)
         if output is not None or pending is not None:
             regions = [] if output is None else output.take()

@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
+from .....protocol.errors import ErrorCode
+from .....shuffle.taskmanager.store.errors import StorageError
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
-from ..errors import CorruptRegion
 from ..files.fair_queue import Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import (
@@ -189,7 +190,12 @@ class RemoteOutputs:
             await self._read([ExtentRead(extent, start, [piece])])
             value = crc32c(piece, value)
             if start + len(piece) == extent.length and value != region.crc32c:
-                raise CorruptRegion(region.crc32c, value, repr(extent))  # before it is complete
+                raise StorageError(  # before the upload is complete
+                    f"region at {extent!r} is corrupt: crc32c {value:#010x}, "
+                    f"committed with {region.crc32c:#010x}",
+                    code=ErrorCode.STORAGE_CORRUPT,
+                    remedy="Check memory and disk",
+                )
             await upload.write(start, [piece])
 
     # ---- finding ---------------------------------------------------------------------------------

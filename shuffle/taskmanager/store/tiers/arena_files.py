@@ -24,7 +24,7 @@ def open_arena(directory: Path) -> tuple[Path, int]:
         The file and its descriptor.
 
     Raises:
-        OtherJournalFormat: The journal beside it has another format; nothing was changed.
+        StorageUnavailable: The journal beside it has another format; nothing was changed.
         StorageUnavailable: The file cannot be created or opened.
     """
     try:
@@ -39,7 +39,7 @@ def remove_arenas(directory: Path) -> None:
     """Remove the arena files of a directory whose lock the caller holds.
 
     Raises:
-        OtherJournalFormat: The journal beside them has another format; nothing was changed.
+        StorageUnavailable: The journal beside them has another format; nothing was changed.
         StorageUnavailable: A file cannot be removed.
     """
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
@@ -26,7 +26,6 @@ from sluice.protocol.schema import (
     PartitionOpened,
     PipelinedData,
 )
-from sluice.shuffle.errors import NoProgress
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
@@ -356,7 +355,7 @@ async def test_what_is_gone_already_is_not_taken_back_again(tmp_path):
         source = await cluster.producer(1)
         assert isinstance(await ask(source, 1), PartitionOpened)
         await open_gate(reader, at=cluster, index=1)
-        error = NoProgress("It stands still")
+        error = SluiceError("It stands still", code=ErrorCode.DEADLINE_EXCEEDED)
         for index in range(2):
             await eventually(lambda i=index: cluster[i].handlers, "a connection")  # type: ignore[misc]
             for handler in cluster[index]._segment_holders():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.protocol.errors import AuthenticationFailed, AuthenticationRequired, ProtocolViolation
+from sluice.protocol.errors import AuthenticationFailed, ProtocolViolation
 from sluice.protocol.identity import (
     SALT_BYTES,
     TOKEN_ID_BYTES,
@@ -38,7 +38,7 @@ def test_a_credential_puts_an_application_into_its_namespace():
 
 
 def test_whoever_has_no_credential_is_refused_where_there_is_a_secret():
-    with pytest.raises(AuthenticationRequired):
+    with pytest.raises(AuthenticationFailed, match="credential"):
         admit(Access(SECRETS), "app", None)
     assert admit(Access(SECRETS, allow_anonymous=True), "app", None) == "app"
 

@@ -14,7 +14,7 @@ from sluice import (
     TaskManager,
     TaskManagerConfig,
 )
-from sluice.protocol.errors import AuthenticationFailed, AuthenticationRequired, SluiceError
+from sluice.protocol.errors import AuthenticationFailed, SluiceError
 from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.api_clients import emitted
@@ -82,7 +82,7 @@ async def test_tasks_inside_and_beside_share_the_data_of_one_credential(tmp_path
         update={"auth": config.auth.model_copy(update={"cluster_secret_files": (secret_file,)})}
     )
     async with TaskManager.embedded(config) as taskmanager:
-        with pytest.raises(AuthenticationRequired):
+        with pytest.raises(AuthenticationFailed, match="credential"):
             taskmanager.client("app")
         async with (
             taskmanager.client("app", credential=mine) as inside,

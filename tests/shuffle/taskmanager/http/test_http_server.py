@@ -9,9 +9,10 @@ import aiohttp
 import pytest
 from msgspec import structs
 
+from sluice.protocol.errors import SluiceError
 from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_pages
-from sluice.shuffle.taskmanager.http.http_server import HttpAddressUnavailable, HttpServer, logger
+from sluice.shuffle.taskmanager.http.http_server import HttpServer, logger
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from sluice.transport import descriptors
 from tests.support.fakes import no_drain
@@ -104,7 +105,7 @@ async def test_a_port_in_use_is_named_with_the_remedy():
         server = HttpServer(
             HttpConfig(http_host="127.0.0.1", http_port=port), lambda: STATUS, no_drain
         )
-        with pytest.raises(HttpAddressUnavailable) as caught:
+        with pytest.raises(SluiceError) as caught:
             await server.start()
     assert str(caught.value) == (
         f"HTTP cannot listen on 127.0.0.1:{port}: Address already in use. "
@@ -115,7 +116,7 @@ async def test_a_port_in_use_is_named_with_the_remedy():
 
 async def test_an_address_of_another_host_is_refused():
     server = HttpServer(HttpConfig(http_host="192.0.2.1", http_port=0), lambda: STATUS, no_drain)
-    with pytest.raises(HttpAddressUnavailable, match="Cannot assign requested address"):
+    with pytest.raises(SluiceError, match="Cannot assign requested address"):
         await server.start()
 
 

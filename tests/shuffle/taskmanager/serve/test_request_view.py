@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode, SluiceError
-from sluice.shuffle.errors import (
-    InvalidRequest,
-    PartitionNotFound,
-    PartitionReleased,
-    ProducerFailed,
-    SubpartitionAlreadyConsumed,
-)
+from sluice.shuffle.errors import InvalidRequest, PartitionReleased, ProducerFailed
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.pipelined_registry import MAX_FAILURES_KEPT
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
@@ -54,7 +48,9 @@ class FakePartition:
 
     def create_view(self, subpartition: int, listener: DataListener) -> FakePipelinedView:
         if subpartition in self.views:
-            raise SubpartitionAlreadyConsumed("read already", value=subpartition)
+            raise SluiceError(
+                "read already", code=ErrorCode.SUBPARTITION_IN_USE, value=subpartition
+            )
         view = self.views[subpartition] = FakePipelinedView()
         view.listener = listener
         return view
@@ -133,7 +129,7 @@ async def test_a_request_before_the_registration(manager):
 
 async def test_a_registration_that_never_comes(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
-    with pytest.raises(PartitionNotFound, match="Map attempt 7 of shuffle 1 is not here") as caught:
+    with pytest.raises(SluiceError, match="Map attempt 7 of shuffle 1 is not here") as caught:
         await request(manager, [7])
     assert (caught.value.map_attempt_id, caught.value.limit) == (7, "0.02 s")
     assert manager.waiting_requests == 0
@@ -152,14 +148,14 @@ async def test_the_consumption_constraint_holds_readers_back(manager):
 async def test_a_first_output_that_never_comes(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     register(manager, consumable=False)
-    with pytest.raises(PartitionNotFound, match="has no output yet"):
+    with pytest.raises(SluiceError, match="has no output yet"):
         await request(manager, [7])
 
 
 async def test_a_second_reader_is_refused(manager):
     register(manager)
     await request(manager, [7], 1, 2)
-    with pytest.raises(SubpartitionAlreadyConsumed) as caught:
+    with pytest.raises(SluiceError) as caught:
         await request(manager, [7], 1, 2)
     assert caught.value.code is ErrorCode.SUBPARTITION_IN_USE
     await request(manager, [7], 0, 1)  # the neighbour is free

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import DATA
-from sluice.shuffle.errors import InvalidRequest, PartitionNotFound
+from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
@@ -133,7 +134,7 @@ async def test_what_lies_here_is_not_looked_for_elsewhere(remote):
 
 async def test_a_request_is_looked_after_no_further_than_to_what_is_not_there(remote):
     manager = ResultPartitionManager(remote[1], 1024, 0.05)
-    with pytest.raises(PartitionNotFound):
+    with pytest.raises(SluiceError, match="Map attempt"):
         await request_view(manager, list(range(1000)), 0, 1)
     assert remote[1].remote.lookups == LOOKUPS_AT_A_TIME
 
@@ -170,7 +171,7 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))
-    with pytest.raises(PartitionNotFound) as caught:
+    with pytest.raises(SluiceError, match="Map attempt 8") as caught:
         await read_all(manager, [1, 8, 9])
     assert caught.value.map_attempt_id == 8
     assert caught.value.limit == "0.02 s"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.errors import OtherJournalFormat, StorageUnavailable
+from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.files.file_format import (
     FORMAT,
     arenas_in,
@@ -96,7 +96,7 @@ def rewrite_header(directory: Path) -> dict[str, bytes]:
 async def test_a_journal_of_a_newer_release_ends_the_start_and_stays(tmp_path, caplog):
     directory = tmp_path / "data"
     files = await with_format_of_the_future(directory)
-    with pytest.raises(OtherJournalFormat, match=r"format 3 \(.*\), this release reads format 2"):
+    with pytest.raises(StorageUnavailable, match=r"format 3 \(.*\), this release reads format 2"):
         ShuffleStore.open(config(tmp_path))
     assert kept(directory, files)
     assert "rm " not in caplog.text
@@ -108,7 +108,7 @@ async def test_a_directory_of_a_newer_release_is_not_used_anew(tmp_path):
     directories = (tmp_path / "data", directory)
     store = ShuffleStore.open(config(tmp_path, data_directories=directories))
     assert [tier.healthy for tier in store.tiers()] == [True, True, False]
-    with pytest.raises(OtherJournalFormat):
+    with pytest.raises(StorageUnavailable, match="its journal has format"):
         store._storage.open_anew(directory, config(tmp_path, data_directories=directories))
     await store.close()
     assert kept(directory, files)
@@ -121,7 +121,7 @@ async def test_a_directory_that_fails_each_time_keeps_no_descriptors(tmp_path):
     store = ShuffleStore.open(settings)
     found = []
     for _ in range(3):
-        with pytest.raises(OtherJournalFormat):
+        with pytest.raises(StorageUnavailable, match="its journal has format"):
             store._storage.open_anew(directory, settings)
         found.append(len(os.listdir("/proc/self/fd")))
     assert found[1:] == found[:-1]

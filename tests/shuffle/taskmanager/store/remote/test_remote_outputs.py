@@ -8,7 +8,7 @@ import pytest
 from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
-from sluice.shuffle.taskmanager.store.errors import CorruptRegion, RemoteFailed
+from sluice.shuffle.taskmanager.store.errors import RemoteFailed, StorageError
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
 from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure
 from sluice.shuffle.taskmanager.store.remote import remote_outputs
@@ -166,7 +166,7 @@ async def test_damaged_bytes_do_not_move(tmp_path, object_store):
     store = open_store(config(tmp_path, **settings))
     output = await put(store, 1, 5000)
     extent_of(output).view[77] ^= 1
-    with pytest.raises(CorruptRegion):
+    with pytest.raises(StorageError, match="is corrupt"):
         await store.move_to_remote(output)
     assert await found_by(store, KEY, 1) is output
     assert not (tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))).exists()
