@@ -1,4 +1,4 @@
-"""A copy of a TaskManager's directories runs beside it: one of the two is refused."""
+"""When a copy of a TaskManager's directories runs too, one of the two is refused."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_a_clone_is_refused_while_the_first_is_connected() -> None:
         pytest.param({"taskmanager_id": "tm-b", **CHANGES}, id="another-taskmanager"),
     ],
 )
-def test_an_instance_that_is_no_clone_is_admitted(changes: dict[str, str]) -> None:
+def test_an_instance_that_is_not_a_clone_is_admitted(changes: dict[str, str]) -> None:
     instances = Instances("tm-own")
     connected(instances, FIRST)
     connected(instances, replace(FIRST, **changes))
 
 
-def test_a_clone_of_the_own_directories_is_refused() -> None:
+def test_a_clone_of_this_taskmanager_is_refused() -> None:
     instances = Instances(FIRST.taskmanager_id)
     with pytest.raises(SluiceError, match="this TaskManager"):
         connected(instances, CLONE)
@@ -73,7 +73,7 @@ def test_a_clone_of_the_own_directories_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_a_reader_refuses_a_clone_and_both_logs_say_why(daemons, tmp_path) -> None:
+async def test_a_reader_refuses_a_clone_and_logs_the_reason(daemons, tmp_path) -> None:
     first = daemons(tmp_path / "first")
     shutil.copytree(tmp_path / "first" / "data", tmp_path / "clone" / "data")
     clone, other = daemons(tmp_path / "clone"), daemons(tmp_path / "other")

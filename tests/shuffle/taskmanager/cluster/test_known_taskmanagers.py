@@ -14,7 +14,7 @@ def place(name: str, host: str = "") -> TaskManagerPlace:
     return TaskManagerPlace(name, host or f"host-{name}", 7337)
 
 
-def test_an_application_uses_those_of_its_drivers_and_those_of_the_settings():
+def test_an_application_uses_named_and_configured_taskmanagers():
     known = KnownTaskManagers("own")
     assert known.tell("app", place("a"))
     assert not known.tell("app", place("a"))
@@ -28,7 +28,7 @@ def test_an_application_uses_those_of_its_drivers_and_those_of_the_settings():
     assert len(known) == 3
 
 
-def test_what_drivers_named_is_forgotten_with_their_application():
+def test_named_taskmanagers_are_forgotten_with_their_application():
     known = KnownTaskManagers("own")
     for application, name in [("app", "a"), ("app", "b"), ("other", "b"), ("app", "c")]:
         known.tell(application, place(name))
@@ -55,7 +55,7 @@ def test_a_driver_names_places_for_its_own_application_only():
     assert known.places("c") == [place("c"), place("c", "wrong")]
 
 
-def test_one_of_the_settings_gives_way_to_another_one_at_its_address():
+def test_a_configured_taskmanager_is_replaced_at_its_address():
     known = KnownTaskManagers("own")
     known.configure(place("old", "host"))
     known.configure(place("elsewhere"))
@@ -63,7 +63,7 @@ def test_one_of_the_settings_gives_way_to_another_one_at_its_address():
     assert set(known.places_of("app").values()) == {place("elsewhere"), place("new", "host")}
 
 
-def test_a_driver_names_no_more_than_a_limit(monkeypatch):
+def test_a_driver_can_name_a_limited_number(monkeypatch):
     monkeypatch.setattr(known_taskmanagers, "MAX_TOLD", 2)
     known = KnownTaskManagers("own")
     for name in "ab":

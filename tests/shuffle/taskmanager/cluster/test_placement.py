@@ -86,7 +86,7 @@ async def test_candidates_are_ranked():
     assert rig.order() == natural + "a"
 
 
-async def test_absent_taskmanagers_are_no_candidates():
+async def test_absent_taskmanagers_are_not_candidates():
     rig = Rig(a="host-a", b="host-b")
     rig.presence["a"] = Presence.AWAY
     assert sorted(rig.order()) == ["a", "b"]
@@ -101,7 +101,7 @@ async def test_a_refusal_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyPat
     assert REFUSAL_SECONDS == 5.0
 
 
-async def test_the_oldest_refusal_gives_way(monkeypatch: pytest.MonkeyPatch):
+async def test_the_oldest_refusal_is_forgotten_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(placement_module, "MAX_REFUSALS", 1)
     rig = Rig(a="host-a", b="host-b")
     for name in "ab":

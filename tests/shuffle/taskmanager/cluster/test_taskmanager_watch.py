@@ -1,4 +1,4 @@
-"""Watching a TaskManager: there, away, lost and back."""
+"""A watched TaskManager is present, away, lost, and back."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def make_rig(monkeypatch):
         await rig.watch.close()
 
 
-async def test_one_that_is_there_goes_and_comes_back(make_rig):
+async def test_a_present_taskmanager_leaves_and_comes_back(make_rig):
     rig = make_rig(600)
     rig.is_there = True
     await rig.watch.first_answer()
@@ -87,7 +87,7 @@ async def test_one_that_is_there_goes_and_comes_back(make_rig):
     assert rig.changes == [Presence.PRESENT, Presence.AWAY, Presence.PRESENT]
 
 
-async def test_one_that_stays_away_is_lost_and_may_come_back_all_the_same(make_rig):
+async def test_an_absent_taskmanager_is_lost_and_can_come_back(make_rig):
     rig = make_rig(0.02)
     await rig.watch.first_answer()
     assert rig.watch.presence is Presence.AWAY
@@ -97,7 +97,7 @@ async def test_one_that_stays_away_is_lost_and_may_come_back_all_the_same(make_r
     assert rig.changes == [Presence.AWAY, Presence.LOST, Presence.PRESENT]
 
 
-async def test_another_one_at_the_address_is_not_it(make_rig, caplog):
+async def test_another_taskmanager_at_the_address_is_refused(make_rig, caplog):
     rig = make_rig(0.02)
     rig.is_there = True
     rig.place = PLACE._replace(taskmanager_id="other")
@@ -105,26 +105,26 @@ async def test_another_one_at_the_address_is_not_it(make_rig, caplog):
     assert "Another TaskManager answers" in caplog.text
 
 
-async def test_it_is_looked_for_wherever_it_may_be(make_rig):
+async def test_all_addresses_are_tried(make_rig):
     rig = make_rig(600)
     elsewhere = Address("127.0.0.1", 7338)
     rig.addresses.append(elsewhere)
     rig.there_only = elsewhere
     rig.is_there = True
     await rig.watch.first_answer()
-    assert rig.changes == [Presence.PRESENT]  # it was away nowhere
+    assert rig.changes == [Presence.PRESENT]  # it was never away
     assert rig.attempts == [ADDRESS, elsewhere]
     rig.legs[0].close()
     await eventually(lambda: len(rig.legs) == 2)
     assert rig.attempts[2:] == [elsewhere]  # where it was
-    rig.addresses.clear()  # nobody who named it is left
+    rig.addresses.clear()  # the applications that named it have ended
     rig.legs[1].close()
     await eventually(lambda: len(rig.legs) == 3)
     assert rig.attempts[3:] == [elsewhere]
 
 
-async def test_another_one_takes_the_place_of_one_of_the_settings_that_is_lost(make_rig, caplog):
-    rig = make_rig(0.02, "")
+async def test_another_taskmanager_replaces_a_lost_configured_one(make_rig, caplog):
+    rig = make_rig(0.2, "")
     rig.is_there = True
     await rig.watch.first_answer()
     assert rig.watch.taskmanager_id == "tm"
@@ -133,12 +133,12 @@ async def test_another_one_takes_the_place_of_one_of_the_settings_that_is_lost(m
     await eventually(lambda: rig.watch.taskmanager_id == "other")
     assert rig.changes == [Presence.PRESENT, Presence.AWAY, Presence.LOST, Presence.PRESENT]
     assert rig.watch.place == rig.place
-    # Told once, and not with each attempt.
+    # Logged once, and not with each attempt.
     assert len(rig.legs) > 2
     assert caplog.text.count("Another TaskManager answers") <= 1
 
 
-async def test_nobody_waits_for_the_answer_to_a_watch_that_is_closed(make_rig):
+async def test_closing_a_watch_ends_the_wait_for_its_answer(make_rig):
     rig = make_rig(600)
 
     async def never(address: Address) -> FakeLeg:

@@ -1,4 +1,4 @@
-"""Copies between TaskManagers in one loop, over real sockets."""
+"""Copies between TaskManagers in one event loop, over real sockets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SHORT: dict[str, Any] = {"application_expiry_seconds": 0.2}
 
 @pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
 @pytest.mark.parametrize("regions", [SMALL, LARGE, [[b"", b""]]], ids=["small", "large", "empty"])
-async def test_a_synchronous_copy_is_there_when_the_commit_is_answered(tmp_path, regions, tier):
+async def test_a_synchronous_copy_exists_when_the_commit_is_answered(tmp_path, regions, tier):
     async with copying(tmp_path, **tier) as (cluster, links):
         await write(cluster[0], 7, regions)
         assert holders(cluster, 7) == [0, 1]
@@ -95,7 +95,7 @@ async def test_a_copy_is_released_with_its_shuffle(tmp_path):
         assert len(cluster[0].copies.services.connections) == 0
 
 
-async def test_a_driver_that_connects_is_told_of_the_copies(tmp_path):
+async def test_a_new_driver_is_notified_of_the_copies(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
         first = await driver(cluster, 0)
         for attempt in range(3):
@@ -107,9 +107,7 @@ async def test_a_driver_that_connects_is_told_of_the_copies(tmp_path):
         end_application([first, late])
 
 
-async def test_without_another_taskmanager_the_commit_is_answered_and_the_copy_follows(
-    tmp_path, caplog
-):
+async def test_a_commit_without_another_taskmanager_is_copied_later(tmp_path, caplog):
     async with mini_cluster(tmp_path, hosts_apart=True) as cluster:
         await write(cluster[0], 7, SMALL)
         assert cluster[0].counters.commits_without_copies == 1
@@ -141,7 +139,7 @@ async def test_a_taskmanager_that_drains_is_skipped(tmp_path):
             assert holders(cluster, attempt) == [0, 2]
 
 
-async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_path):
+async def test_configured_taskmanagers_get_copies_without_a_driver(tmp_path):
     async with mini_cluster(tmp_path, 1, hosts_apart=True) as cluster:
         names = (str(cluster[0].address),)
         settings = {"hosts_apart": True, "taskmanagers": (*names, "127.0.0.9:1")}
@@ -156,7 +154,7 @@ async def test_the_settings_name_taskmanagers_for_programs_without_a_driver(tmp_
         end_application([await cluster.driver(0), await cluster.driver(1)])
 
 
-async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
+async def test_broadcast_regions_are_copied_once(tmp_path):
     async with copying(tmp_path) as (cluster, _):
         writer = await producer(cluster[0].address)
         writer.send(OpenPartition(0, 1, 7, 3))
@@ -168,7 +166,7 @@ async def test_broadcast_regions_are_copied_as_they_are(tmp_path):
         assert await read(cluster[1], 7, 3) == b"x" * 2997
 
 
-async def test_a_cancelled_wait_for_copies_leaves_the_copies(tmp_path):
+async def test_copies_are_made_although_the_producer_vanishes(tmp_path):
     """The producer goes away while it waits; its map output is committed and copied."""
     async with copying(tmp_path) as (cluster, _):
         writer = await producer(cluster[0].address)
@@ -203,7 +201,7 @@ async def unanswered(client: Client, number: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["copied", "deadline", "released"])
-async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypatch, end):
+async def test_a_resumed_commit_waits_for_its_copies(tmp_path, monkeypatch, end):
     seconds = 0.5 if end == "deadline" else 600
     async with copying(tmp_path, synchronous_timeout_seconds=seconds) as (cluster, links):
         held = Held(monkeypatch)
@@ -238,7 +236,7 @@ async def test_a_commit_that_is_resumed_waits_for_its_copies(tmp_path, monkeypat
         await second.close()
 
 
-async def test_a_producer_may_give_up_its_wait_for_a_commit(tmp_path, monkeypatch):
+async def test_a_producer_may_abort_its_wait_for_a_commit(tmp_path, monkeypatch):
     async with copying(tmp_path, max_partitions_per_connection=2) as (cluster, _):
         held = Held(monkeypatch)
         writing = asyncio.ensure_future(write(cluster[0], 7, SMALL))
@@ -274,7 +272,7 @@ async def test_a_number_waits_for_one_commit_only(tmp_path, monkeypatch):
         await writing
 
 
-async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(tmp_path):
+async def test_a_wrong_place_does_not_affect_other_applications(tmp_path):
     async with mini_cluster(tmp_path, 2, hosts_apart=True, lost_after_seconds=0.3) as cluster:
         links = await drivers(cluster)
         stranger = await driver(cluster, 0, "stranger")
@@ -291,7 +289,7 @@ async def test_a_wrong_place_that_another_application_names_costs_nobody_copies(
         end_application([*links, stranger])
 
 
-async def test_a_copy_that_comes_after_the_release_of_its_shuffle_is_refused(tmp_path):
+async def test_a_copy_of_a_released_shuffle_is_refused(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         links[1].send(ReleaseShuffle(1))
         await links[1].expect(ShuffleReleased)
@@ -319,7 +317,7 @@ async def test_a_late_release_keeps_outputs_written_again(tmp_path):
         assert await links[0].expect(OutputsChecked) == OutputsChecked(6)
 
 
-async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(tmp_path):
+async def test_copies_expire_with_the_last_client(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
         links = await drivers(cluster)
         for attempt in range(2):
@@ -333,7 +331,7 @@ async def test_taskmanagers_keep_nothing_alive_for_each_other_without_a_client(t
         assert [each.applications.expired_total for each in cluster.environments] == [1, 1]
 
 
-async def test_a_copy_lives_as_long_as_the_writers_application_at_the_origin(tmp_path):
+async def test_a_copy_lives_as_long_as_clients_of_its_origin(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
         links = await drivers(cluster)
         await write(cluster[0], 7, SMALL)
@@ -345,7 +343,7 @@ async def test_a_copy_lives_as_long_as_the_writers_application_at_the_origin(tmp
         await eventually(lambda: not holders(cluster, 7))
 
 
-async def test_what_is_copied_for_an_application_without_clients_keeps_it_alive_nowhere(tmp_path):
+async def test_copying_does_not_keep_an_application_alive(tmp_path):
     async with mini_cluster(tmp_path, hosts_apart=True, **SHORT) as cluster:
         first = await cluster.driver(1)
         keeper = await Client.connect(cluster[0].address, ROLE_COPIER, "app")

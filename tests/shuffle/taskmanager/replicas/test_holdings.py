@@ -1,4 +1,4 @@
-"""Who has what: step by step, and in a model of a cluster whose TaskManagers come and go."""
+"""Holdings in single steps, and in a model of a cluster whose TaskManagers come and go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = ShuffleKey("app", 1)
 ATTEMPT = MapAttemptKey(KEY, 7)
 
 
-def test_an_origin_makes_the_copies_that_are_missing():
+def test_an_origin_makes_missing_copies():
     holdings = Holdings()
     holding = holdings.add(ATTEMPT, "", 3)
     assert (holding.missing, holding.settled) == (2, False)
@@ -29,7 +29,7 @@ def test_an_origin_makes_the_copies_that_are_missing():
     assert holdings.lost("nobody") == []
 
 
-def test_a_holder_makes_copies_only_when_the_origin_is_lost():
+def test_a_holder_makes_copies_when_the_origin_is_lost():
     holdings = Holdings()
     holding = holdings.add(ATTEMPT, "origin", 3)
     assert (holding.missing, holdings.taskmanagers()) == (0, {"origin"})
@@ -37,7 +37,7 @@ def test_a_holder_makes_copies_only_when_the_origin_is_lost():
     assert holding.missing == 2
 
 
-def test_what_has_moved_here_alone_is_shared_with_nobody():
+def test_a_moved_map_output_is_not_shared():
     holdings = Holdings()
     holdings.add(ATTEMPT, "origin", 1)
     assert holdings.taskmanagers() == set()
@@ -46,7 +46,7 @@ def test_what_has_moved_here_alone_is_shared_with_nobody():
     assert holdings.applications() == {"app"}
 
 
-def test_one_that_was_away_is_asked():
+def test_a_taskmanager_that_was_away_is_asked():
     holdings = Holdings()
     holding = holdings.add(ATTEMPT, "", 2)
     holdings.has(ATTEMPT, "b")
@@ -61,7 +61,7 @@ def test_one_that_was_away_is_asked():
     assert (holding.missing, holding.doubtful) == (1, set())
 
 
-def test_what_is_released_is_forgotten():
+def test_released_map_outputs_are_forgotten():
     holdings = Holdings()
     for number in range(3):
         holdings.add(MapAttemptKey(ShuffleKey("app", number), 0), "", 2)
@@ -78,7 +78,7 @@ def test_what_is_released_is_forgotten():
 
 
 class TaskManager:
-    """What one TaskManager has, and what it knows of the others."""
+    """The map outputs of a TaskManager, and its holdings."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class Cluster(RuleBasedStateMachine):
     def present(self) -> dict[str, TaskManager]:
         return {name: each for name, each in self.all.items() if name != self.away}
 
-    def see_to(self, taskmanager: TaskManager) -> None:
+    def make_copies(self, taskmanager: TaskManager) -> None:
         """Make the copies that a TaskManager has to make."""
         present = self.present()
         for attempt in list(taskmanager.holdings.short):
@@ -119,7 +119,7 @@ class Cluster(RuleBasedStateMachine):
                     taskmanager.holdings.has(attempt, name)
 
     def ask(self, taskmanager: TaskManager, name: str) -> None:
-        """Ask one that was away for what it had; it gets what it has not."""
+        """Ask a TaskManager that was away what it still has, and copy the rest."""
         for attempt in taskmanager.holdings.doubted(name):
             if attempt not in self.all[name].stored:
                 self.all[name].commit(attempt, taskmanager.name, self.REPLICAS)
@@ -131,7 +131,7 @@ class Cluster(RuleBasedStateMachine):
         attempt = MapAttemptKey(KEY, len(self.attempts))
         self.attempts.append(attempt)
         origin.commit(attempt, "", self.REPLICAS)
-        self.see_to(origin)
+        self.make_copies(origin)
 
     @precondition(lambda self: self.away is None)
     @rule(data=st.data())
@@ -145,12 +145,12 @@ class Cluster(RuleBasedStateMachine):
         for each in self.present().values():
             each.holdings.lost(self.away)
         for each in self.present().values():
-            self.see_to(each)
+            self.make_copies(each)
 
     @precondition(lambda self: self.away is not None)
     @rule(with_its_data=st.booleans())
     def comes_back(self, with_its_data: bool) -> None:
-        """It starts again; without its data only when the others have made copies of all."""
+        """Start the TaskManager again; without its data only after the others copied it."""
         name = self.away
         assert name is not None
         if not with_its_data:
@@ -167,7 +167,7 @@ class Cluster(RuleBasedStateMachine):
         for other in sorted(back.holdings.taskmanagers()):
             back.holdings.doubt(other)
             self.ask(back, other)
-        self.see_to(back)
+        self.make_copies(back)
 
     @invariant()
     def no_map_output_is_without_a_holder(self) -> None:

@@ -1,4 +1,4 @@
-"""TaskManagers that are away for a short time, or for good, and what is copied again."""
+"""Copies made again after TaskManagers are away for a short time, or lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_the_copies_of_a_lost_taskmanager_are_made_again(tmp_path, gone):
                 assert await read(cluster[number], attempt, 2) == WHOLE
 
 
-async def test_nothing_is_copied_again_for_a_short_absence(tmp_path):
+async def test_a_short_absence_causes_no_copies(tmp_path):
     async with copying(tmp_path, check=False, lost_after_seconds=LONG) as (cluster, links):
         await write_all(cluster)
         made = cluster[0].counters.copies_made
@@ -74,7 +74,7 @@ async def test_nothing_is_copied_again_for_a_short_absence(tmp_path):
         assert not cluster[0].copies.replication.holdings.short
 
 
-async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
+async def test_a_restarted_origin_finds_its_copies(tmp_path):
     async with copying(tmp_path, check=False, lost_after_seconds=SOON) as (cluster, links):
         await write_all(cluster)
         settings = await stop(cluster, 0) | {"lost_after_seconds": SOON}
@@ -85,7 +85,7 @@ async def test_an_origin_that_starts_again_finds_its_copies(tmp_path):
         assert cluster[0].counters.copies_found == len(ATTEMPTS)
 
 
-async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tmp_path):
+async def test_map_outputs_lost_with_a_directory_are_copied_again(tmp_path):
     async with copying(tmp_path, check=False, lost_after_seconds=LONG) as (cluster, _):
         await write_all(cluster)
         for holder in (1, 0):
@@ -97,7 +97,7 @@ async def test_what_a_taskmanager_lost_with_a_directory_is_copied_to_it_again(tm
             assert await read(cluster[holder], 3, 2) == WHOLE
 
 
-async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
+async def test_a_driver_is_notified_of_a_restored_copy(tmp_path):
     async with copying(tmp_path, 3, check=False, lost_after_seconds=SOON) as (cluster, _):
         await write(cluster[0], 7, REGIONS)
         (holder,) = set(holders(cluster, 7)) - {0}
@@ -112,7 +112,7 @@ async def test_a_copy_that_is_restored_is_told_to_the_driver(tmp_path):
         await eventually(lambda: replication.held_of("app") == {KEY: [7]})
 
 
-async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
+async def test_a_rate_limits_restored_copies(tmp_path, monkeypatch):
     taken: list[int] = []
 
     async def take(self, length: int) -> None:
@@ -130,7 +130,7 @@ async def test_a_rate_bounds_what_is_copied_again(tmp_path, monkeypatch):
         assert taken == [len(WHOLE)] * len(lost)
 
 
-async def test_a_new_map_output_waits_for_nobody_who_is_away(tmp_path):
+async def test_a_commit_does_not_wait_for_an_absent_taskmanager(tmp_path):
     async with copying(tmp_path, 3, check=False, lost_after_seconds=LONG) as (cluster, _):
         await stop(cluster, 1)
         for attempt in ATTEMPTS:

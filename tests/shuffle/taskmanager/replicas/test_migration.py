@@ -1,4 +1,4 @@
-"""A TaskManager that leaves moves its map outputs to others, and sends readers there."""
+"""A TaskManager that drains moves its map outputs to others, and sends readers there."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def refusal(cluster: MiniCluster, index: int, attempt: int) -> RemoteError
 
 
 @pytest.mark.parametrize("tier", [{}, ON_DISK], ids=["memory", "disk"])
-async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, tier):
+async def test_all_map_outputs_move_and_readers_follow(tmp_path, tier):
     async with copying(tmp_path, 3, **tier) as (cluster, links):
         await write_all(cluster)
         places = await leave(cluster, links[0])
@@ -110,7 +110,7 @@ async def test_all_map_outputs_move_and_readers_are_sent_after_them(tmp_path, ti
         await cluster[0].wait_idle()
 
 
-async def test_what_is_released_does_not_stay(tmp_path):
+async def test_released_map_outputs_do_not_stay(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         await write_all(cluster)
         for shuffle_id in (2, 3):
@@ -125,7 +125,7 @@ async def test_what_is_released_does_not_stay(tmp_path):
         assert (move.progress.staying, move.progress.reason) == (0, "")
 
 
-async def test_a_copy_that_is_there_is_enough(tmp_path):
+async def test_an_existing_copy_is_enough(tmp_path):
     async with copying(tmp_path, 3) as (cluster, links):
         await write(cluster[0], 7, [[b"a" * 1000, b"b"]])
         (holder,) = set(holders(cluster, 7)) - {0}
@@ -137,7 +137,7 @@ async def test_a_copy_that_is_there_is_enough(tmp_path):
         assert cluster[0].counters.copies_found == 1
 
 
-async def test_a_reader_in_the_midst_of_a_map_output_goes_elsewhere(tmp_path):
+async def test_a_reader_partway_through_a_map_output_is_redirected(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         data = random.Random(7).randbytes(2_000_000)
         await cluster.write(0, 7, [[data, b"end"]])
@@ -153,7 +153,7 @@ async def test_a_reader_in_the_midst_of_a_map_output_goes_elsewhere(tmp_path):
         assert await read(cluster[1], 7, 2) == data + b"end"
 
 
-async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
+async def test_a_move_without_a_driver_is_announced_to_a_late_one(tmp_path):
     async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
         await write_all(cluster)
         first = await driver(cluster, 0)
@@ -168,7 +168,7 @@ async def test_without_a_driver_it_goes_on_and_a_late_one_is_told(tmp_path):
         end_application([late, await cluster.driver(1)])
 
 
-async def test_a_driver_that_takes_no_note_is_not_waited_for_for_ever(tmp_path, caplog):
+async def test_an_acknowledgment_of_a_move_has_a_deadline(tmp_path, caplog):
     async with copying(tmp_path, move_noted_timeout_seconds=0.01) as (cluster, _):
         await write_all(cluster)
         cluster[0].drain()
@@ -177,7 +177,7 @@ async def test_a_driver_that_takes_no_note_is_not_waited_for_for_ever(tmp_path, 
         assert (await refusal(cluster, 0, 3)).code is ErrorCode.PARTITION_MOVED
 
 
-async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path):
+async def test_map_outputs_without_a_target_stay_with_the_reason(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
         cluster[1].drain()
@@ -198,9 +198,7 @@ async def test_what_nobody_takes_stays_and_the_reason_is_told(tmp_path):
 
 @pytest.mark.usefixtures("object_store")
 @pytest.mark.parametrize("is_full", [False, True])
-async def test_a_move_to_the_remote_tier_needs_a_taskmanager_to_serve_it(
-    tmp_path, monkeypatch, is_full
-):
+async def test_a_move_to_the_remote_tier_needs_a_taskmanager(tmp_path, monkeypatch, is_full):
 
     async def move(store: ShuffleStore, output: MapOutput) -> None:
         raise SluiceError("the bucket is full")
@@ -218,7 +216,7 @@ async def test_a_move_to_the_remote_tier_needs_a_taskmanager_to_serve_it(
         assert reason in progress.reason
 
 
-async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):
+async def test_map_outputs_finished_during_a_move_move_too(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         writer = await producer(cluster[0].address)
         writer.send(OpenPartition(0, 1, 9, 1))
@@ -234,7 +232,7 @@ async def test_what_a_writer_finishes_meanwhile_moves_too(tmp_path):
         await writer.close()
 
 
-async def test_a_taskmanager_that_takes_work_again_serves_what_had_moved(tmp_path):
+async def test_moved_map_outputs_are_served_after_undrain(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
         await leave(cluster, links[0])
@@ -245,7 +243,7 @@ async def test_a_taskmanager_that_takes_work_again_serves_what_had_moved(tmp_pat
         assert await read(cluster[0], 3, 2) == DATA[3] + b"end"
 
 
-async def test_moves_may_be_cancelled_at_any_time(tmp_path):
+async def test_a_move_can_be_cancelled_at_any_time(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
         cluster[0].drain()
@@ -264,16 +262,14 @@ async def test_moves_may_be_cancelled_at_any_time(tmp_path):
             assert await read(cluster[1], attempt, 2) == data + b"end"
 
 
-async def test_map_outputs_move_over_tls_and_to_the_same_host_rather_than_nowhere(
-    tmp_path, authority
-):
+async def test_map_outputs_move_over_tls_to_the_only_host(tmp_path, authority):
     async with copying(tmp_path, hosts_apart=False, **authority.settings()) as (cluster, links):
         await write_all(cluster)
         await leave(cluster, links[0])
         assert all(holders(cluster, attempt) == [0, 1] for attempt in range(len(DATA)))
 
 
-async def test_a_shuffle_that_is_released_while_it_moves_is_forgotten(tmp_path):
+async def test_a_shuffle_released_during_its_move_is_forgotten(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         await write_all(cluster)
         cluster[0].drain()
@@ -286,7 +282,7 @@ async def test_a_shuffle_that_is_released_while_it_moves_is_forgotten(tmp_path):
         assert len(cluster[0].partitions.moved) == 0
 
 
-async def test_map_outputs_of_other_applications_are_not_told(tmp_path):
+async def test_moves_are_not_announced_to_other_applications(tmp_path):
     async with copying(tmp_path) as (cluster, links):
         other = await cluster.driver(0, "other")
         await write_map_output(await cluster.producer(0), 1, 7, [[b"a"]])
@@ -296,7 +292,7 @@ async def test_map_outputs_of_other_applications_are_not_told(tmp_path):
 
 
 @pytest.mark.usefixtures("object_store")
-async def test_what_no_taskmanager_takes_moves_to_the_remote_tier(tmp_path):
+async def test_refused_map_outputs_move_to_the_remote_tier(tmp_path):
     async with copying(tmp_path, check=False, remote=str(tmp_path / "objects")) as (cluster, links):
         await write_all(cluster)
         cluster[1].drain()

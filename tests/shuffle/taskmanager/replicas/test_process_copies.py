@@ -44,7 +44,7 @@ async def check(address: Address) -> None:
 
 
 async def until_held(address: Address) -> None:
-    """Wait until a TaskManager has told its driver of all copies."""
+    """Wait until a TaskManager has notified its driver of all copies."""
     held: set[int] = set()
     driver = await connect_driver(address)
     while held < set(range(len(DATA))):
@@ -68,7 +68,7 @@ async def test_copies_outlive_both_processes(pair):
 
 
 @one_loop
-async def test_a_holder_that_is_killed_while_it_is_written_to_has_all_copies_later(pair):
+async def test_a_holder_killed_during_copies_gets_all_later(pair):
     for number in range(2):
         pair.start(number)
     writing = asyncio.ensure_future(write(pair.addresses[0], synchronous=False))
@@ -81,7 +81,7 @@ async def test_a_holder_that_is_killed_while_it_is_written_to_has_all_copies_lat
 
 
 @one_loop
-async def test_an_origin_that_is_killed_makes_its_copies_after_its_start(pair):
+async def test_a_killed_origin_makes_its_copies_after_its_start(pair):
     pair.start(0)
     await write(pair.addresses[0], synchronous=False)
     pair.kill(0)
@@ -94,7 +94,7 @@ async def test_an_origin_that_is_killed_makes_its_copies_after_its_start(pair):
 
 @one_loop
 @pytest.mark.parametrize("pair", [3], indirect=True)
-async def test_holders_without_a_driver_see_to_the_copies_of_a_lost_origin(pair):
+async def test_holders_copy_for_a_lost_origin_without_a_driver(pair):
     for number in range(3):
         pair.start(number)
     await write(pair.addresses[0], synchronous=True)
@@ -105,7 +105,7 @@ async def test_holders_without_a_driver_see_to_the_copies_of_a_lost_origin(pair)
 
 
 @one_loop
-async def test_readers_of_a_taskmanager_that_falls_silent_hear_of_its_loss(pair):
+async def test_readers_of_a_silent_taskmanager_fail(pair):
     for number in range(2):
         pair.start(number)
     large = [random.Random(0).randbytes(12_000_000)]  # more than the network memory

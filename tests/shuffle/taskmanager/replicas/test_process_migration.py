@@ -1,4 +1,4 @@
-"""Real processes that leave: by the command, by a signal, and killed in the midst of it."""
+"""Real processes that move their map outputs: by command, by signal, and killed partway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def readable(address: Address, count: int = len(DATA)) -> set[int]:
 
 
 @one_loop
-async def test_sluice_drain_migrate_moves_all_and_undrain_takes_work_again(pair):
+async def test_drain_migrate_moves_all_and_undrain_reverts_it(pair):
     for number in range(2):
         pair.start(number)
     first = pair.daemons[0]
@@ -67,7 +67,7 @@ async def test_sluice_drain_migrate_moves_all_and_undrain_takes_work_again(pair)
 
 
 @one_loop
-async def test_sluice_drain_migrate_tells_what_stays_and_why(pair):
+async def test_drain_migrate_reports_map_outputs_that_stay(pair):
     pair.start(0)
     await write(pair.addresses[0])
     command = [str(SLUICE), "drain", "--migrate", pair.daemons[0].url]
@@ -81,7 +81,7 @@ async def test_sluice_drain_migrate_tells_what_stays_and_why(pair):
 
 
 @one_loop
-async def test_a_signal_moves_all_where_the_settings_say_so(pair):
+async def test_drain_migrate_in_the_settings_moves_at_a_signal(pair):
     pair.start(0, drain_migrate="true")
     pair.start(1)
     await write(pair.addresses[0])
@@ -90,8 +90,8 @@ async def test_a_signal_moves_all_where_the_settings_say_so(pair):
 
 
 @one_loop
-@pytest.mark.parametrize("killed", [0, 1], ids=["who leaves", "who takes"])
-async def test_a_kill_while_all_is_moved_loses_nothing(pair, killed):
+@pytest.mark.parametrize("killed", [0, 1], ids=["source", "target"])
+async def test_a_kill_during_a_move_loses_nothing(pair, killed):
     for number in range(2):
         pair.start(number)
     await write(pair.addresses[0])

@@ -1,4 +1,4 @@
-"""Copies between TaskManagers that share a cluster secret, and over TLS."""
+"""Copies between TaskManagers that share a cluster secret."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ async def write(client: ShuffleClient) -> PartitionLocation:
 
 
 @one_loop
-async def test_copies_have_the_credential_of_a_peer_and_the_name_of_their_application(
-    pair, tmp_path
-):
+async def test_copies_carry_credential_and_application(pair, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text(secret_to_text(os.urandom(32)))
     secret.chmod(0o600)

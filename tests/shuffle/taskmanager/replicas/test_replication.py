@@ -1,4 +1,4 @@
-"""The queue of map outputs that are short of copies: nobody is forgotten, and nobody is held up."""
+"""The queue of map outputs that lack copies: none is forgotten, and none blocks another."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def rig(make_rig):
     await rig.replication.close()
 
 
-async def test_what_comes_in_the_moment_in_which_a_worker_ends_is_copied(rig):
+async def test_a_commit_while_a_worker_ends_is_copied(rig):
     rig.outcome = asyncio.get_running_loop().create_future()
     rig.commit(1)
     await eventually(lambda: rig.asked == [1])
@@ -129,7 +129,7 @@ async def test_what_comes_in_the_moment_in_which_a_worker_ends_is_copied(rig):
     await eventually(lambda: rig.asked == [1, 2])
 
 
-async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop(make_rig):
+async def test_many_stalled_map_outputs_do_not_block_the_event_loop(make_rig):
     rig = make_rig()
     for attempt in range(100):
         rig.commit(attempt)
@@ -142,7 +142,7 @@ async def test_many_that_nobody_takes_do_not_hold_up_the_event_loop(make_rig):
     await rig.replication.close()
 
 
-async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up(make_rig):
+async def test_a_forgotten_configured_taskmanager_blocks_nothing(make_rig):
     rig = make_rig(Address("127.0.0.9", 1))
     rig.commit(1)
     await rig.connecting.wait()  # the worker waits whether it is there
@@ -157,7 +157,7 @@ async def test_a_taskmanager_of_the_settings_that_was_forgotten_holds_nothing_up
     await rig.replication.close()
 
 
-async def test_one_that_is_away_for_what_is_released_by_then_is_not_waited_for(rig):
+async def test_a_taskmanager_absent_for_a_released_output_is_ignored(rig):
     rig.outcome = asyncio.get_running_loop().create_future()
     rig.commit(1)
     await eventually(lambda: rig.asked == [1])
@@ -168,13 +168,13 @@ async def test_one_that_is_away_for_what_is_released_by_then_is_not_waited_for(r
     assert not rig.replication._awaited
 
 
-async def test_nobody_is_watched_after_the_end(rig):
+async def test_no_taskmanager_is_watched_after_close(rig):
     await rig.replication.close()
     rig.commit(1, origin="other")
     assert len(rig.watches) == 0
 
 
-async def test_the_first_bytes_pass_at_once_and_the_next_ones_wait_for_them():
+async def test_a_rate_limit_delays_later_bytes():
     limit = RateLimit(1000)
     await limit.take(10)
     await limit.take(10)  # ten milliseconds behind the first ones

@@ -1,4 +1,4 @@
-"""One copy: what comes of it, and that it can be given up at any moment."""
+"""The outcomes of one copy, which can be canceled at any time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stored(cluster: MiniCluster) -> MapOutput:
 
 
 async def at_once(length: int) -> None:
-    """Wait for nothing."""
+    """Return at once."""
 
 
 @TIERS
@@ -59,7 +59,7 @@ async def test_a_copy_is_made_once_and_found_afterwards(tmp_path, tier):
 
 
 @TIERS
-async def test_a_copy_may_be_given_up_at_any_moment(tmp_path, tier):
+async def test_a_copy_can_be_cancelled_at_any_time(tmp_path, tier):
     async with copying(tmp_path, **tier) as (cluster, _):
         await cluster.write(0, 7, REGIONS)
         target = target_of(cluster)
@@ -130,9 +130,7 @@ async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, out
 
 
 @TIERS
-async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error(
-    tmp_path, tier, caplog
-):
+async def test_a_release_before_the_copy_is_not_an_internal_error(tmp_path, tier, caplog):
     async with copying(tmp_path, **tier) as (cluster, _):
         await cluster.write(0, 7, REGIONS)
         target = target_of(cluster)
@@ -154,7 +152,7 @@ async def test_what_is_released_while_it_waits_for_its_turn_is_no_internal_error
         assert "internal error" not in caplog.text
 
 
-async def test_a_connection_that_only_watches_writes_nothing(tmp_path):
+async def test_a_watch_connection_cannot_write(tmp_path):
     from sluice.protocol.schema import ROLE_COPIER, OpenPartition
     from tests.support.wire_clients import Client
 
