@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import tokenize
+from collections import defaultdict
 from itertools import chain
 from pathlib import Path
 
@@ -56,6 +58,15 @@ def test_only_the_first_comment_is_a_reason(tmp_path):
         assert not is_too_long(path)
         path.write_text(begin + "x = 1\n" * LONGEST_FILE, encoding="utf-8")
         assert is_too_long(path) == expected
+
+
+def test_no_class_name_occurs_twice_in_the_layers():
+    places = defaultdict(list)
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(place(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_every_module_of_the_data_path_has_the_test_file_of_its_name():

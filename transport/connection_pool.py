@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Client)
 PoolKey = tuple[Address, int]
 
 
-class _Entry(Generic[C]):
+class _PooledConnection(Generic[C]):
     """An attempt and, after it succeeds, its client."""
 
     __slots__ = ("client", "expiry", "key", "task", "users")
@@ -63,7 +63,7 @@ class ConnectionPool(Generic[C]):
         self._factory = factory
         self._connections_per_peer = connections_per_peer
         self._idle_timeout_seconds = idle_timeout_seconds
-        self._entries: dict[PoolKey, _Entry[C]] = {}
+        self._entries: dict[PoolKey, _PooledConnection[C]] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -130,16 +130,16 @@ class ConnectionPool(Generic[C]):
             if entry.client is not None:
                 entry.client.close()
 
-    def _entry(self, address: Address) -> _Entry[C]:
+    def _entry(self, address: Address) -> _PooledConnection[C]:
         """Return the address's entry with the fewest users, preferably a new one."""
-        best: _Entry[C] | None = None
+        best: _PooledConnection[C] | None = None
         for index in range(self._connections_per_peer):
             key = (address, index)
             entry = self._entries.get(key)
             if entry is None or (entry.client is not None and entry.client.closing):
                 if entry is not None and entry.expiry is not None:
                     entry.expiry.cancel()  # it was idle when the other side closed it
-                entry = self._entries[key] = _Entry(key)
+                entry = self._entries[key] = _PooledConnection(key)
             if entry.users == 0:
                 return entry
             if best is None or entry.users < best.users:
@@ -148,7 +148,7 @@ class ConnectionPool(Generic[C]):
             raise ValueError(f"connections_per_peer is {self._connections_per_peer}, at least 1")
         return best
 
-    async def _make(self, entry: _Entry[C]) -> C:
+    async def _make(self, entry: _PooledConnection[C]) -> C:
         try:
             # Set here, not by the waiters: a user that comes before they run must see it.
             entry.client = client = await self._factory(entry.key[0])
@@ -159,7 +159,7 @@ class ConnectionPool(Generic[C]):
             client.close()  # the last waiter left, or the pool was closed, in this turn
         return client
 
-    def _leave(self, entry: _Entry[C]) -> None:
+    def _leave(self, entry: _PooledConnection[C]) -> None:
         entry.users -= 1
         if entry.users > 0:
             return
@@ -176,7 +176,7 @@ class ConnectionPool(Generic[C]):
             return
         self._drop(entry)
 
-    def _drop(self, entry: _Entry[C]) -> None:
+    def _drop(self, entry: _PooledConnection[C]) -> None:
         """Close a client without users, or cancel an attempt without waiters."""
         self._forget(entry)
         if entry.client is not None:
@@ -184,7 +184,7 @@ class ConnectionPool(Generic[C]):
         elif entry.task is not None:
             entry.task.cancel()
 
-    def _forget(self, entry: _Entry[C]) -> None:
+    def _forget(self, entry: _PooledConnection[C]) -> None:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
 

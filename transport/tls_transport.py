@@ -59,7 +59,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-class _State(enum.Enum):
+class _TlsState(enum.Enum):
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     PLAIN = enum.auto()
@@ -101,7 +101,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         else:
             raise ValueError("the side that accepts needs a certificate")
         self._transport: asyncio.Transport
-        self._state = _State.HANDSHAKE
+        self._state = _TlsState.HANDSHAKE
         self._close_when_open = False
         self._reading_paused = False
         self._heard = False
@@ -118,7 +118,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._timer = self._loop.call_later(self._handshake_timeout_seconds, self._late)
         self._connection.connection_made(self)
-        if not self._tls.server_side and self._state is _State.HANDSHAKE:
+        if not self._tls.server_side and self._state is _TlsState.HANDSHAKE:
             self._shake_hands()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -127,10 +127,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decrypt the received bytes."""
-        if self._state is _State.OPEN:
+        if self._state is _TlsState.OPEN:
             self._incoming.write(_scratch.view[:nbytes])
             self._deliver()
-        elif self._state is _State.HANDSHAKE:
+        elif self._state is _TlsState.HANDSHAKE:
             if not self._heard:
                 self._heard = True
                 if _scratch.view[0] not in _RECORD_TYPES:
@@ -141,7 +141,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Forward the end of file; the frames show whether bytes are missing."""
-        if self._state is _State.OPEN:
+        if self._state is _TlsState.OPEN:
             self._connection.eof_received()
         return False
 
@@ -155,7 +155,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forward to the connection."""
-        self._state = _State.CLOSED
+        self._state = _TlsState.CLOSED
         self._cancel_timer()
         self._connection.connection_lost(exc)
 
@@ -167,7 +167,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Encrypt and send, in one write."""
-        if self._state is _State.OPEN:
+        if self._state is _TlsState.OPEN:
             # A record costs more calls and bytes on the wire than copying its content. So
             # neighbors that fit into one record are joined: the head of a message and its small
             # payload, or many messages without one.
@@ -182,9 +182,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 size += len(data)
             self._encrypt(together)
             self._transport.write(self._outgoing.read())
-        elif self._state is _State.HANDSHAKE:
+        elif self._state is _TlsState.HANDSHAKE:
             self._early.extend(map(bytes, list_of_data))
-        elif self._state is _State.PLAIN:
+        elif self._state is _TlsState.PLAIN:
             lines_writer(self._transport)(list_of_data)
 
     def get_write_buffer_size(self) -> int:
@@ -209,22 +209,22 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Flush and close, without waiting for the other side's close notification."""
-        if self._state is _State.HANDSHAKE and self._early:
+        if self._state is _TlsState.HANDSHAKE and self._early:
             self._close_when_open = True
-        elif self._state is _State.OPEN:
-            self._state = _State.CLOSED
+        elif self._state is _TlsState.OPEN:
+            self._state = _TlsState.CLOSED
             with contextlib.suppress(ssl.SSLError):  # the other side has not closed yet
                 self._tls.unwrap()
             self._flush()
             self._transport.close()
-        elif self._state is not _State.REFUSED:
-            self._state = _State.CLOSED
+        elif self._state is not _TlsState.REFUSED:
+            self._state = _TlsState.CLOSED
             self._transport.close()
 
     def abort(self) -> None:
         """Drop the connection at once, except for an alert that is being sent."""
-        if self._state is not _State.REFUSED:
-            self._state = _State.CLOSED
+        if self._state is not _TlsState.REFUSED:
+            self._state = _TlsState.CLOSED
             self._transport.abort()
 
     def is_closing(self) -> bool:
@@ -263,7 +263,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         self._flush()
         self._cancel_timer()
-        self._state = _State.OPEN
+        self._state = _TlsState.OPEN
         self._set_channel_binding()
         early, self._early = self._early, []
         self.writelines(early)
@@ -288,7 +288,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         read = self._tls.read
         connection = self._connection
         dry = False
-        while self._state is _State.OPEN and not self._reading_paused and not dry:
+        while self._state is _TlsState.OPEN and not self._reading_paused and not dry:
             buffer = connection.get_buffer(-1)
             wanted = len(buffer)
             filled = 0
@@ -312,12 +312,12 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             if dry:
                 connection.eof_received()
                 self.close()
-        if self._outgoing.pending and self._state is _State.OPEN:
+        if self._outgoing.pending and self._state is _TlsState.OPEN:
             self._flush()  # an answer to a key update
-        return self._state is _State.OPEN and not self._reading_paused
+        return self._state is _TlsState.OPEN and not self._reading_paused
 
     def _deliver_and_read_on(self) -> None:
-        if self._state is _State.OPEN and not self._reading_paused and self._deliver():
+        if self._state is _TlsState.OPEN and not self._reading_paused and self._deliver():
             self._transport.resume_reading()
 
     def _flush(self) -> None:
@@ -328,7 +328,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """End the connection after sending OpenSSL's alert with the reason."""
         log_end(logger, "refusing", self._connection.remote, "TLS", error)
         self._flush()
-        self._state = _State.REFUSED
+        self._state = _TlsState.REFUSED
         self._early.clear()
         # On a close with unread bytes the kernel sends a reset, which would overtake the alert.
         self._transport.write_eof()
@@ -342,7 +342,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._cancel_timer()
         remote = self._connection.remote
         if self._tls.server_side and not self._connection.closing:
-            self._state = _State.PLAIN
+            self._state = _TlsState.PLAIN
             self._connection.fail(
                 TlsRefused(
                     "This port speaks TLS only, and the client does not",

@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
     buffer: OutgoingBuffer
 
 
-class _Entry(NamedTuple):
+class _QueuedItem(NamedTuple):
     subpartition: int
     consumer: BufferConsumer | None
     event: bytes
@@ -48,7 +48,7 @@ class SendQueue:
 
     def __init__(self, available: Callable[[], None]) -> None:
         self._available = available
-        self._ready: deque[_Entry] = deque()
+        self._ready: deque[_QueuedItem] = deque()
         self._open: dict[int, BufferConsumer] = {}
         self._flushed: set[BufferConsumer] = set()
         self._events = 0
@@ -68,7 +68,7 @@ class SendQueue:
         self._finish_before(subpartition)
         builder = consumer.builder
         if builder is None or builder.is_finished:
-            self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
+            self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=False))
             return
         self._open[subpartition] = consumer
         builder.add_finish_listener(partial(self._completed, subpartition, consumer))
@@ -87,7 +87,7 @@ class SendQueue:
                 remedy="Send fewer events, or see why their readers do not read",
             )
         self._events += 1
-        entry = _Entry(subpartition, None, payload, data_type, partly=False)
+        entry = _QueuedItem(subpartition, None, payload, data_type, partly=False)
         if data_type == PRIORITY_EVENT:
             # Priority events keep their order: it goes behind those that wait already.
             place = 0
@@ -111,7 +111,7 @@ class SendQueue:
             consumer = self._open.get(number)
             if consumer is not None and consumer not in self._flushed and consumer.has_unread:
                 self._flushed.add(consumer)
-                self._put(_Entry(number, consumer, b"", DATA, partly=True))
+                self._put(_QueuedItem(number, consumer, b"", DATA, partly=True))
 
     def flush_all(self) -> None:
         """Flush every open buffer. The flusher calls this often, so it looks at each only once."""
@@ -119,7 +119,7 @@ class SendQueue:
         for subpartition, consumer in self._open.items():
             if consumer not in flushed and consumer.has_unread:
                 flushed.add(consumer)
-                self._put(_Entry(subpartition, consumer, b"", DATA, partly=True))
+                self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=True))
 
     def unread_flushed(self) -> int:
         """Return the number of open buffers whose flushed bytes still wait."""
@@ -169,7 +169,7 @@ class SendQueue:
         return credit > 0 or consumer is None or not consumer.has_unread
 
     def clear(self) -> None:
-        """Drop everything and give its memory back."""
+        """Drop everything and release its memory."""
         ready, self._ready = self._ready, deque()
         opened, self._open = self._open, {}
         self._flushed.clear()
@@ -197,9 +197,9 @@ class SendQueue:
             del self._open[subpartition]
             self.completed_buffers += 1
             self._flushed.discard(consumer)  # its last entry has all bytes that are left
-            self._put(_Entry(subpartition, consumer, b"", DATA, partly=False))
+            self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=False))
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: _QueuedItem) -> None:
         self._ready.append(entry)
         if len(self._ready) == 1:
             self._available()

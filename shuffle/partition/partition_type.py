@@ -13,7 +13,7 @@ end would fill its pool and never come to its end. The numbers are those of the 
 """
 
 import enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...protocol.schema import (
     CONSUME_AT_FIRST_OUTPUT,
@@ -93,13 +93,6 @@ def checked_partition_type(
     return kind, constraint
 
 
-class PoolBounds(NamedTuple):
-    """Limits of the local pool of a partition, in segments; None: without a maximum."""
-
-    required_segments: int
-    maximum_segments: int | None
-
-
 def ceiling_segments(
     channels: int, buffers_per_channel: int, floating_buffers_per_gate: int
 ) -> int:
@@ -116,11 +109,11 @@ def pool_bounds(
     buffers_per_channel: int,
     floating_buffers_per_gate: int,
     max_segments: int | None = None,
-) -> PoolBounds:
+) -> tuple[int, int | None]:
     """Compute how many segments a partition's pool needs, and how many it may take.
 
     One buffer of each subpartition of a pipelined partition can be open, and another lets the
-    writer go on meanwhile. A stored partition writes its open buffers as a region when it has no
+    writer continue meanwhile. A stored partition writes its open buffers as a region when it has no
     other, so that it needs a single one.
 
     Args:
@@ -129,7 +122,10 @@ def pool_bounds(
         buffers_per_channel: Segments for each of them.
         floating_buffers_per_gate: Segments beside these.
         max_segments: Most segments that its task allows it. If these are fewer than it needs it
-            goes on with them, only slower.
+            uses these, and is slower.
+
+    Returns:
+        The segments that the pool requires, and the most that it may take; None: without a maximum.
     """
     required = num_subpartitions + 1 if partition_type.is_pipelined else 1
     most: int | None = None
@@ -141,7 +137,7 @@ def pool_bounds(
     if max_segments is not None:
         most = max_segments if most is None else min(most, max_segments)
         required = min(required, most)
-    return PoolBounds(required, most)
+    return required, most
 
 
 def _names(kind: type[enum.IntEnum]) -> str:

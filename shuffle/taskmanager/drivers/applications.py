@@ -19,7 +19,7 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 
-class _Application:
+class _ApplicationClients:
     __slots__ = ("clients", "copiers", "ended", "expires_at", "expiry", "lives")
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Applications:
         self._expiry_seconds = expiry_seconds
         self._release = release
         self._let_go = let_go
-        self._applications: dict[str, _Application] = {}
+        self._applications: dict[str, _ApplicationClients] = {}
         self.expired_total = 0
 
     def adopt(self, application_id: str) -> None:
         """Register an application whose data was found at the start."""
-        application = self._applications.setdefault(application_id, _Application())
+        application = self._applications.setdefault(application_id, _ApplicationClients())
         application.lives = True
         if application.connections == 0 and application.expiry is None:
             self._start_deadline(application_id, application)
@@ -76,7 +76,7 @@ class Applications:
 
     def connected(self, application_id: str, *, copier: bool = False) -> None:
         """Count a connection of the application: of a client, or of another TaskManager."""
-        application = self._applications.setdefault(application_id, _Application())
+        application = self._applications.setdefault(application_id, _ApplicationClients())
         if copier:
             application.copiers += 1
             return
@@ -131,7 +131,7 @@ class Applications:
                 application.expiry.cancel()
         self._applications.clear()
 
-    def _start_deadline(self, application_id: str, application: _Application) -> None:
+    def _start_deadline(self, application_id: str, application: _ApplicationClients) -> None:
         if application.expiry is not None:
             application.expiry.cancel()
         loop = asyncio.get_running_loop()

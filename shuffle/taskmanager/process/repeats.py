@@ -68,7 +68,7 @@ class Summary(NamedTuple):
     text: str
 
 
-class Entry:
+class RecordBudget:
     """Records of one kind, and one source if they have one, in this period."""
 
     __slots__ = ("budget_bytes", "counted", "example")
@@ -100,7 +100,7 @@ class Repeats:
         self._clock = clock
         self._period_seconds = period_seconds
         self._began = clock()
-        self._entries: dict[tuple[_Kind, str | None], Entry] = {}
+        self._entries: dict[tuple[_Kind, str | None], RecordBudget] = {}
         self._sources = 0
         self.has_counted = False
         """Whether records were counted in this period."""
@@ -109,7 +109,7 @@ class Repeats:
         """Return the time until the end of the period; 0 or less: it is over."""
         return self._began + self._period_seconds - self._clock()
 
-    def entry(self, record: logging.LogRecord) -> Entry:
+    def entry(self, record: logging.LogRecord) -> RecordBudget:
         """Return the entry of a record; call it in a period that is not over."""
         source: str | None = getattr(record, "source", None)
         if source is None:
@@ -117,17 +117,17 @@ class Repeats:
             kind = _Kind(record.name, record.levelno, str(record.msg) if is_own else "")
             if (kind, None) not in self._entries and len(self._entries) >= MAX_KINDS:
                 kind = kind._replace(what="")
-            return self._entries.setdefault((kind, None), Entry(KIND_BYTES))
+            return self._entries.setdefault((kind, None), RecordBudget(KIND_BYTES))
         kind = _Kind(record.name, record.levelno, getattr(record, "kind", ""))
         found = self._entries.get((kind, source))
         if found is not None:
             return found
         if self._sources >= MAX_SOURCES:
-            return self._entries.setdefault((kind, OTHER_SOURCES), Entry(0))
+            return self._entries.setdefault((kind, OTHER_SOURCES), RecordBudget(0))
         self._sources += 1
-        return self._entries.setdefault((kind, source), Entry(1))
+        return self._entries.setdefault((kind, source), RecordBudget(1))
 
-    def count(self, entry: Entry, record: logging.LogRecord) -> None:
+    def count(self, entry: RecordBudget, record: logging.LogRecord) -> None:
         """Count a record that is not written."""
         if not entry.counted:
             entry.example = one_line(record.getMessage())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 
-class Drivers(Protocol):
+class DriverNotices(Protocol):
     """The drivers that are connected."""
 
     def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class Copies:
         store: ShuffleStore,
         moved: MovedOutputs,
         connector: PeerConnector,
-        drivers: Drivers,
+        drivers: DriverNotices,
         is_alive: Callable[[str], bool],
         counters: Counters,
         config: TaskManagerConfig,
