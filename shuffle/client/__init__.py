@@ -9,7 +9,7 @@
             writer = partition.record_writer(StringSerializer(), HashSelector())
             if (pending := writer.emit("a word")) is not None:
                 await pending  # back pressure
-            location = partition.location  # tell it to the consumers
+            location = partition.location  # send it to the consumers
         async with client.open_gate([location], subpartition=2) as gate:
             async for word in gate.records(StringSerializer()):
                 print(word)

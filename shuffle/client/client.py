@@ -88,7 +88,7 @@ class ShuffleClient(ShuffleEnvironment):
 
         Waits until the connections are gone, at most the transport's close deadline.
 
-        Cancellation: safe; the connections go on closing.
+        Cancellation: safe; the connections continue to close.
         """
         self._close_flushers()
         await self._legs.close()

@@ -22,7 +22,7 @@ class ClientChannelOpener(ChannelOpener):
         wanted: The subpartitions that the gate reads.
         memory: The receive buffers of the gate.
         leg: The consumer connection.
-        live_leg: Returns it, or the one in its place if it was closed while it was idle.
+        live_leg: Returns it, or a new connection if it was closed while it was idle.
 
     Raises:
         InvalidRequest: The range is empty.
@@ -65,7 +65,7 @@ class ClientChannelOpener(ChannelOpener):
         if self._leg.closing and self._live_leg is not None:
             self._leg = await self._live_leg()
         leg = self._leg
-        # All or none: two gates that each wait for the other's segments would wait in vain.
+        # All or none: two gates that each wait for the other's segments would wait for ever.
         segments = await self.exclusive_segments(len(batch))
         each = len(segments) // len(batch)
         wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []
@@ -89,7 +89,7 @@ class ClientChannelOpener(ChannelOpener):
         super().stop()
 
     def close(self) -> None:
-        """Close the gates and give the memory back, after the channels are released. Idempotent."""
+        """Close the gates and release the memory, after the channels are released. Idempotent."""
         gates, self._gates = self._gates, []
         for leg, gate in gates:
             leg.close_gate(gate)

@@ -28,7 +28,7 @@ class _Stream:
     Attributes:
         decoder: Takes them out of its bytes.
         verified_bytes: Length of the blocks that are complete and right.
-        skip_bytes: Bytes to pass over, because the place before has given their blocks.
+        skip_bytes: Bytes to skip: the previous TaskManager has given their blocks.
     """
 
     __slots__ = ("decoder", "skip_bytes", "verified_bytes")
@@ -38,8 +38,8 @@ class _Stream:
         self.verified_bytes = 0
         self.skip_bytes = 0
 
-    def begin_anew(self) -> None:
-        """Expect the stream from its beginning again; go on behind the last block."""
+    def restart(self) -> None:
+        """Expect the stream from its beginning again; skip the blocks already given."""
         before, self.decoder = self.decoder, BlockDecoder()
         self.decoder.stored_bytes, self.decoder.raw_bytes = before.stored_bytes, before.raw_bytes
         self.skip_bytes = self.verified_bytes
@@ -79,7 +79,7 @@ class BlockSource:
 
     Args:
         gate: The gate; its channels give the bytes of blocks, cut anywhere.
-        failover: Knows other places of the channels; None: a channel that fails stays failed.
+        failover: Knows the other TaskManagers of the channels; None: no failover.
     """
 
     def __init__(self, gate: "BufferSource", failover: Failover | None = None) -> None:
@@ -110,7 +110,7 @@ class BlockSource:
             try:
                 taken = self._gate.poll()
             except SluiceError as error:
-                self._go_on(error)
+                self._fail_over(error)
                 continue
             if taken is None:
                 return None
@@ -129,7 +129,7 @@ class BlockSource:
             try:
                 taken = await self._gate.next_buffer_or_event()
             except SluiceError as error:
-                self._go_on(error)
+                self._fail_over(error)
                 continue
             if taken is None:
                 return None
@@ -159,29 +159,29 @@ class BlockSource:
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
             # The bytes that follow do not begin a block, so they must not be decoded.
-            if buffer.data_type != DATA or not self._goes_on(index, error):
+            if buffer.data_type != DATA or not self._switches(index, error):
                 self._failure = error
                 raise
         finally:
             if buffer.release is not None:
                 buffer.release()
 
-    def _go_on(self, error: SluiceError) -> None:
-        """Go on with the channel that has failed at another place.
+    def _fail_over(self, error: SluiceError) -> None:
+        """Reopen the failed channel at another TaskManager.
 
         Raises:
             SluiceError: The error, if there is none.
         """
         failed = None if self._failover is None else self._failover.failed()
-        if failed is None or not self._goes_on(*failed):
+        if failed is None or not self._switches(*failed):
             raise error
 
-    def _goes_on(self, index: int, error: SluiceError) -> bool:
-        if self._failover is None or not self._failover.go_on(index, error):
+    def _switches(self, index: int, error: SluiceError) -> bool:
+        if self._failover is None or not self._failover.switch_to_next_replica(index, error):
             return False
         stream = self._streams.get(index)
         if stream is not None:
-            stream.begin_anew()
+            stream.restart()
         return True
 
 
@@ -189,7 +189,7 @@ T = TypeVar("T")
 
 
 class ClientGate:
-    """The gate that one task reads. Leave its context to give it up.
+    """The gate that one task reads. Leave its context to release it.
 
     Args:
         gate: The gate; use it for task events and resuming.
@@ -274,7 +274,7 @@ class ClientGate:
         return self.reader(serializer).values()
 
     def close(self) -> None:
-        """Give everything up. Idempotent."""
+        """Release everything. Idempotent."""
         for reader in self._readers:
             reader.close()
         self.gate.release()

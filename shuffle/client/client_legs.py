@@ -176,7 +176,7 @@ class ClientLegs:
     async def close(self) -> None:
         """Close both, and wait until they are gone. Idempotent.
 
-        Cancellation: safe; the connections go on closing.
+        Cancellation: safe; the connections continue to close.
         """
         self._closed = True
         self.producer.close()
@@ -184,7 +184,7 @@ class ClientLegs:
         await asyncio.gather(self.producer.closed.wait(), self.consumer.closed.wait())
 
     async def _was_idle(self, leg: ProducerLeg | ConsumerLeg) -> bool:
-        """Tell whether a connection was closed because nothing was asked for on it."""
+        """Return whether a connection was closed because it was idle."""
         if self._closed or not leg.connection.closing:
             return False
         await leg.closed.wait()  # the transport's close deadline bounds it
@@ -215,7 +215,7 @@ class ClientLegs:
 
 
 def is_idle_end(error: SluiceError | None) -> bool:
-    """Tell whether a connection ended because its TaskManager found it idle."""
+    """Return whether a connection ended because its TaskManager found it idle."""
     return isinstance(error, RemoteError) and error.code is ErrorCode.DEADLINE_EXCEEDED
 
 

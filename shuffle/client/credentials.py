@@ -15,7 +15,7 @@ _MAX_FILE_BYTES: Final = 4096
 def client_credential(
     given: str | Credential | None, application_id: str, environment: Mapping[str, str]
 ) -> Credential | None:
-    """Return what the tasks of an application prove; None: nothing.
+    """Return the credential of an application's tasks; None without one.
 
     Args:
         given: A credential, or the text of one; it comes before the environment.
@@ -23,7 +23,7 @@ def client_credential(
         environment: Variables of the environment.
 
     Raises:
-        InvalidCredential: The text is no credential, or the file cannot be read.
+        InvalidCredential: The text is not a credential, or the file cannot be read.
     """
     if isinstance(given, Credential):
         return given.for_tasks()

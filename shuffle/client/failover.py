@@ -1,7 +1,7 @@
-"""Continue at another place when the source of a stored partition is lost, damaged or has moved.
+"""Continue at another TaskManager if a stored partition is lost, damaged or has moved.
 
-A stored partition has the same bytes wherever a copy of it is. So a channel that fails is opened
-again elsewhere, and skips the blocks that its reader has.
+All copies of a stored partition have the same bytes. So a channel that fails is reopened at another
+TaskManager, and skips the blocks that its reader has.
 """
 
 import logging
@@ -33,14 +33,14 @@ ELSEWHERE: Final = frozenset(
         ErrorCode.INTERNAL,
     }
 )
-"""Errors of a place, and not of what is asked for there."""
+"""Errors that blame the TaskManager, not the request."""
 
 MAX_MOVES: Final = 8
-"""Times that a channel follows ``PARTITION_MOVED``: places that name each other must not go on."""
+"""Times that a channel follows ``PARTITION_MOVED``: TaskManagers could name each other."""
 
 
 class Failover:
-    """The other places of the channels of one gate.
+    """The other TaskManagers of the channels of one gate.
 
     Args:
         gate: The gate, of stored partitions.
@@ -52,7 +52,7 @@ class Failover:
         self._moves: dict[int, int] = {}
 
     def add(self, index: int, places: Sequence[TaskManagerPlace]) -> None:
-        """Name the other places of a channel, in the order to try them."""
+        """Set the other TaskManagers of a channel, in the order to try them."""
         if places:
             self._places[index] = deque(places)
 
@@ -63,15 +63,15 @@ class Failover:
                 return index, channel.failure
         return None
 
-    def go_on(self, index: int, error: SluiceError) -> bool:
-        """Open a channel anew at its next place.
+    def switch_to_next_replica(self, index: int, error: SluiceError) -> bool:
+        """Reopen a channel at its next TaskManager.
 
         Args:
             index: Number of the channel.
-            error: Why its present place is no longer read.
+            error: Why its current TaskManager is no longer read.
 
         Returns:
-            False if the error is of another kind, or no other place is known.
+            False if the error blames the request, or no other TaskManager is known.
         """
         if error.code not in ELSEWHERE:
             return False
@@ -79,7 +79,7 @@ class Failover:
         if place is None:
             return False
         before = self._gate.sources[index]
-        logger.info("channel %d goes on at %s: %s", index, place, error)
+        logger.info("channel %d continues at %s: %s", index, place, error)
         address = place.address
         source = ChannelSource(place.taskmanager_id, address, before.map_attempt_ids)
         self._gate.replace_channel(index, source)

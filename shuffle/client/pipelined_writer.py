@@ -109,7 +109,7 @@ class PipelinedWriter(BufferWritingPartition):
         if len(self._queue):
             self._drained = loop.create_future()
             await self._drained
-            if self.state not in UNFINISHED:  # it ended before this task could go on
+            if self.state not in UNFINISHED:  # it ended before this task could continue
                 raise self._refusal()
         self._answered = loop.create_future()
         self._leg.send(FinishPartition(self.number, self.bytes_out, 0))
@@ -124,7 +124,7 @@ class PipelinedWriter(BufferWritingPartition):
             self._give_up(error)
 
     def release(self) -> None:
-        """Give everything up, memory included; an unfinished partition fails for its readers."""
+        """Release everything, memory included; an unfinished partition fails for its readers."""
         is_unfinished = self.state in UNFINISHED
         if self._end(PartitionState.RELEASED):
             if is_unfinished:
@@ -187,7 +187,7 @@ class PipelinedWriter(BufferWritingPartition):
         wake(self._answered)
 
     def failed(self, error: SluiceError) -> None:
-        """Fail: the TaskManager gave the partition up, or is gone."""
+        """Fail: the TaskManager aborted the partition, or is gone."""
         if self._end(PartitionState.FAILED, error):
             self._give_up(error)
 

@@ -20,7 +20,7 @@ class ResultPartition:
     """One task's output, open for writing. Leave its context to finish it, or raise to fail it.
 
     Args:
-        location: Name and place of the partition; tell it to the consumers.
+        location: Name and place of the partition; send it to the consumers.
         writer: Takes the buffers.
         buffer_timeout_seconds: The record writer's.
     """
@@ -52,7 +52,7 @@ class ResultPartition:
     async def emit_buffer(self, data: bytes | memoryview, subpartition: int) -> None:
         """Write bytes to a subpartition, or to ``ALL_SUBPARTITIONS``, as complete buffers.
 
-        When there is no memory it waits: that is back pressure.
+        It waits if there is no memory: that is back pressure.
 
         Raises:
             SluiceError: Why the partition takes nothing more.

@@ -70,7 +70,7 @@ def _check_alternatives(
         for other in others:
             if location is None or not location.is_stored or other[:3] != location[:3]:
                 raise InvalidRequest(
-                    "The alternative of a location is no copy of the same stored partition",
+                    "The alternative of a location is not a copy of the same stored partition",
                     value=other[:3],
                     limit=None if location is None else location[:3],
                 )
@@ -86,7 +86,7 @@ class PartitionSettings(NamedTuple):
         flusher: Flushes open buffers of a pipelined partition; None if nothing does.
         codec: Compression of a stored partition.
         task_event: Takes the events that readers send back.
-        replicas: TaskManagers that shall keep a stored partition.
+        replicas: Number of TaskManagers that keep a stored partition.
         replicas_synchronous: Whether its end waits for the copies.
     """
 
@@ -173,7 +173,7 @@ class ShuffleEnvironment(abc.ABC):
             codec: Compression of a stored partition.
             task_event: Called with the type and the bytes of each event that a reader sends back
                 while a pipelined partition is written. If it raises, the partition fails.
-            replicas: TaskManagers that shall keep a stored partition, 1 to 8. The TaskManager that
+            replicas: Number of TaskManagers that keep a stored partition, 1 to 8. The one that
                 it is written to copies it to others, on other hosts.
             replicas_synchronous: Whether the partition is complete only when its copies are made,
                 or cannot be made.
@@ -249,10 +249,10 @@ class ShuffleEnvironment(abc.ABC):
                 until :meth:`~sluice.shuffle.client.client_gate.ClientGate.update_channel` names it.
             subpartition: The subpartition to read, or the first of a range (of stored partitions).
             end_subpartition: The subpartition behind the last.
-            shuffle_id: The shuffle, where no location tells it.
+            shuffle_id: The shuffle; needed if no location is known.
             alternatives: For each location those of copies of the same stored partition, in the
-                order to try them. A channel whose place is lost, damaged or away goes on there,
-                behind what was read; one whose partition has moved is told the new place.
+                order to try them. A channel whose TaskManager is lost, damaged or unreachable
+                continues there, behind what was read; a partition that has moved is followed.
 
         Raises:
             InvalidRequest: There are no locations, or those of several shuffles or types; or the

@@ -240,7 +240,7 @@ class SyncRecordWriter(Generic[T]):
         selector: ChannelSelector[T] | None,
     ) -> None:
         self.location: Final = partition.location
-        """Name and place of the partition; tell it to the consumers."""
+        """Name and place of the partition; send it to the consumers."""
         self._client = client
         self._partition = partition
         self._writer: RecordWriter[T] = partition.record_writer(serializer, selector)
@@ -250,7 +250,7 @@ class SyncRecordWriter(Generic[T]):
         """Write a record, together with others once they are a batch.
 
         Raises:
-            DeadlineExceeded: Back pressure lasted too long; give the partition up.
+            DeadlineExceeded: Back pressure lasted too long; fail the partition.
             SluiceError: As :meth:`RecordWriter.emit`, of any record of the batch.
         """
         waiting = self._waiting
@@ -277,7 +277,7 @@ class SyncRecordWriter(Generic[T]):
         """End the partition now, behind all records; its context does the same when it is left.
 
         Raises:
-            DeadlineExceeded: Its readers take longer; give the partition up.
+            DeadlineExceeded: Its readers take longer; fail the partition.
             SluiceError: As :meth:`ResultPartition.finish`.
         """
         self._hand_over()
@@ -343,7 +343,7 @@ class SyncGate:
             yield batch
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let a channel go on after a blocking event; see :meth:`InputGate.resume_consumption`."""
+        """Resume a channel after a blocking event; see :meth:`InputGate.resume_consumption`."""
 
         async def resume() -> None:
             self._gate.gate.resume_consumption(channel_index)

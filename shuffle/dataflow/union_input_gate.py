@@ -61,7 +61,7 @@ class UnionInputGate(ReadableGate):
     # ---- to the producers ------------------------------------------------------------------------
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let a channel go on after a blocking event.
+        """Resume a channel after a blocking event.
 
         Raises:
             InvalidRequest: There is no such channel, or nothing can have blocked it.

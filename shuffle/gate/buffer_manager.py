@@ -103,8 +103,8 @@ class BufferManager:
     def on_backlog(self, backlog: int) -> None:
         """Record the sender's backlog, and request the floating buffers that it requires.
 
-        A surplus is not taken back here: it is already announced as credit. A floating buffer goes
-        when an exclusive one comes back in its place.
+        A surplus is not released here: it is already announced as credit. A floating buffer is
+        released when an exclusive one is recycled.
         """
         self.required = required = backlog + self.initial_credit
         missing = required - len(self._exclusive) - len(self._floating)
@@ -142,7 +142,7 @@ class BufferManager:
         return True
 
     def release(self) -> None:
-        """Give everything back; buffers that are out follow when they are recycled. Idempotent."""
+        """Release everything; buffers in use follow when they are recycled. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -174,7 +174,7 @@ class BufferManager:
 
     def _wait_for_floating(self, pool: LocalBufferPool) -> None:
         handle = pool.add_listener(self._floating_came)
-        if handle.is_waiting:  # else the pool has called it already, and it may wait anew
+        if handle.is_waiting:  # else the pool has called it already, and it may wait again
             self._waiting = handle
 
     def _recycle(self, segments: Sequence[MemorySegment]) -> None:
@@ -200,7 +200,7 @@ class BufferManager:
             self._give_back(floating)
 
     def _keep(self, floating: list[MemorySegment]) -> bool:
-        """Keep floating segments if the pool would return them: nobody else waits for any.
+        """Keep floating segments if the pool would return them: no other channel waits.
 
         This saves a round through the pool, which is as expensive for one segment as for many.
         """

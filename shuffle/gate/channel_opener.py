@@ -96,7 +96,7 @@ class ChannelOpener:
 
     @property
     def unopened_channels(self) -> int:
-        """Channels that have to wait until others are done."""
+        """Channels that open only after others have ended."""
         return 0
 
     @abc.abstractmethod
@@ -121,7 +121,7 @@ class ChannelOpener:
             task.cancel()
 
     def close(self) -> None:
-        """Give the shared memory back, after the channels are released. Idempotent."""
+        """Release the shared memory, after the channels are released. Idempotent."""
         if self._floating_pool is not None:
             self._floating_pool.destroy()
 
@@ -193,7 +193,7 @@ class ChannelOpener:
         try:
             await self.open_now(batch)
         except Exception as error:  # noqa: BLE001
-            # Any exception, because the resolver may raise odd ones for a client's host name.
+            # Any exception, because the resolver may raise others for a client's host name.
             failure = failure_of(error, f"opening channels of {self.name}")
             for channel, _ in batch:
                 channel.fail(failure)

@@ -161,7 +161,7 @@ class InputGate(ReadableGate):
         return channel
 
     def update_channel(self, index: int, source: ChannelSource) -> InputChannel:
-        """Put a local or a remote channel where one with an unknown producer was.
+        """Replace a channel whose producer was unknown by a local or a remote one.
 
         The deadline for finding the partition starts here. Task events that the channel has
         kept meanwhile go to the producer.
@@ -189,9 +189,9 @@ class InputGate(ReadableGate):
         return channel
 
     def replace_channel(self, index: int, source: ChannelSource) -> InputChannel:
-        """Open a channel anew that has not ended, from its beginning at another source.
+        """Reopen a channel that has not ended at another source, from its beginning.
 
-        Buffers that were taken of the channel before stay valid; those that wait are dropped.
+        Buffers already taken from the channel stay valid; those that wait are dropped.
 
         Returns:
             The new channel.
@@ -226,7 +226,7 @@ class InputGate(ReadableGate):
         self._listener = listener
 
     def release(self) -> None:
-        """Give everything back. Idempotent; buffers already taken stay valid until released."""
+        """Release everything. Idempotent; buffers already taken stay valid until released."""
         if self._released:
             return
         self._released = True
@@ -241,7 +241,7 @@ class InputGate(ReadableGate):
 
     @property
     def unopened_channels(self) -> int:
-        """Channels that have to wait until others of the gate are done."""
+        """Channels that open only after others of the gate have ended."""
         return self._opener.unopened_channels
 
     # ---- reading through the gate ----------------------------------------------------------------
@@ -269,7 +269,7 @@ class InputGate(ReadableGate):
     # ---- to the producers ------------------------------------------------------------------------
 
     def resume_consumption(self, channel_index: int) -> None:
-        """Let a channel go on after a blocking event.
+        """Resume a channel after a blocking event.
 
         Raises:
             InvalidRequest: There is no such channel, or nothing can have blocked it.
@@ -346,7 +346,7 @@ class InputGate(ReadableGate):
                 self._queued.discard(index)
                 self._ready.remove(index)
             if self.has_ended:
-                self._signal()  # other readers wait in vain now
+                self._signal()  # other readers must return too
         elif channel.has_priority_event:
             self._urgent.append(index)
         elif channel.is_available(MAX_CREDIT):

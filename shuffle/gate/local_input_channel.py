@@ -28,7 +28,7 @@ TaskEventPublisher = Callable[[int, bytes], None]
 
 
 class TaskEventDispatcher:
-    """Knows the running producers of this TaskManager and passes task events to them."""
+    """Passes task events to the running producers of this TaskManager."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[ShuffleKey, int], TaskEventHandler] = {}
@@ -103,7 +103,7 @@ class LocalInputChannel:
         self._released = False
 
     def attach(self, view: SubpartitionView) -> None:
-        """Give the channel its view; a channel that is released gives it back at once."""
+        """Set the view; a released channel releases it at once."""
         if self._released:
             view.release()
             return
@@ -118,7 +118,7 @@ class LocalInputChannel:
             self.fail(error)  # the call that sent the event has returned without an error
 
     def data_available(self) -> None:
-        """Pass on that the view has something now, or has failed (the view's listener)."""
+        """Notify the listener: the view has something to read, or has failed."""
         self._listener()
 
     def fail(self, error: SluiceError) -> None:
@@ -155,7 +155,7 @@ class LocalInputChannel:
         return self._pipelined is not None and self._pipelined.has_priority_event
 
     def is_available(self, credit: int) -> bool:
-        """True if the view can make use of a turn."""
+        """Return whether the view has something to give."""
         return self._view is not None and self._view.is_available(credit)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
@@ -173,7 +173,7 @@ class LocalInputChannel:
     # ---- to the producer -------------------------------------------------------------------------
 
     def resume_consumption(self) -> None:
-        """Go on after a blocking event.
+        """Resume after a blocking event.
 
         Raises:
             InvalidRequest: The partition is not pipelined, and so it never blocks.

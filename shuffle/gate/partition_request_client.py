@@ -6,7 +6,7 @@ loop, one sum a channel, and accumulates while the connection cannot be written.
 In watermark mode (:class:`UncreditedPartitionRequestClient`) there is no credit: the producer sends
 whenever the connection is writable. Data takes the exclusive buffers of its channel and the
 floating ones of the gate. Without a free one the client stops reading the connection: **all** its
-channels stand still until the channel of the next data has a buffer again, or is released. That is
+channels stop until the channel of the next data has a buffer again, or is released. That is
 why credit is the default.
 
 ::
@@ -133,7 +133,7 @@ class PartitionRequestClient:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        """Tell the producer to go on after a blocking event; at most once for each event."""
+        """Ask the producer to resume after a blocking event; at most once for each event."""
         if self._channels.get(channel.number) is channel:
             self.connection.send(ResumeConsumption(channel.number))
 
@@ -156,7 +156,7 @@ class PartitionRequestClient:
             self._send_task_events()
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """Forget a channel; tell the producer unless the channel has ended."""
+        """Forget a channel; notify the producer unless the channel has ended."""
         self._announcing.discard(channel)
         if self._channels.get(channel.number) is not channel:
             return
@@ -165,7 +165,7 @@ class PartitionRequestClient:
             self.connection.send(CancelPartitionRequest(channel.number))
 
     def close(self) -> None:
-        """Say goodbye and close. Idempotent."""
+        """Announce the end and close. Idempotent."""
         if not self.closing:
             self.connection.send(CloseRequest())
             self.connection.close()
@@ -269,7 +269,7 @@ class PartitionRequestClient:
     # ---- inner workings --------------------------------------------------------------------------
 
     def _waits_for_memory(self, channel: RemoteInputChannel, length: int) -> bool:
-        """Tell whether the connection stands still until the channel can take data.
+        """Return whether reading stops until the channel can take data.
 
         With credit, never: data without a free buffer must not have been sent.
         """
@@ -327,7 +327,7 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
     """Requests partitions of one other TaskManager, over a connection without credit.
 
     A message is never larger than the exclusive buffers of its channel. So a channel that is read
-    goes on, however many floating buffers the other channels of its gate hold.
+    makes progress, even if the other channels of its gate hold all floating buffers.
 
     Args:
         connection: The open connection.

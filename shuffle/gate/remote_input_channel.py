@@ -30,10 +30,10 @@ class CreditSender(Protocol):
         """Send the channel's unannounced credit when the connection can take it."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
-        """Forget the channel; tell the producer unless the channel has ended."""
+        """Forget the channel; notify the producer unless the channel has ended."""
 
     def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """Tell the producer to go on after a blocking event."""
+        """Ask the producer to resume after a blocking event."""
 
     def send_task_event(
         self, channel: "RemoteInputChannel", event_type: int, payload: bytes
@@ -128,7 +128,7 @@ class RemoteInputChannel:
         return buffers.take(length)
 
     def may_take(self, length: int) -> bool:
-        """Tell whether data of that length may be sent to this channel, with memory or without."""
+        """Return whether the sender may send data of that length, with memory here or without."""
         buffers = self._buffers
         if buffers is None or self._released:
             return False
@@ -256,7 +256,7 @@ class RemoteInputChannel:
             self._sender.send_task_event(self, event_type, payload)
 
     def resume_consumption(self) -> None:
-        """Go on after a blocking event.
+        """Resume after a blocking event.
 
         Raises:
             InvalidRequest: The channel is not blocked, or no longer is.
@@ -290,7 +290,7 @@ class RemoteInputChannel:
             self._kept.keep(event_type, payload)
 
     def release(self) -> None:
-        """Give the memory back and tell the producer. Idempotent."""
+        """Release the memory and notify the producer. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -349,7 +349,7 @@ class RemoteInputChannel:
     def _extend_last(self, group: BufferGroup) -> bool:
         """Copy a buffer into the one that waits before it, if that has room and is not being read.
 
-        So data that was flushed often goes on in few messages when its reader is slow.
+        So data that was flushed often takes few buffers when its reader is slow.
         """
         last = self._received[-1]
         return (

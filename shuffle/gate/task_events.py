@@ -1,7 +1,7 @@
 """Task events: messages of consumers to producers, against the direction of the data.
 
-A producer registers for its map attempt. A local channel publishes events straight to it; a remote
-one sends them over its peer connection, and the serving side publishes them there. An event is
+A producer registers for its map attempt. A local channel publishes events to it directly; a remote
+channel sends them over its peer connection, and the serving side publishes them there. An event is
 never dropped silently: without a producer the caller gets an error.
 """
 

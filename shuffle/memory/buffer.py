@@ -68,7 +68,7 @@ class NetworkBuffer(ReferenceCounted[MemorySegment]):
     """Bytes in a segment, shared by reference counting; the count starts at 1.
 
     Attributes:
-        segment: The memory, which nobody may use after the last :meth:`recycle`.
+        segment: The memory; it must not be used after the last :meth:`recycle`.
         length: Bytes of payload, 0 to ``segment.size_bytes``; the one that fills the segment sets
             it.
         recycler: Called with the segment when the count reaches 0.

@@ -218,7 +218,7 @@ class MemoryDemand:
             )
 
     def refuse(self, owner: object, wanted_segments: int) -> None:
-        """Note that an owner was refused segments because others have them.
+        """Record that an owner was refused segments because others have them.
 
         Args:
             owner: The owner.

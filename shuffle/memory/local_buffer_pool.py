@@ -7,12 +7,12 @@ fell while segments were out, or by overdraft: a few segments that the network p
 for a task that is in the middle of a record. Either way the surplus is what comes back first.
 
 A pool is *available* when a task may begin work that needs a segment: one can be had within the
-limit, nobody waits for it, and no channel has its maximum. Overdraft and a channel's maximum refuse
+limit, no listener waits, and no channel has its maximum. Overdraft and a channel's maximum refuse
 nothing by themselves: they stop tasks because tasks check the availability before each record.
 
-Nobody overtakes a waiting listener (:mod:`sluice.shuffle.memory.segment_queue`): while listeners
-wait, :meth:`LocalBufferPool.request_segment_nowait` gives nothing. So at rest a pool never has both
-waiting listeners and segments it could give them.
+No request overtakes a waiting listener (:mod:`sluice.shuffle.memory.segment_queue`): while
+listeners wait, :meth:`LocalBufferPool.request_segment_nowait` gives nothing. So at rest a pool
+never has both waiting listeners and segments it could give them.
 """
 
 from collections.abc import Iterable
@@ -84,7 +84,7 @@ class LocalBufferPool:
         self.overdrafts = 0
         self._network_pool = network_pool
         self._limit = bounds.required_segments
-        # The limit while nobody waits, else -1: one comparison tells a recycle that there is
+        # The limit while nothing waits, else -1: one comparison tells a recycle that there is
         # nothing else to do. May stay -1 when the last one gave up; recycling mends it.
         self._quick_limit = bounds.required_segments
         self._held = 0
@@ -102,7 +102,7 @@ class LocalBufferPool:
         """Take a segment; ``None`` if there is none now, or listeners are before the caller.
 
         At the limit it may be one of ``max_overdraft_buffers``, if the network pool has one to
-        spare. Give it back with :meth:`recycle`.
+        spare. Return it with :meth:`recycle`.
 
         Args:
             channel: Charged in a pool with ``max_buffers_per_channel``, unless negative.
@@ -139,7 +139,7 @@ class LocalBufferPool:
         return NetworkBuffer(segment, length, self._recycler)
 
     def recycle(self, segment: "MemorySegment") -> None:
-        """Give a lent segment back; a destroyed pool takes it home too.
+        """Return a lent segment; a destroyed pool accepts it too.
 
         Above the limit it goes to the network pool, else to the first waiting listener, else it
         stays here idle.
@@ -159,7 +159,7 @@ class LocalBufferPool:
             self._hand_out()
 
     def recycle_together(self, segments: Iterable["MemorySegment"]) -> None:
-        """Give several lent segments back at once: a listener may then take more than one of them.
+        """Return several lent segments at once: a listener may then take more than one of them.
 
         Raises:
             SegmentNotLent: As :meth:`recycle`; those before it have been given back.
@@ -201,7 +201,7 @@ class LocalBufferPool:
     def add_listener(self, callback: SegmentListener) -> ListenerHandle:
         """Queue for one segment, first come first served.
 
-        If one is available and nobody waits before, this call calls ``callback``.
+        If one is available and no other listener waits, this call calls ``callback``.
 
         Args:
             callback: See :data:`SegmentListener`. Called at most once.
@@ -268,7 +268,7 @@ class LocalBufferPool:
                 self._queue.tasks.pop(turn, None)
 
     def destroy(self) -> None:
-        """Give idle segments back, call listeners with ``None``, wake all tasks; idempotent."""
+        """Return idle segments, call listeners with ``None``, wake all tasks; idempotent."""
         if self._is_destroyed:
             return
         self._is_destroyed = True
@@ -383,7 +383,7 @@ class LocalBufferPool:
     # ---- inside
 
     def _draw(self, channel: int) -> "MemorySegment | None":
-        """Take a segment the slow way: none is idle, or somebody may be waiting."""
+        """Take a segment the slow way: none is idle, or others may be waiting."""
         if self._is_destroyed:
             raise PoolDestroyed(self.name)
         if self._listeners:

@@ -66,7 +66,7 @@ class NetworkBufferPool:
         self._no_owner: Final = SegmentOwner("the TaskManager")
         self._shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
         self._draining: dict[LocalBufferPool, None] = {}
-        # Local pools below their limit that somebody waits for, in the order of their turn. A pool
+        # Local pools below their limit that have waiters, in the order of their turn. A pool
         # that no longer needs a segment is dropped when its turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
@@ -156,11 +156,11 @@ class NetworkBufferPool:
     ) -> list[MemorySegment]:
         """Take ``count`` exclusive segments, all or nothing, first come first served.
 
-        Waits even for the promise, because other tasks may end. An owner at its limit waits for its
-        own tasks, and holds nobody up. Cancelling has no effect on the pool.
+        It waits even for the promise, because other tasks may end. An owner at its limit waits for
+        its own tasks, and does not delay other owners. Cancelling has no effect on the pool.
 
         Args:
-            count: Number of segments; give them back with :meth:`recycle_segments`.
+            count: Number of segments; return them with :meth:`recycle_segments`.
             timeout_seconds: How long to wait at most.
             owner: The application they are for; by default the TaskManager itself.
 
@@ -199,7 +199,7 @@ class NetworkBufferPool:
             self._holds_less(share, 0)
 
     def recycle_segments(self, segments: Iterable[MemorySegment]) -> None:
-        """Give exclusive segments back, also to a destroyed pool.
+        """Return exclusive segments, also to a destroyed pool.
 
         Raises:
             SegmentNotLent: One of them is not out as an exclusive segment of this pool (or was
@@ -225,7 +225,7 @@ class NetworkBufferPool:
             raise SegmentNotLent(_NAME, stranger.index)
 
     def limits_changed(self) -> None:
-        """Let owners go on whose limits have risen."""
+        """Serve owners whose limits have risen."""
         for share in self._shares.all():
             self._holds_less(share, 0)
         self._rebalance()
@@ -240,7 +240,7 @@ class NetworkBufferPool:
         """
         if self._is_destroyed:
             return
-        self._is_destroyed = True  # from here on nobody is served
+        self._is_destroyed = True  # from here on no request is served
         for pool in list(self._local_pools):
             pool.destroy()
         for request, share in self._requests.clear():
@@ -257,7 +257,7 @@ class NetworkBufferPool:
 
     @property
     def available_segments(self) -> int:
-        """Segments that nobody holds; waiting exclusive requests may be collecting them."""
+        """Free segments; waiting exclusive requests may be collecting them."""
         return len(self._free)
 
     @property
@@ -299,7 +299,7 @@ class NetworkBufferPool:
         return pool.share.may_hold(1)
 
     def lend_to(self, pool: LocalBufferPool) -> MemorySegment | None:
-        """Lend a free segment to a pool below its limit; ``None`` if somebody waits for it."""
+        """Lend a free segment to a pool below its limit; ``None`` if others wait for it."""
         if not self.can_lend_to(pool):
             return None
         pool.share.held_segments += 1
@@ -311,7 +311,7 @@ class NetworkBufferPool:
         self._serve()
 
     def put_home(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
-        """Take a segment of a local pool whose limit falls; nobody is served yet."""
+        """Take a segment of a local pool whose limit falls; no request is served yet."""
         bisect.insort(self._free, segment, key=from_the_end)
         self._holds_less(pool.share, 1)
 
@@ -363,7 +363,7 @@ class NetworkBufferPool:
         share.owner.promise(-count)
 
     def _holds_less(self, share: _Share, segments: int) -> None:
-        """Let those go on who waited because their owner was at its limit."""
+        """Resume requests that waited because their owner was at its limit."""
         share.held_segments -= segments
         if share.owner.limit_segments is not None:
             self._requests.unpark(share)

@@ -37,7 +37,7 @@ class MemorySegment:
         """Return whether ``holder`` still has the segment.
 
         After ``segment.holder = pool`` mypyc takes ``segment.holder`` for the pool, and raises if a
-        call has changed it meanwhile; this method reads it anew.
+        call has changed it meanwhile; this method reads it again.
         """
         return self.holder is holder
 
@@ -97,7 +97,7 @@ class SegmentMapping:
         )
 
     def close(self) -> None:
-        """Give the memory back to the system; idempotent.
+        """Return the memory to the system; idempotent.
 
         A view that is still in use keeps the mapping alive: a late reader sees old bytes, never a
         crash.

@@ -4,8 +4,8 @@ A listener waits for one segment of a local pool and is *handed* it, in a call. 
 request: a :class:`SegmentRequest` for one segment of a local pool, in the same queue as the
 listeners, or an :class:`ExclusiveRequest` for several segments of the network pool at once.
 
-Listeners run inside the call that made a segment available and may call any pool. A pool already
-handing out segments only notes what a nested call brings, and its own loop goes on with it.
+Listeners run inside the call that made a segment available and may call any pool. If a pool is
+already handing out segments, a nested call only adds to them, and the outer loop hands them out.
 
 :class:`ExclusiveRequests` are those that a network pool has not served yet.
 A request is first *unpromised*: there is no reservation for it. A promised one has a reservation,

@@ -43,13 +43,13 @@ as both ends work for a message with a small buffer."""
 
 
 class FlushPace:
-    """Says, interval by interval, whether to flush.
+    """Decides at each interval whether to flush.
 
     Args:
         subpartitions: Number of the partition's subpartitions, and of the latest buffers that
             count: written in turn, they all become complete together, and then none for a while.
-        clock: Tells the time in seconds.
-        cpu_clock: Tells the seconds for which the thread has worked.
+        clock: Returns the time in seconds.
+        cpu_clock: Returns the CPU seconds of the thread.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class FlushPace:
         return self._spacing or self._pause_ends is not None
 
     def is_due(self, under_way: int, complete: int) -> bool:
-        """Tell whether to flush now; asked once an interval.
+        """Return whether to flush now; called once an interval.
 
         Args:
             under_way: Number of flushed buffers that have not gone.

@@ -24,7 +24,7 @@ from .view import DataListener
 
 
 class PartitionListeners(NamedTuple):
-    """Callbacks for news of the readers of a pipelined partition; each may be left out.
+    """Callbacks about the readers of a pipelined partition; each may be left out.
 
     Attributes:
         consumable: Called once, when ``is_consumable`` becomes true.
@@ -50,7 +50,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         partition_type: ``PIPELINED`` or ``PIPELINED_BOUNDED``; the bound is the pool's.
         consumption: When readers may begin.
         flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
-        listeners: Called with news of the readers.
+        listeners: Called when readers may begin, and when all have ended.
 
     Raises:
         InvalidPartitionType: Type and consumption constraint do not go together.
@@ -96,7 +96,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         return len(targets) == 1 and targets[0].extend_last(data)
 
     def flush(self, subpartition: int) -> None:
-        """Tell a subpartition's reader of the committed bytes of the open buffer.
+        """Notify a subpartition's reader of the committed bytes of the open buffer.
 
         Raises:
             InvalidRequest: The partition has no such subpartition.
@@ -111,7 +111,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             subpartition.flush()
 
     async def finish(self) -> None:
-        """End every subpartition. Its readers read on; the memory is given back as they do.
+        """End every subpartition. Its readers read on; the memory is released as they do.
 
         Raises:
             SluiceError: The partition has failed or is released.
@@ -132,7 +132,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             self._give_up()
 
     def release(self) -> None:
-        """Give everything up, memory included. Idempotent."""
+        """Release everything, memory included. Idempotent."""
         if self._end(PartitionState.RELEASED):
             self._give_up()
 
@@ -142,7 +142,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             self.release()
 
     def forget_listeners(self) -> None:
-        """Tell of no further news."""
+        """Stop notifying the listeners."""
         self._listeners = NO_LISTENERS
 
     # ---- the readers -------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         if subpartition != ALL_SUBPARTITIONS:
             self._subpartitions[subpartition].add(consumer)
         else:
-            # Copies first, so that a reader that is told in between cannot end the original.
+            # Copies first, so that a reader that is notified in between cannot end the original.
             copies = [consumer, *(consumer.copy() for _ in range(self.num_subpartitions - 1))]
             for target, copy in zip(self._subpartitions, copies, strict=True):
                 target.add(copy)
@@ -287,7 +287,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         self._end_writing()
 
     def _end_writing(self) -> None:
-        """Request nothing more: waiting writers wake, and free memory is given back at once."""
+        """Request no more memory: waiting writers wake, and free memory is released at once."""
         if self._flusher is not None:
             self._flusher.remove(self)
         self.memory.pool.destroy()

@@ -9,7 +9,7 @@ its turn; a priority event before everything else; after FINISHED, when the queu
 After a blocking event it may take nothing until consumption is resumed. ``backlog`` counts the data
 buffers among these.
 
-**When the reader is told**: if it could take nothing and now can. That happens when
+**When the reader is notified**: if it could take nothing and now can. That happens when
 
 - the number of complete buffers becomes 1: a complete one is added, or the open one is finished,
 - a flush finds unread bytes in the open buffer and nothing before it,
@@ -18,7 +18,7 @@ buffers among these.
 
 From then on the reader *knows*, until it has taken all there is: it looks again after each buffer
 and when it gets credit. One exception: a priority event may be taken without credit, so a reader
-that knows of data but has no credit for it is told of the first one.
+that knows of data but has no credit for it is notified of the first one.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class PipelinedSubpartition:
 
     Args:
         index: The number in the partition.
-        owner: Told when the view is released.
+        owner: Notified when the view is released.
     """
 
     __slots__ = (
@@ -167,14 +167,14 @@ class PipelinedSubpartition:
         self._tell_reader()
 
     def release(self, failure: SluiceError | None = None) -> BufferBuilder | None:
-        """Give all buffers up; a reader that has not come to the end gets the failure.
+        """Release all buffers; a reader that has not reached the end gets the failure.
 
         Args:
             failure: The reason; by default, the release. Of several reasons the first one counts.
 
         Returns:
             The builder of the open buffer, if any. Finish it, so that it holds no memory, after
-            every subpartition that shares it is released: none of them is told of its end then.
+            every subpartition that shares it is released: none of them is notified of its end then.
         """
         if self.state is SubpartitionState.RELEASED:
             return None
@@ -294,7 +294,7 @@ class PipelinedSubpartition:
         return buffer
 
     def resume(self) -> None:
-        """Go on after a blocking event; see the view's ``resume_consumption``."""
+        """Resume after a blocking event; see the view's ``resume_consumption``."""
         if self._blocked:
             self._blocked = False
             if self.is_available(1):
@@ -303,7 +303,7 @@ class PipelinedSubpartition:
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=self.index)
 
     def view_released(self) -> None:
-        """Drop all buffers, for the reader is gone, perhaps before the end."""
+        """Drop all buffers: the reader is gone, perhaps before the end."""
         if self.state is not SubpartitionState.RELEASED:
             builder = self._drop_all(None, "The reader of the subpartition is gone")
             if builder is not None:
@@ -396,7 +396,7 @@ class PipelinedSubpartitionView:
         return self._subpartition.poll(credit)
 
     def resume_consumption(self) -> None:
-        """Go on after a blocking event.
+        """Resume after a blocking event.
 
         Raises:
             InvalidRequest: The reader has not taken a blocking event.
@@ -405,7 +405,7 @@ class PipelinedSubpartitionView:
             self._subpartition.resume()
 
     def release(self) -> None:
-        """Give up reading, whether at the end or before; buffers taken stay valid. Idempotent."""
+        """Stop reading, at the end or before; buffers taken stay valid. Idempotent."""
         if not self._released:
             self._released = True
             self._subpartition.view_released()

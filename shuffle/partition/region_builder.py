@@ -62,7 +62,7 @@ class RegionSink(Protocol):
         """
 
     def abort(self) -> None:
-        """Give up all regions; a ``write_region`` under way must end soon. Idempotent."""
+        """Discard all regions; a running ``write_region`` must end soon. Idempotent."""
 
 
 class GatheredBuffer(NamedTuple):

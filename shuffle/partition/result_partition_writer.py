@@ -7,7 +7,7 @@ rules:
 - A subpartition has at most one open builder. Adding a buffer or an event behind it **finishes
   it**, so alternating unicast, broadcast and events keeps the order of every channel without any
   help. Therefore look at ``builder.is_finished`` before appending.
-- A builder gives its reference up in ``finish()``: only open builders hold memory for the writer.
+- A builder releases its reference in ``finish()``: only open builders hold memory for the writer.
 - Broadcast (``ALL_SUBPARTITIONS``) fills one builder; every subpartition reads that one buffer.
 
 ::
@@ -90,7 +90,7 @@ class ResultPartitionWriter(Protocol):
         """
 
     def flush(self, subpartition: int) -> None:
-        """Let the committed bytes of a subpartition's open buffer go on their way.
+        """Send the committed bytes of a subpartition's open buffer.
 
         A pipelined partition only notifies its reader: that is cheap, and harmless under back
         pressure. A stored one writes all that it has gathered to storage.
@@ -122,7 +122,7 @@ class ResultPartitionWriter(Protocol):
         """End the output with an error, which readers and waiting writers get. Idempotent."""
 
     def release(self) -> None:
-        """Give everything up, memory included. Idempotent."""
+        """Release everything, memory included. Idempotent."""
 
 
 PLACE_IN_QUEUE_SECONDS: Final = 3600.0
@@ -313,7 +313,7 @@ class BufferWritingPartition:
 
     @abc.abstractmethod
     def flush(self, subpartition: int) -> None:
-        """Let the committed bytes of a subpartition's open buffer go on their way."""
+        """Send the committed bytes of a subpartition's open buffer."""
 
     @abc.abstractmethod
     def flush_all(self) -> None:
@@ -329,7 +329,7 @@ class BufferWritingPartition:
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Give everything up, memory included. Idempotent."""
+        """Release everything, memory included. Idempotent."""
 
     async def wait_closed(self) -> None:
         """Wait until nothing is written any longer after the release.

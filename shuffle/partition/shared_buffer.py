@@ -22,7 +22,7 @@ from ..memory import BufferAlreadyRecycled, NetworkBuffer
 
 
 class BufferBuilder:
-    """Fills one buffer. It owns one reference to the buffer and gives it up when it is finished.
+    """Fills one buffer. It owns one reference to the buffer and releases it when it is finished.
 
     Args:
         buffer: An empty buffer; the builder takes over its reference.
@@ -90,7 +90,7 @@ class BufferBuilder:
         return count
 
     def finish(self) -> int:
-        """Commit, end writing and give up the builder's reference; idempotent.
+        """Commit, end writing and release the builder's reference; idempotent.
 
         Returns:
             The bytes of the buffer, as committed.
@@ -110,7 +110,7 @@ class BufferBuilder:
         return self.committed_bytes
 
     def recycle(self) -> None:
-        """Give the builder up, without filling it further; the same as :meth:`finish`."""
+        """Stop filling the builder; the same as :meth:`finish`."""
         self.finish()
 
     @property
@@ -182,10 +182,10 @@ class BufferSlice:
         return self._buffer is None or self._buffer.reference_count > 1
 
     def recycle(self) -> None:
-        """Give the reference up.
+        """Release the reference.
 
         Raises:
-            BufferAlreadyRecycled: It was given up before. (The buffer would give up the reference
+            BufferAlreadyRecycled: It was released before. (The buffer would release the reference
                 of another slice instead.)
         """
         buffer = self._buffer
@@ -315,7 +315,7 @@ class BufferConsumer:
         return True
 
     def close(self) -> None:
-        """Give the consumer's reference up. Idempotent; slices built stay valid."""
+        """Release the consumer's reference. Idempotent; slices built stay valid."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             buffer.recycle()

@@ -2,8 +2,8 @@
 
 It gathers buffers in its pool. When the pool is dry, when the partition is flushed, and at its end,
 the gathered buffers become one *region*, which goes to a :class:`RegionSink`; then the buffers are
-free again. While a region is written the writer goes on with the memory that is left. No reader is
-told of anything before the partition is finished. Its states are in
+free again. While a region is written the writer uses the remaining memory. No reader learns of the
+partition before it is finished. Its states are in
 :mod:`sluice.shuffle.partition.partition_states`; a flush writes in state OPEN and has no effect
 later.
 
@@ -135,7 +135,7 @@ class StoredResultPartition(BufferWritingPartition):
             self._give_up()
 
     def release(self) -> None:
-        """Give the memory up, and all regions unless the partition is complete. Idempotent."""
+        """Release the memory, and all regions unless the partition is complete. Idempotent."""
         is_unfinished = self.state in UNFINISHED
         if self._end(PartitionState.RELEASED) and is_unfinished:
             self._give_up()

@@ -16,8 +16,8 @@ class OutgoingBuffer(NamedTuple):
 
     Attributes:
         payload: The bytes. They stay as they are until ``release`` is called.
-        release: Gives the memory back. Call it exactly once, when the bytes are not needed any
-            more; None if no pool owns the bytes.
+        release: Returns the memory. Call it exactly once, when the bytes are no longer needed;
+            None if no pool owns the bytes.
         data_type: ``sluice.protocol.schema.DATA``, ``EVENT``, ``PRIORITY_EVENT`` or
             ``BLOCKING_EVENT``.
     """
@@ -32,14 +32,14 @@ DataListener = Callable[[], None]
 
 
 class SubpartitionOwner(Protocol):
-    """A partition, as its subpartitions tell it of their readers."""
+    """The partition that its subpartitions notify of their readers."""
 
     def subpartition_consumed(self, index: int) -> None:
         """Record that the view of a subpartition was released."""
 
 
 class SubpartitionView(Protocol):
-    """One reader's way through a range of subpartitions."""
+    """Reads a range of subpartitions, for one reader."""
 
     @property
     def failure(self) -> SluiceError | None:
@@ -54,7 +54,7 @@ class SubpartitionView(Protocol):
         """True if the bytes come from this TaskManager's own store."""
 
     def is_available(self, credit: int) -> bool:
-        """True if the view can make use of a turn now, with that much credit."""
+        """Return whether ``next_buffer`` has something for that much credit."""
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Take the next buffer; None if it is not there yet.
@@ -64,7 +64,7 @@ class SubpartitionView(Protocol):
         """
 
     def release(self) -> None:
-        """Give up reading. Idempotent; buffers already taken stay valid until released."""
+        """Stop reading. Idempotent; buffers already taken stay valid until released."""
 
 
 class PipelinedView(SubpartitionView, Protocol):
@@ -78,7 +78,7 @@ class PipelinedView(SubpartitionView, Protocol):
         """
 
     def resume_consumption(self) -> None:
-        """Go on after a blocking event."""
+        """Resume after a blocking event."""
 
 
 def is_pipelined(view: SubpartitionView | None) -> TypeGuard[PipelinedView]:

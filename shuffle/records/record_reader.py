@@ -116,7 +116,7 @@ class RecordReader(Generic[T]):
             ``borrows`` is valid until the next call.
 
         Raises:
-            MalformedElement: A record could not be decoded; the next call goes on after it.
+            MalformedElement: A record could not be decoded; the next call continues after it.
             RecordTooLarge, END_OF_PARTITION_MISMATCH, STORAGE_UNAVAILABLE: The channel can be read
                 no further.
             InvalidEvent: An event could not be decoded.

@@ -12,8 +12,8 @@ Each channel keeps the order of the calls, whether they were for one subpartitio
 broadcast record is stored once.
 
 If the wait is cancelled before a part of the record or batch was written, the record or batch was
-not emitted, and the writer goes on. Otherwise the writer and its partition have failed, because
-readers have the beginning of a record whose end will not come.
+not emitted, and the writer can be used further. Otherwise the writer and its partition have failed,
+because readers have the beginning of a record whose end will not come.
 """
 
 import inspect
@@ -279,7 +279,7 @@ class RecordWriter(Generic[T]):
             raise
 
     def _interrupted(self, error: BaseException | None) -> None:
-        """Give the rest of a record or batch up, and fail unless all of it is unwritten."""
+        """Discard the rest of a record or batch, and fail unless all of it is unwritten."""
         self._pending = None
         if self._failure is not None:  # fail() was called meanwhile
             return

@@ -220,7 +220,7 @@ class SpanningRecordDeserializer:
         """Take all records that end in the buffer, which is then read to its end.
 
         Args:
-            owned: Whether the records shall belong to the caller. They are then bytes: the buffer
+            owned: Whether the records belong to the caller. They are then bytes: the buffer
                 is copied as one and cut, which is faster than to cut views and copy each. A very
                 long record from a temporary file, which can only be the first, is a view still.
 
@@ -269,7 +269,7 @@ class SpanningRecordDeserializer:
         return records
 
     def release_consumed(self) -> None:
-        """End the views of records; give the buffer back if it is read to its end."""
+        """End the views of records; release the buffer if it is read to its end."""
         self._close_spilled()
         if self._position >= self._end:
             self._release_buffer()
@@ -290,7 +290,7 @@ class SpanningRecordDeserializer:
             )
 
     def close(self) -> None:
-        """Give the buffer back, read or not, and close temporary files. Idempotent."""
+        """Release the buffer, read or not, and close temporary files. Idempotent."""
         if isinstance(self._gathering, SpillFile):
             self._gathering.close()
         self._gathering = None

@@ -45,7 +45,7 @@ class FileSystem(NamedTuple):
     """The file system of a directory."""
 
     kind: str
-    """Such as ``ext4`` or ``tmpfs``; empty if the kernel does not tell."""
+    """Such as ``ext4`` or ``tmpfs``; empty if unknown."""
     size_bytes: int
 
     @property
@@ -58,7 +58,7 @@ class HostFacts(NamedTuple):
     """The limits of a host that matter to one configuration."""
 
     memory_bytes: int | None
-    """Physical memory; None if the kernel does not tell."""
+    """Physical memory; None if unknown."""
     control_group_bytes: int | None
     """Memory that the control groups of this process allow; None: as much as there is."""
     descriptors: int | None

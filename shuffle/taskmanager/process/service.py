@@ -22,7 +22,7 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
 
     Args:
         config: All settings.
-        load_again: Reads the configuration anew; may raise ConfigError.
+        load_again: Reads the configuration again; may raise ConfigError.
 
     A signal starts these steps:
 
