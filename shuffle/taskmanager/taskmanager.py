@@ -13,7 +13,6 @@ from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
 from ...transport.loop import start_task
 from .config.taskmanager_config import TaskManagerConfig
-from .http.http_access import HttpAccess
 from .http.http_server import HttpServer
 from .process import output
 from .status.event_loop_lag import EventLoopLag
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from .embedded.client import EmbeddedClient
+    from .http.http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class TaskManager:
                 self.config.http,
                 self.status,
                 lambda migrate: self.drain(migrate=migrate),
-                self._http_access(),
+                lambda: self._http_access(environment),
                 environment.counters.http_dropped,
                 self.undrain,
             )
@@ -193,11 +193,13 @@ class TaskManager:
         address, port = self.environment.address, self.environment.listener.port
         return str(address) if address.port == port else f"{address} (here {port})"
 
-    def _http_access(self) -> HttpAccess:
+    def _http_access(self, environment: NetworkEnvironment) -> "HttpAccess":
+        from .http.http_access import HttpAccess  # runs in the HTTP thread, as its import does
+
         return HttpAccess(
-            self.environment.access.secrets,
+            environment.access.secrets,
             names_on_loopback=self.config.http.names_on_loopback,
-            refused=self.environment.counters.http_refused,
+            refused=environment.counters.http_refused,
         )
 
     def _who_may_connect(self) -> tuple[int, str]:

@@ -35,7 +35,7 @@ def url():
     async def start():
         http = HttpConfig(http_host="127.0.0.1", http_port=0)
         access = HttpAccess(ClusterSecrets([SECRET]))
-        server = HttpServer(http, lambda: STATUS, no_drain, access)
+        server = HttpServer(http, lambda: STATUS, no_drain, lambda: access)
         return await server.start(), server.close
 
     with serving(start) as port:

@@ -17,6 +17,7 @@ from ....protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ....transport.acceptor import Acceptor, InNeed, listen
 from ..metrics.published_snapshot import DataLoopSilent, Pages, PublishedSnapshot
 from .bad_requests import server_logger
+from .http_access import HttpAccess
 from .http_connections import HttpConnections, HttpLimits
 from .http_served import LISTEN_BACKLOG
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from ..metrics.published_snapshot import Page
-    from .http_access import HttpAccess
     from .http_served import Served
 
 MAX_DRAIN_WAIT_SECONDS: Final = 3600.0
@@ -88,13 +88,14 @@ async def serving(
         return runner.server()
 
     connections = HttpConnections(limits, new_handler, served.dropped)
-    app = create_app(snapshot, Pages(forgive), served.drain, served.access, connections)
+    access = HttpAccess() if served.access is None else served.access()
+    app = create_app(snapshot, Pages(forgive), served.drain, access, connections)
     if served.undrain is not None:
-        _add_undrain(app, snapshot, served.undrain, served.access)
+        _add_undrain(app, snapshot, served.undrain, access)
     runner = web.AppRunner(
         app,
         access_log=None,
-        logger=server_logger(served.access.refused),
+        logger=server_logger(access.refused),
         shutdown_timeout=CLOSE_TIMEOUT_SECONDS,
         lingering_time=LINGERING_SECONDS,
     )

@@ -23,5 +23,5 @@ class Served(NamedTuple):
     status: Callable[[], TaskManagerStatus]
     drain: Callable[[bool], Awaitable[None]]
     undrain: Callable[[], Awaitable[None]] | None
-    access: HttpAccess
+    access: Callable[[], HttpAccess] | None
     dropped: BoundedCounts

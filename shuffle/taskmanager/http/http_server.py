@@ -33,7 +33,6 @@ from ....transport.address import host_ports
 from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
 from ...counters import BoundedCounts
-from .http_access import HttpAccess
 from .http_served import LISTEN_BACKLOG, Served
 from .http_thread import HttpThread
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from ..config.taskmanager_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot
     from ..status.status import TaskManagerStatus
+    from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,8 @@ class HttpServer:
             as ``http_snapshot_interval_seconds`` allows.
         drain: Begins to drain, and returns when nothing is written or read; called there
             with whether to move all map outputs.
-        access: Who may ask for what; by default there are no tokens, and this host drains.
+        access: Makes the rules of access, in the thread of the server; by default there are no
+            tokens, and this host drains.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
     """
@@ -67,7 +68,7 @@ class HttpServer:
         config: HttpConfig,
         status: Callable[[], TaskManagerStatus],
         drain: Callable[[bool], Awaitable[None]],
-        access: HttpAccess | None = None,
+        access: Callable[[], HttpAccess] | None = None,
         dropped: BoundedCounts | None = None,
         undrain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -76,7 +77,7 @@ class HttpServer:
             status,
             drain,
             undrain,
-            HttpAccess() if access is None else access,
+            access,
             BoundedCounts() if dropped is None else dropped,
         )
         self._sockets: list[socket.socket] = []

@@ -31,7 +31,7 @@ async def serving(**access):
         HttpConfig(http_host="127.0.0.1", http_port=0),
         lambda: STATUS,
         no_drain,
-        HttpAccess(refused=counts, **access),
+        lambda: HttpAccess(refused=counts, **access),
     )
     port = await server.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:

@@ -89,7 +89,7 @@ async def served(access: HttpAccess):
         return STATUS
 
     config = HttpConfig(http_host="127.0.0.1", http_port=0, http_snapshot_interval_seconds=3600)
-    server = HttpServer(config, status, no_drain, access)
+    server = HttpServer(config, status, no_drain, lambda: access)
     port = await server.start()
 
     async def get(path: str, token: str = "") -> tuple[int, str]:

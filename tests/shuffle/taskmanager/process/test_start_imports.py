@@ -12,6 +12,9 @@ from tests.support.daemon import ENVIRONMENT, SLUICE, TIMEOUT_SECONDS
 NOT_NEEDED = {
     "aiohttp": "the HTTP thread imports it",
     "prometheus_client": "the HTTP thread imports it",
+    "sluice.protocol.access_token": "the HTTP thread imports it",
+    "sluice.transport.tls": "a TaskManager with TLS imports it",
+    "sluice.shuffle.taskmanager.store.tiers.remote_tier": "a store with a remote tier imports it",
     "urllib.request": "commands that ask a TaskManager use it",
     "sluice.shuffle.records": "tasks have records",
     "sluice.shuffle.client.client": "tasks are clients",
