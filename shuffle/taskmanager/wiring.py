@@ -122,6 +122,9 @@ class NetworkEnvironment:
             self.applications.adopt(application_id)
         self.counters.map_outputs_adopted = self.store.statistics().adopted_map_outputs
         self.access = Access.open(config.auth, self.applications.knows)
+        self.listener = Listener(
+            transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
+        )
         self._connector = PeerConnector(
             transport,
             self.access,
@@ -129,13 +132,10 @@ class NetworkEnvironment:
             memory.segment_size_bytes,
             self.counters,
             self.store.taskmanager_id,
-            lambda connection: connection.count_in(self.listener.control_memory),
+            self.listener.control_memory,
         )
         self.peers = self._connector.readers
         stack.callback(self.peers.close)
-        self.listener = Listener(
-            transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
-        )
         stack.push_async_callback(self.listener.close)
         self.drivers = Drivers(self.handlers.values)
         self.copies = Copies(

@@ -5,11 +5,9 @@ import socket
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from ....protocol.control_memory import ControlMemory
 from ....protocol.errors import ProtocolViolation
-from ....protocol.limits import (
-    MAGIC,
-    VERSION,
-)
+from ....protocol.limits import MAGIC, VERSION
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import (
     FLOW_CREDIT,
@@ -53,7 +51,7 @@ class PeerConnector:
         segment_size_bytes: Size of its segments.
         counters: Its counters.
         taskmanager_id: Its id.
-        count_in: Counts the messages of a connection in the memory for all connections.
+        control_memory: Bounds the control parts and unread messages of all connections together.
 
     Attributes:
         readers: The connections for reading, one pool for all gates.
@@ -67,7 +65,7 @@ class PeerConnector:
         segment_size_bytes: int,
         counters: Counters,
         taskmanager_id: str,
-        count_in: Callable[[Connection], None],
+        control_memory: ControlMemory,
     ) -> None:
         self._transport = transport
         # Another TaskManager may have the data or accept the copy; callers retry if necessary.
@@ -76,7 +74,7 @@ class PeerConnector:
         self._networks = networks
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
-        self._count_in = count_in
+        self._control_memory = control_memory
         self.instances: Final = Instances(taskmanager_id)
         self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
             self.reader, transport.connections_per_peer, transport.peer_idle_timeout_seconds
@@ -100,18 +98,8 @@ class PeerConnector:
             kind = UncreditedPartitionRequestClient if without_credit else PartitionRequestClient
             return kind(connection, ack, self._counters)
 
-        hello = Hello(
-            MAGIC,
-            VERSION,
-            VERSION,
-            ROLE_PEER,
-            "",
-            b"",
-            self._segment_size_bytes,
-            FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT,
-            0,
-            _name(),
-        )
+        flow = FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT
+        hello = _hello(ROLE_PEER, "", self._segment_size_bytes, flow)
         try:
             return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
@@ -141,7 +129,7 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        return await self._connect(address, self._copier_hello(application_id), make)
+        return await self._connect(address, _hello(ROLE_COPIER, application_id), make)
 
     async def watch(self, address: Address) -> WatchLeg:
         """Connect in order to watch whether the other TaskManager is alive.
@@ -151,21 +139,7 @@ class PeerConnector:
 
         Cancellation: safe.
         """
-        return await self._connect(address, self._copier_hello(""), WatchLeg)
-
-    def _copier_hello(self, application_id: str) -> Hello:
-        return Hello(
-            MAGIC,
-            VERSION,
-            VERSION,
-            ROLE_COPIER,
-            application_id,
-            b"",
-            0,
-            FLOW_CREDIT,
-            0,
-            _name(),
-        )
+        return await self._connect(address, _hello(ROLE_COPIER, ""), WatchLeg)
 
     async def _connect(
         self,
@@ -180,7 +154,7 @@ class PeerConnector:
                 raise TypeError("the side that connects is greeted with a HelloAck")
             self.instances.admit(connection, greeting)
             legs.append(make(connection, greeting))
-            self._count_in(connection)
+            connection.count_in(self._control_memory)
             return legs[0]
 
         await connect(
@@ -188,12 +162,25 @@ class PeerConnector:
             hello,
             handler,
             self._once,
-            self._segment_size_bytes if hello.role == ROLE_PEER else 0,
+            hello.segment_size_bytes,
             self._access.peer_credential(*address),
             self._networks,
         )
         return legs[0]
 
 
-def _name() -> str:
-    return f"{socket.gethostname()} {os.getpid()}"
+def _hello(
+    role: int, application_id: str, segment_size_bytes: int = 0, flow_control: int = FLOW_CREDIT
+) -> Hello:
+    return Hello(
+        MAGIC,
+        VERSION,
+        VERSION,
+        role,
+        application_id,
+        b"",
+        segment_size_bytes,
+        flow_control,
+        0,
+        f"{socket.gethostname()} {os.getpid()}",
+    )
