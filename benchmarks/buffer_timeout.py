@@ -52,8 +52,8 @@ from sluice.shuffle.records.record_reader import ChannelRecord, ChannelRecords, 
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.cpu_time import of_process
+from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 
 TIMEOUTS_MS: Final = (0, 1, 2, 5, 10, 100)
 SATURATED_ORDER_MS: Final = (1, 100, 0, 2, 5, 10, 100, 1)
@@ -240,7 +240,7 @@ def _buffers_out(partition: ResultPartition) -> int:
 
 @contextlib.asynccontextmanager
 async def both_sides(
-    taskmanagers: TaskManagers,
+    taskmanagers: Daemons,
 ) -> AsyncIterator[tuple[ShuffleClient, LineProcess]]:
     """A client on the first TaskManager, and a consumer process on the second."""
     here, there = (taskmanagers.endpoints.format(host=host) for host in taskmanagers.hosts)
@@ -250,7 +250,7 @@ async def both_sides(
             yield client, consumer
 
 
-async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> list[dict[str, Any]]:
+async def measure(taskmanagers: Daemons, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Take all turns; return the findings of each."""
     turns = [
         Turn(path, timeout_ms, paced)
@@ -260,7 +260,7 @@ async def measure(taskmanagers: TaskManagers, rounds: int, seconds: float) -> li
     ]
     runs: list[dict[str, Any]] = []
     async with both_sides(taskmanagers) as (client, consumer):
-        pids = [os.getpid(), consumer.pid, *(process.pid for process in taskmanagers.processes)]
+        pids = [os.getpid(), consumer.pid, *(daemon.pid for daemon in taskmanagers)]
         number = 0
         for path in PATHS:  # warms up
             await take_turn(client, consumer, pids, number, Turn(path, 1, paced=False), seconds)
@@ -341,7 +341,7 @@ def main() -> None:
     stop_on_termination()
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
-        TaskManagers(Path(directory), memory_tier="64 MiB") as taskmanagers,
+        Daemons(Path(directory), authenticated=False, memory_tier_bytes="64 MiB") as taskmanagers,
     ):
         runs = uvloop.run(measure(taskmanagers, arguments.rounds, arguments.seconds))
     found = report(runs)

@@ -34,8 +34,8 @@ from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
+from tests.support.daemons import Daemons
 from tests.support.metrics import scrape_samples
-from tests.support.taskmanagers import TaskManagers
 from tests.support.wire_clients import Client, driver
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -48,7 +48,7 @@ MODES = {"none": (1, False), "async": (2, False), "sync": (2, True)}
 class Pair:
     """Two TaskManagers, a driver of each, and a client of the first one."""
 
-    def __init__(self, taskmanagers: TaskManagers, directory: Path) -> None:
+    def __init__(self, taskmanagers: Daemons, directory: Path) -> None:
         self.taskmanagers = taskmanagers
         self.sockets = [Address(str(directory / f"{host}.sock"), 0) for host in HOSTS]
         self.drivers: list[Client] = []
@@ -138,11 +138,10 @@ async def measure(pair: Pair, outputs: int, megabytes: int, rounds: int) -> list
         run["copy_cpu_seconds_per_gb"] = cpu["async"] - cpu["none"]
         runs.append(run)
     await write(client, shuffle_id + 1, outputs, data, "none")
-    url = pair.taskmanagers.metrics_urls[0].removesuffix("/metrics")
     noting = asyncio.ensure_future(pair.note_moves(outputs))
     began = time.perf_counter()
     request = urllib.request.Request(  # noqa: S310 - a URL of this benchmark
-        f"{url}/api/v1/drain?wait_seconds=100&migrate=true",
+        f"{pair.taskmanagers[0].url}/api/v1/drain?wait_seconds=100&migrate=true",
         headers={DRAIN_HEADER: "1"},
         method="POST",
     )
@@ -164,7 +163,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         directory = Path(name)
-        with TaskManagers(directory, hosts=HOSTS, memory_tier="3 GiB") as taskmanagers:
+        with Daemons(
+            directory, hosts=HOSTS, authenticated=False, memory_tier_bytes="3 GiB"
+        ) as taskmanagers:
             pair = Pair(taskmanagers, directory)
             runs = asyncio.run(
                 measure(pair, arguments.outputs, arguments.megabytes, arguments.rounds)

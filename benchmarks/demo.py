@@ -29,11 +29,11 @@ from sluice.spark_integration import spark_conf
 from tests.support.application import JobRecord, SparkApplication
 from tests.support.cluster import StandaloneCluster, executor_errors, installed_spark
 from tests.support.comparison import differences
+from tests.support.daemons import Daemons
 from tests.support.eventlog import ShuffleUse, read_event_log, total
 from tests.support.jobs import tpch
 from tests.support.metrics import Moved
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,12 +114,15 @@ class Demo:
         with StandaloneCluster(self._directory) as cluster:
             self.say(f"Spark cluster at {cluster.master_url}, workers: {', '.join(cluster.hosts)}")
             own = self._run_side(cluster, "own", "Spark's own shuffle", {}, Moved)
-            with TaskManagers(
-                self._directory / "tm", hosts=cluster.hosts, authenticated=True
+            with Daemons(
+                self._directory / "tm",
+                hosts=cluster.hosts,
+                authenticated=True,
+                memory_tier_bytes="512 MiB",
             ) as taskmanagers:
                 self.say("TaskManagers: " + ", ".join(taskmanagers.metrics_urls))
                 settings = spark_conf(taskmanagers.endpoints, installed_spark().version)
-                settings |= taskmanagers.spark_settings
+                settings |= taskmanagers.credentials
                 sluice = self._run_side(cluster, "sluice", "Sluice", settings, taskmanagers.moved)
         return own, sluice
 

@@ -38,6 +38,7 @@ import asyncio
 import contextlib
 import json
 import statistics
+import sys
 import tempfile
 import urllib.request
 from dataclasses import dataclass, field, replace
@@ -49,8 +50,8 @@ import uvloop
 from benchmarks.fairness_applications import GREEDY_CONNECTIONS, Load, as_command, serve
 from benchmarks.line_process import LineProcess, line_process
 from benchmarks.report import Report, median_and_spread, open_console
+from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -85,15 +86,15 @@ class Resource:
         ordinary: Each other one.
         settings: Settings of the TaskManager that make it scarce.
         is_held: Whether the share is the part of the memory tier and not a rate.
-        disk_bytes_per_second: Speed of the disk; 0: as the machine's is.
+        wrapper: What the TaskManager runs in.
     """
 
     name: str
     greedy: Load
     ordinary: Load = ORDINARY
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     is_held: bool = False
-    disk_bytes_per_second: int = 0
+    wrapper: Sequence[str] = ()
 
     def load(self, applications: int, *, is_greedy: bool) -> Load:
         """Return the load of an application among so many."""
@@ -106,7 +107,8 @@ class Resource:
         return replace(self.ordinary, window=part_bytes * 4 // 5 // size - 1)
 
 
-_NO_TIER: Final = {"memory_tier_bytes": "0"}
+_SLOW_DISK: Final = (sys.executable, "-m", "benchmarks.slow_disk", str(DISK_BYTES_PER_SECOND))
+_NO_TIER: Final[dict[str, Any]] = {"memory_tier_bytes": "0"}
 _ONE_THREAD: Final = {**_NO_TIER, "io_threads": "1"}
 RESOURCES: Final = {
     each.name: each
@@ -122,14 +124,14 @@ RESOURCES: Final = {
             replace(LARGE, reads=0, window=4),
             FOUR_TASKS,
             _ONE_THREAD,
-            disk_bytes_per_second=DISK_BYTES_PER_SECOND,
+            wrapper=_SLOW_DISK,
         ),
         Resource(
             "disk_read",
             replace(LARGE, reads=1000),
             replace(FOUR_TASKS, reads=8),
             _ONE_THREAD,
-            disk_bytes_per_second=DISK_BYTES_PER_SECOND,
+            wrapper=_SLOW_DISK,
         ),
         Resource(
             "connections",
@@ -157,10 +159,10 @@ class Crowd:
         taskmanagers: The TaskManager.
     """
 
-    def __init__(self, children: Sequence[LineProcess], taskmanagers: TaskManagers) -> None:
+    def __init__(self, children: Sequence[LineProcess], taskmanagers: Daemons) -> None:
         self._children = children
         self._socket = Path(taskmanagers.endpoints.removeprefix("unix:").format(host=HOST))
-        self._status_url = taskmanagers.metrics_urls[0].replace("/metrics", "/api/v1/status")
+        self._status_url = f"{taskmanagers[0].url}/api/v1/status"
         self.errors: dict[str, int] = {}
         """Errors of ordinary applications so far, by name."""
 
@@ -254,7 +256,7 @@ class Plan:
 
 
 async def measure(
-    resource: Resource, children: Sequence[LineProcess], taskmanagers: TaskManagers, plan: Plan
+    resource: Resource, children: Sequence[LineProcess], taskmanagers: Daemons, plan: Plan
 ) -> list[dict[str, Any]]:
     """Take all turns of a resource; return the findings of each round and number."""
     crowd = Crowd(children, taskmanagers)
@@ -356,12 +358,13 @@ async def measure_all(resources: Sequence[Resource], plan: Plan) -> list[dict[st
         for resource in resources:
             with (
                 tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
-                TaskManagers(
+                Daemons(
                     Path(directory),
                     hosts=[HOST],
-                    memory_tier=f"{MEMORY_TIER_BYTES} B",
-                    settings={"names_on_loopback": "true", **resource.settings},
-                    disk_bytes_per_second=resource.disk_bytes_per_second,
+                    authenticated=False,
+                    wrapper=resource.wrapper,
+                    **{"memory_tier_bytes": MEMORY_TIER_BYTES} | dict(resource.settings),
+                    names_on_loopback="true",
                 ) as taskmanagers,
             ):
                 runs += await measure(resource, children, taskmanagers, plan)

@@ -32,10 +32,10 @@ from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
 from tests.support.application import SparkApplication
 from tests.support.cluster import StandaloneCluster, installed_spark
+from tests.support.daemons import Daemons
 from tests.support.eventlog import read_event_log
 from tests.support.metrics import scrape_samples
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 class Bench:
     """The application and its TaskManagers, and the costs of their jobs."""
 
-    def __init__(self, application: SparkApplication, taskmanagers: TaskManagers) -> None:
+    def __init__(self, application: SparkApplication, taskmanagers: Daemons) -> None:
         self._application = application
         self._taskmanagers = taskmanagers
         self._names = itertools.count()
@@ -130,7 +130,7 @@ class Bench:
             - payload,
             payload_bytes=payload,
             gates=moved["sluice_gates_opened_total"],
-            resident_bytes=max(_resident(each.pid) for each in self._taskmanagers.processes),
+            resident_bytes=max(_resident(each.pid) for each in self._taskmanagers),
             taskmanager_cpu_seconds=cpu_after - cpu_before,
         )
         self.costs[name] = shape, cost
@@ -171,7 +171,9 @@ def measure(
     problems: list[str] = []
     shapes = list(dict.fromkeys(itertools.chain(*series(base).values())))
     with StandaloneCluster(directory, cores=1, memory="3g") as cluster:
-        taskmanagers = TaskManagers(directory / "tm", hosts=cluster.hosts, memory_tier="1 GiB")
+        taskmanagers = Daemons(
+            directory / "tm", hosts=cluster.hosts, authenticated=False, memory_tier_bytes="1 GiB"
+        )
         with taskmanagers:
             conf = spark_conf(taskmanagers.endpoints, installed_spark().version)
             with SparkApplication(

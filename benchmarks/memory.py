@@ -40,8 +40,8 @@ from sluice.protocol.schema import (
 )
 from sluice.shuffle.taskmanager.config.sections import StorageConfig
 from sluice.transport.address import Address
+from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 from tests.support.wire_clients import Client, consumer, producer
 
 MIB = 1024 * 1024
@@ -200,9 +200,9 @@ def main() -> None:
     stop_on_termination()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         tier = f"{MEMORY_TIER_BYTES // MIB} MiB"
-        with TaskManagers(Path(directory), memory_tier=tier) as taskmanagers:
+        with Daemons(Path(directory), authenticated=False, memory_tier_bytes=tier) as taskmanagers:
             sockets = [Path(directory, f"{host}.sock") for host in taskmanagers.hosts]
-            pids = [process.pid for process in taskmanagers.processes]
+            pids = [daemon.pid for daemon in taskmanagers]
             samples = Samples(pids)
             moved = uvloop.run(sampled_through(sockets, int(arguments.gigabytes * 1e9), samples))
             peaks = [resident_bytes(pid, "VmHWM") for pid in pids]

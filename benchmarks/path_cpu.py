@@ -22,6 +22,7 @@ import cProfile
 import itertools
 import os
 import pstats
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -45,8 +46,8 @@ from sluice.shuffle.partition.blocks import BlockCodec
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
 from tests.support.cpu_time import of_process
+from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 from tests.support.wire_clients import driver
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Path4(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def our_path(taskmanagers: TaskManagers, *options: str) -> AsyncIterator[Path4]:
+async def our_path(taskmanagers: Daemons, *options: str) -> AsyncIterator[Path4]:
     """Run both clients."""
     here, there = (taskmanagers.endpoints.format(host=host) for host in taskmanagers.hosts)
     program = ("-m", "benchmarks.path_cpu", *options)
@@ -138,7 +139,7 @@ async def our_path(taskmanagers: TaskManagers, *options: str) -> AsyncIterator[P
     ):
         await producer.answer()
         await consumer.answer()
-        first, second = (process.pid for process in taskmanagers.processes)
+        first, second = (daemon.pid for daemon in taskmanagers)
         yield Path4(producer, consumer, [producer.pid, first, second, consumer.pid], here)
 
 
@@ -193,7 +194,7 @@ async def move_bare(path: BarePath, total_bytes: int) -> float:
 
 
 async def measure(
-    directory: Path, taskmanagers: TaskManagers, rounds: int, total_bytes: int
+    directory: Path, taskmanagers: Daemons, rounds: int, total_bytes: int
 ) -> list[dict[str, Any]]:
     """Alternate stored, pipelined and bare; return the CPU of each."""
     gb = total_bytes / 1e9
@@ -270,7 +271,12 @@ async def profile(directory: Path, memory_tier: str, total_bytes: int) -> None:
     """Move each kind once under the profiler and print the expensive functions by process."""
     for number, kind in enumerate(KINDS):
         place = directory / kind
-        with TaskManagers(place, memory_tier=memory_tier, profile=True) as taskmanagers:
+        with Daemons(
+            place,
+            authenticated=False,
+            wrapper=[sys.executable, "-m", "benchmarks.profiled", f"{place}/{{host}}.profile"],
+            memory_tier_bytes=memory_tier,
+        ) as taskmanagers:
             hosts = taskmanagers.hosts
             async with our_path(taskmanagers, "--profile-to", str(place)) as path:
                 await move(path, kind, number, total_bytes)
@@ -317,7 +323,9 @@ def main() -> None:
         if arguments.profile:
             uvloop.run(profile(directory, arguments.memory_tier, total_bytes))
             return
-        with TaskManagers(directory / "tm", memory_tier=arguments.memory_tier) as taskmanagers:
+        with Daemons(
+            directory / "tm", authenticated=False, memory_tier_bytes=arguments.memory_tier
+        ) as taskmanagers:
             runs = uvloop.run(measure(directory, taskmanagers, arguments.rounds, total_bytes))
     found = report(runs)
     found.write()

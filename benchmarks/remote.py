@@ -16,25 +16,18 @@ import argparse
 import asyncio
 import contextlib
 import os
-import re
-import secrets
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.schema import ReleaseShuffle, ShuffleReleased
 from sluice.transport.address import Address
-from tests.support.cluster import REPOSITORY
-from tests.support.processes import ManagedProcess
+from tests.support.daemons import Daemons
+from tests.support.s3 import CREDENTIALS, SERVER, s3_server
 from tests.support.wire_clients import consumer, driver, producer, read_gate, write_map_output
 
 MIB: Final = 1024 * 1024
@@ -45,75 +38,7 @@ OUTPUTS: Final = 3 * 2 * TIER_BYTES // (REGIONS * REGION_BYTES)
 TASKS: Final = 4
 """Writers, readers, and subpartitions."""
 
-S3_SERVER: Final = REPOSITORY / "build/s3-server/versitygw"
-START_SECONDS: Final = 30.0
 SIDES: Final = ("disk", "s3", "directory")
-_READY: Final = re.compile(r"is ready: data port \S*:(\d+),")
-
-
-@contextlib.contextmanager
-def s3_server(directory: Path, keys: dict[str, str]) -> Iterator[str]:
-    """Run an S3 server with one bucket, ``bench``; yield its URL."""
-    root, sidecar = directory / "root", directory / "sidecar"
-    (root / "bench").mkdir(parents=True)
-    sidecar.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    credentials = ["--access", keys["AWS_ACCESS_KEY_ID"], "--secret", keys["AWS_SECRET_ACCESS_KEY"]]
-    process = subprocess.Popen(
-        [
-            *(str(S3_SERVER), "--port", f"127.0.0.1:{port}", *credentials, "--quiet"),
-            *("--keep-alive", "posix", "--sidecar", str(sidecar), str(root)),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
-def taskmanager(
-    directory: Path, settings: dict[str, object], keys: dict[str, str]
-) -> Iterator[Address]:
-    """Run a TaskManager; yield the address of its data port."""
-    memory = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir="/dev/shm"))
-    flags = {
-        "bind-host": "127.0.0.1",
-        "http-host": "127.0.0.1",
-        "data-port": 0,
-        "http-port": 0,
-        "data-directories": directory / "data",
-        "memory-directory": memory,
-        "memory-tier-bytes": TIER_BYTES,
-        "min-free-bytes": 0,
-        "region-areas-bytes": 0,
-    } | settings
-    command = [str(Path(sys.executable).parent / "sluice"), "taskmanager"]
-    command += [part for key, value in flags.items() for part in (f"--{key}", str(value))]
-    directory.mkdir()
-    try:
-        with ManagedProcess(
-            f"TaskManager in {directory.name}",
-            command,
-            log_path=directory / "taskmanager.log",
-            environment={"PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-            | keys,
-            directory=directory,
-        ) as process:
-            yield Address("127.0.0.1", int(process.wait_for_line(_READY, START_SECONDS)[1]))
-    finally:
-        shutil.rmtree(memory, ignore_errors=True)
 
 
 async def job(address: Address, shuffle_id: int, data: bytes) -> tuple[float, float]:
@@ -193,26 +118,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    if not S3_SERVER.exists():
-        parser.error(f"there is no {S3_SERVER}: make s3-server")
-    keys = {
-        "AWS_ACCESS_KEY_ID": "bench",
-        "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16),
-        "AWS_REGION": "us-east-1",
-    }
+    if not SERVER.exists():
+        parser.error(f"there is no {SERVER}: make s3-server")
     with contextlib.ExitStack() as resources:
         top = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        endpoint = resources.enter_context(s3_server(top / "s3", keys))
-        small = {"disk-quota-bytes": TIER_BYTES}
-        settings: dict[str, dict[str, object]] = {
+        server = resources.enter_context(s3_server(top / "s3"))
+        bucket = f"s3://{server.bucket()}/shuffles"
+        small = {"disk_quota_bytes": TIER_BYTES}
+        settings: dict[str, dict[str, Any]] = {
             "disk": {},
-            "s3": small | {"remote": "s3://bench/shuffles", "remote-endpoint": endpoint},
+            "s3": small | {"remote": bucket, "remote_endpoint": server.endpoint},
             "directory": small | {"remote": top / "remote"},
         }
-        addresses = {
-            side: resources.enter_context(taskmanager(top / f"tm-{side}", settings[side], keys))
-            for side in SIDES
-        }
+        addresses: dict[str, Address] = {}
+        for side in SIDES:
+            (daemon,) = resources.enter_context(
+                Daemons(
+                    top / f"tm-{side}",
+                    hosts=["127.0.0.1"],
+                    authenticated=False,
+                    environment=CREDENTIALS,
+                    memory_tier_bytes=TIER_BYTES,
+                    min_free_bytes=0,
+                    region_areas_bytes=0,
+                    **settings[side],
+                )
+            )
+            addresses[side] = daemon.address
         runs = uvloop.run(measure(addresses, arguments.rounds))
     report = report_of(runs)
     report.write()

@@ -34,9 +34,9 @@ from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
 from tests.support.application import SparkApplication
 from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
+from tests.support.daemons import Daemons
 from tests.support.eventlog import read_event_log
 from tests.support.processes import stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ JOB = "repartition"
 ROWS, MAPS, REDUCERS = 400_000, 16, 64
 LOSS_SCALE = 3.0
 """Of the rows of the jobs that lose a TaskManager."""
-SETTINGS = {"lost_after_seconds": "600"}
+SETTINGS: dict[str, Any] = {"lost_after_seconds": 600}
 """Of the TaskManagers: what earlier jobs had at a lost one is not copied again in a timed job."""
 
 TIME_LIMIT_SECONDS = 1200.0
@@ -148,17 +148,17 @@ class Rig:
                 StandaloneCluster(self._directory, cores=len(self._sides), memory="8g")
             )
             self.taskmanagers = starting.enter_context(
-                TaskManagers(
+                Daemons(
                     self._directory / "tm",
-                    memory_tier=self._memory_tier,
                     authenticated=True,
-                    settings=SETTINGS,
+                    memory_tier_bytes=self._memory_tier,
+                    **SETTINGS,
                 )
             )
             every = {
                 **EXECUTOR_SETTINGS,
                 **spark_conf(self.taskmanagers.endpoints),
-                **self.taskmanagers.spark_settings,
+                **self.taskmanagers.credentials,
             }
             for side in self._sides:
                 self.applications[side] = starting.enter_context(
@@ -190,6 +190,7 @@ class Rig:
 
         A new one takes its place when the job has ended.
         """
+        lost = self.taskmanagers[self.taskmanagers.hosts.index(host)]
         replicas = int(SIDES[side].get("spark.sluice.replicas", 1))
         before = self.taskmanagers.moved()
         deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
@@ -199,7 +200,8 @@ class Rig:
                 moved = self.taskmanagers.moved() - before
                 # All is written before the first byte is read; copies are written too.
                 if moved.read_bytes > moved.written_bytes / replicas / 2:
-                    self.taskmanagers.lose(host)
+                    lost.kill()
+                    lost.lose_data()
                     break
                 time.sleep(LOOK_SECONDS)
             else:
@@ -210,7 +212,7 @@ class Rig:
             try:
                 return job.result(JOB_TIMEOUT_SECONDS)
             finally:
-                self.taskmanagers.replace(host)
+                lost.start()
 
 
 def measure(rig: Rig, console: Console, options: argparse.Namespace) -> Findings:

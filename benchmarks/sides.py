@@ -17,7 +17,7 @@ from tests.support import cpu_time
 from tests.support.application import SparkApplication
 from tests.support.cluster import StandaloneCluster, installed_spark
 from tests.support.comparison import differences
-from tests.support.taskmanagers import TaskManagers
+from tests.support.daemons import Daemons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,16 +99,16 @@ class Sides:
                 port = starting.enter_context(ExternalShuffleService(self._directory)).port
                 own_settings[SHUFFLE_SERVICE_PORT] = str(port)
             self.taskmanagers = starting.enter_context(
-                TaskManagers(
+                Daemons(
                     self._directory / "tm",
                     hosts=cluster.hosts,
-                    memory_tier=self._memory_tier,
                     authenticated=True,
+                    memory_tier_bytes=self._memory_tier,
                 )
             )
             with_sluice = {
                 **spark_conf(self.taskmanagers.endpoints, installed_spark().version),
-                **self.taskmanagers.spark_settings,
+                **self.taskmanagers.credentials,
             }
             if self.baseline.is_sluice:
                 own_settings |= self.baseline.over(with_sluice)

@@ -64,7 +64,7 @@ def taskmanagers(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) ->
                     region_areas_bytes="4 MiB",
                     disk_quota_bytes="32 MiB",
                     min_free_bytes=0,
-                )
+                ).start()
             )
         yield Cluster(*started)
     finally:
@@ -98,7 +98,7 @@ def cluster(taskmanagers: Cluster, victim: Application, clients: None) -> Iterat
     """Give the TaskManagers to a test; afterwards they serve, and their logs have no secrets."""
     yield taskmanagers
     for daemon in taskmanagers:
-        assert daemon.process.poll() is None
+        assert daemon.running
         daemon.check_log(victim)
 
 
@@ -108,7 +108,7 @@ def start(clients: None) -> Iterator[Callable[..., AttackedDaemon]]:
     started: list[AttackedDaemon] = []
 
     def begin(directory: Path, **keys: object) -> AttackedDaemon:
-        started.append(AttackedDaemon(directory, **keys))
+        started.append(AttackedDaemon(directory, **keys).start())
         return started[-1]
 
     yield begin

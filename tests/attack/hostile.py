@@ -116,7 +116,7 @@ class Hostile(RawClient):
         line = await daemon.logs(wanted, since)
         assert code.name in line
         if not self.name.startswith("unix:"):  # whose other ends have no names
-            assert len([each for each in daemon.lines(since) if wanted in each]) == 1
+            assert len([each for each in daemon.lines[since:] if wanted in each]) == 1
 
 
 def told(error: ErrorResponse) -> tuple[object, ...]:

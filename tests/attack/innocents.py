@@ -99,9 +99,9 @@ class Rates(NamedTuple):
 @contextlib.contextmanager
 def timed(daemon: AttackedDaemon, into: list[Slice]) -> Iterator[None]:
     """Append the times of a block."""
-    began, cpu = time.perf_counter(), cpu_time.of_process(daemon.process.pid)
+    began, cpu = time.perf_counter(), cpu_time.of_process(daemon.pid)
     yield
-    cpu_seconds = cpu_time.of_process(daemon.process.pid) - cpu
+    cpu_seconds = cpu_time.of_process(daemon.pid) - cpu
     into.append(Slice(time.perf_counter() - began, cpu_seconds))
 
 

@@ -6,10 +6,8 @@ import asyncio
 import base64
 import itertools
 import json
-import signal
 import subprocess
-import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -120,16 +118,12 @@ def secret_texts(*applications: Application) -> set[str]:
 
 
 class AttackedDaemon(Daemon):
-    """A TaskManager whose log is read to its end, and can be waited for."""
+    """A TaskManager that waits for nobody for long, and writes down each connection."""
 
-    def __init__(self, directory: Path, **keys: object) -> None:
-        self._reader: threading.Thread | None = None
-        self._more = threading.Condition()
-        self.directory = directory
-        self.socket_path = directory / "s"
+    def __init__(self, directory: Path, **keys: Any) -> None:
         super().__init__(
             directory,
-            socket_path=self.socket_path,
+            socket_path=directory / "s",
             partition_request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
             map_output_resume_timeout_seconds=TIMEOUT_SECONDS,
             drain_timeout_seconds=1,
@@ -137,38 +131,18 @@ class AttackedDaemon(Daemon):
             log_level="debug",  # which has a line for each connection
             **keys,
         )
-        self._reader = threading.Thread(
-            target=self._read, name=f"log of {directory.name}", daemon=True
-        )
-        self._reader.start()
 
     @property
     def socket(self) -> Address:
-        return Address(str(self.socket_path), 0)
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self._reader is None:
-            return super().end(number)
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        self.process.wait(TIMEOUT_SECONDS)
-        self._reader.join(TIMEOUT_SECONDS)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-        return self.process.returncode
+        return Address(str(self.directory / "s"), 0)
 
     async def logs(self, text: str, since: int) -> str:
         """Wait for a line that has a text; return it."""
-        return await asyncio.to_thread(self._wait_for, text, since)
-
-    def lines(self, since: int = 0) -> list[str]:
-        with self._more:
-            return self.log[since:].splitlines()
+        return await asyncio.to_thread(self.wait_for_log, text, since)
 
     def check_log(self, *applications: Application) -> None:
         """Check that nobody's secret and no fault of the daemon's own is in the log."""
-        with self._more:
-            log = self.log
+        log = self.log
         assert "Traceback" not in log, log
         assert "internal error" not in log, log
         found = [text for text in secret_texts(*applications) if text in log]
@@ -177,26 +151,6 @@ class AttackedDaemon(Daemon):
         assert "sluice-token-1-" not in log
         assert "sluice-task-1-" not in log
         assert "sluice-driver-1-" not in log
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._more:
-                self.log += line
-                self._more.notify_all()
-        with self._more:
-            self._more.notify_all()
-
-    def _wait_for(self, text: str, since: int) -> str:
-        def found() -> str | None:
-            whole = self.log[since:]
-            complete = whole[: whole.rfind("\n") + 1]
-            return next((line for line in complete.splitlines() if text in line), None)
-
-        with self._more:
-            line = self._more.wait_for(found, TIMEOUT_SECONDS)
-            assert line, f"never logged: {text}\n{self.log[since:]}"
-            return line
 
 
 class Cluster(NamedTuple):

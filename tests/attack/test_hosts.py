@@ -151,7 +151,7 @@ async def test_the_socket_serves_other_users_with_a_credential_only(
     owner = application(ALICE, "of another user")
     keys = {"cluster_secret_files": secret_file} if has_secret else {}
     daemon = start(open_directory, socket_mode="0666", **keys)
-    since = len(daemon.log)
+    since = len(daemon.lines)
     answer = await asyncio.to_thread(as_nobody, daemon.socket)
     assert answer.startswith("AUTHENTICATION_REQUIRED ")
     assert ("serves the user and the group" in answer) == (not has_secret)
@@ -242,7 +242,7 @@ async def test_an_expired_token_begins_nothing_new_and_goes_on_with_what_is_know
     again = start(tmp_path, cluster_secret_files=secret_file)
     assert "1 map outputs adopted" in again.log
     assert again.identity == ack.taskmanager_id
-    since = len(again.log)
+    since = len(again.lines)
     stranger = await Hostile.reach(again.address)
     stranger.send_message(hello_of(ROLE_DRIVER, owner.scoped))
     await stranger.refused(again, ErrorCode.AUTHENTICATION_REQUIRED, since)

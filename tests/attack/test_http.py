@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +15,10 @@ from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
 from sluice.shuffle.taskmanager.metrics.published_snapshot import BURST
 from tests.attack.hostile import Hostile
 from tests.attack.rig import AttackedDaemon, commit, read
-from tests.support.daemon import TIMEOUT_SECONDS
+from tests.support.daemon import SLUICE, TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from sluice.transport.address import Address
@@ -35,18 +35,13 @@ ANSWERS = 50
 """Of each scraper, at least."""
 
 
-class Confined(AttackedDaemon):
-    """A TaskManager that can open few files, and cannot raise the limit."""
-
-    WRAPPER: ClassVar = ("sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$0" "$@"')
+LIMITED = ("sh", "-c", f'ulimit -n {OPEN_FILES}; exec "$0" "$@"', str(SLUICE))
 
 
 @pytest.fixture
-def confined(tmp_path: Path, clients: None) -> Iterator[Confined]:
-    daemon = Confined(tmp_path, http_request_timeout_seconds=1)
-    yield daemon
-    daemon.end()
-    daemon.check_log()
+def confined(tmp_path: Path, start: Callable[..., AttackedDaemon]) -> AttackedDaemon:
+    """A TaskManager that can open few files, and cannot raise the limit."""
+    return start(tmp_path, program=LIMITED, http_request_timeout_seconds=1)
 
 
 class Scraper:

@@ -39,7 +39,7 @@ _attempts = itertools.count(1)
 
 def resident_bytes(daemon: AttackedDaemon) -> int:
     """Return the memory of the process that is no file's and not shared."""
-    text = Path(f"/proc/{daemon.process.pid}/status").read_text(encoding="ascii")
+    text = Path(f"/proc/{daemon.pid}/status").read_text(encoding="ascii")
     (kib,) = (line.split()[1] for line in text.splitlines() if line.startswith("RssAnon"))
     return int(kib) * 1024
 
@@ -178,7 +178,7 @@ async def test_pings_whose_pongs_are_never_read_are_cut_off(
     assert transport is not None
     transport.pause_reading()
     name = "{}:{}".format(*transport.get_extra_info("sockname")[:2])
-    since = len(daemon.log)
+    since = len(daemon.lines)
     most = before
     pings = encode(Ping(0)) * 10_000
     sent = 0

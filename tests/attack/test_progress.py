@@ -68,7 +68,7 @@ KIB = 1024
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Iterator[AttackedDaemon]:
     """A small TaskManager that waits for nobody for long."""
-    running = AttackedDaemon(
+    with AttackedDaemon(
         tmp_path_factory.mktemp("tm"),
         cluster_secret_files=secret_file,
         memory_tier_bytes="4 MiB",
@@ -78,9 +78,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Itera
         region_progress_timeout_seconds=DEADLINE_SECONDS,
         gate_progress_timeout_seconds=DEADLINE_SECONDS,
         idle_connection_timeout_seconds=DEADLINE_SECONDS,
-    )
-    yield running
-    running.end()
+    ) as running:
+        yield running
 
 
 @pytest.fixture

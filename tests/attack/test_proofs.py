@@ -64,12 +64,12 @@ async def test_a_recorded_handshake_opens_nothing_a_second_time(cluster, victim)
     async with Relay(daemon.address) as relay:
         assert await release_shuffle(relay.address, victim) == 0
     await commit(daemon.address, victim, 1, RECORDS)
-    since = len(daemon.log)
+    since = len(daemon.lines)
     replay = await Hostile.reach(daemon.address)
     replay.send_bytes(bytes(relay.up))
     await replay.ended(daemon, ErrorCode.AUTHENTICATION_FAILED, since)
     # Message by message, as a patient attacker does.
-    since = len(daemon.log)
+    since = len(daemon.lines)
     replay = await Hostile.reach(daemon.address)
     first = int.from_bytes(relay.up[:4]) + 8
     replay.send_bytes(bytes(relay.up[:first]))
@@ -102,7 +102,7 @@ async def test_a_challenge_or_a_proof_of_the_taskmanager_is_no_proof(cluster, vi
         return other.nonce
 
     for forge in (lambda nonce: nonce, lambda nonce: of_taskmanager.proof, lambda nonce: NONCE):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         first, second = [await Hostile.reach(daemon.address) for _ in range(2)]
         nonce = await send_back(first, second, NONCE)
         for each in (first, second):
@@ -145,14 +145,14 @@ async def test_a_key_proves_no_claim_with_another_field(cluster, victim):
     errors = set()
     for credential, role in ((victim.driver, ROLE_DRIVER), (victim.task, ROLE_CONSUMER)):
         for claim in claims_with_a_change(credential.claim).values():
-            since = len(daemon.log)
+            since = len(daemon.lines)
             client = await Hostile.reach(daemon.address)
             answer = await client.prove(
                 hello_of(role, victim.name), Credential(claim, credential.key)
             )
             error = await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
             errors.add(told(error))
-    since = len(daemon.log)
+    since = len(daemon.lines)
     client = await Hostile.reach(daemon.address)
     promoted = victim.task.claim._replace(kind=KIND_DRIVER)
     answer = await client.prove(
@@ -186,7 +186,7 @@ async def test_a_hello_that_was_changed_on_the_way_is_refused(cluster, victim, c
     claimed = replace(hello, token=NONCE + victim.task.claim.pack())
     if "token" in changes:  # another nonce before the same claim
         changes = {"token": changes["token"] + victim.task.claim.pack()}
-    since = len(daemon.log)
+    since = len(daemon.lines)
     client = await Hostile.reach(daemon.address)
     answer = await client.prove(hello, victim.task, sent=replace(claimed, **changes))
     await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
@@ -214,12 +214,12 @@ async def test_a_proof_or_a_nonce_of_another_length_is_refused(cluster, victim, 
     await commit(daemon.address, victim, 1, RECORDS)
     hello = hello_of(ROLE_DRIVER, victim.name)
     code = ErrorCode.FRAME_TOO_LARGE if damage.startswith("too") else ErrorCode.MALFORMED_MESSAGE
-    since = len(daemon.log)
+    since = len(daemon.lines)
     client = await Hostile.reach(daemon.address)
     answer = await client.prove(hello, victim.driver, proof=DAMAGE[damage])
     await client.refused(daemon, code, since, answer)
     # The first 32 bytes of a token are the nonce, and so another length leaves no claim.
-    since = len(daemon.log)
+    since = len(daemon.lines)
     client = await Hostile.reach(daemon.address)
     token = DAMAGE[damage](NONCE) + victim.driver.claim.pack()
     answer = await client.prove(hello, victim.driver, sent=replace(hello, token=token))
@@ -245,7 +245,7 @@ async def test_a_token_that_is_no_claim_is_refused(cluster, victim):
         NONCE + packed + b"x" * 512,
     ]
     for token in tokens:
-        since = len(daemon.log)
+        since = len(daemon.lines)
         client = await Hostile.reach(daemon.address)
         client.send_message(hello_of(ROLE_DRIVER, victim.name, token=token))
         await client.refused(daemon, ErrorCode.MALFORMED_MESSAGE, since)

@@ -70,7 +70,7 @@ PIPELINED, ALL_AT_ONCE = 1, 1
 def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Iterator[AttackedDaemon]:
     """A TaskManager of which the greedy application has less than the others."""
     rules = ", ".join(f"{each.name.lower()} = {most}" for each, most in MOST.items())
-    running = AttackedDaemon(
+    with AttackedDaemon(
         tmp_path_factory.mktemp("tm"),
         cluster_secret_files=secret_file,
         memory_tier_bytes="4 MiB",
@@ -80,9 +80,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Itera
         quota_memory_tier_bytes="50 %",
         quota_disk_tier_bytes="50 %",
         quota_overrides=f"{GREEDY}-*: {rules}; bob/*: map_outputs = {MAX_OF_BOBS}",
-    )
-    yield running
-    running.end()
+    ) as running:
+        yield running
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ async def test_a_credential_is_for_its_role_only(cluster, victim, role, kind):
         "driver": victim.driver,
         "peer": SECRETS.peer(str(daemon.address)),
     }[kind]
-    since = len(daemon.log)
+    since = len(daemon.lines)
     client = await Hostile.reach(daemon.address)
     answer = await client.prove(hello_for(role, victim), credential)
     error = await client.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)
@@ -86,7 +86,7 @@ async def test_a_credential_is_for_its_role_only(cluster, victim, role, kind):
     # The kind that is allowed, with the key at hand: the key is of no use under another claim.
     allowed = {ROLE_PEER: KIND_PEER, ROLE_DRIVER: KIND_DRIVER}.get(role, KIND_TASK)
     if kind != "driver" or role == ROLE_PEER:  # a driver has the keys of its tasks
-        since = len(daemon.log)
+        since = len(daemon.lines)
         client = await Hostile.reach(daemon.address)
         confused = of_kind(allowed, credential.key, credential.claim)
         if allowed == KIND_PEER:
@@ -118,7 +118,7 @@ async def test_no_key_proves_the_claim_of_another(cluster, victim):
     ]
     errors = set()
     for key in keys:
-        since = len(daemon.log)
+        since = len(daemon.lines)
         client = await Hostile.reach(daemon.address)
         answer = await client.prove(
             hello_of(ROLE_CONSUMER, victim.name), Credential(victim.task.claim, key)
@@ -126,7 +126,7 @@ async def test_no_key_proves_the_claim_of_another(cluster, victim):
         error = await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
         errors.add(told(error))
     for key in (victim.task.key, sibling.driver.key, other.driver.key, ALICE.key):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         client = await Hostile.reach(daemon.address)
         answer = await client.prove(
             hello_of(ROLE_DRIVER, victim.name), Credential(victim.driver.claim, key)
@@ -144,19 +144,19 @@ async def test_only_a_taskmanager_of_the_cluster_is_a_peer(cluster, victim):
     daemon = cluster.first
     await commit(daemon.address, victim, 1, RECORDS)
     right = SECRETS.peer(str(daemon.address))
-    since = len(daemon.log)
+    since = len(daemon.lines)
     stranger = await Hostile.reach(daemon.address)
     stranger.send_message(PEER_HELLO)
     await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
     foreign = ClusterSecrets([OTHER_SECRET]).peer(str(daemon.address))
     for credential in (foreign, Credential(right.claim, foreign.key)):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         peer = await Hostile.reach(daemon.address)
         answer = await peer.prove(PEER_HELLO, credential)
         await peer.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
     # A TaskManager that dialed another address: an attacker in between forwards its proof.
     for wrong in (cluster.second.address, f"localhost:{daemon.data_port}", "", "127.0.0.1"):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         peer = await Hostile.reach(daemon.address)
         answer = await peer.prove(PEER_HELLO, SECRETS.peer(str(wrong)))
         await peer.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)

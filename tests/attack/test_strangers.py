@@ -109,7 +109,7 @@ async def test_a_stranger_does_nothing_in_any_role(cluster, victim, way):
     errors = set()
     for role in (*CLIENT_ROLES, ROLE_PEER):
         for name in (victim.name, victim.scoped, "an application that does not exist"):
-            since = len(daemon.log)
+            since = len(daemon.lines)
             stranger = await Hostile.reach(address)
             segment = 32768 if role == ROLE_PEER else 0
             application_id = "" if role == ROLE_PEER else name
@@ -118,7 +118,7 @@ async def test_a_stranger_does_nothing_in_any_role(cluster, victim, way):
             error = await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
             errors.add(told(error))
             # What follows the Hello in the same write must not be served either.
-            since = len(daemon.log)
+            since = len(daemon.lines)
             hasty = await Hostile.reach(address)
             hasty.send_messages([hello, *harm(role, daemon, victim.scoped)])
             await hasty.ended(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
@@ -135,7 +135,7 @@ async def test_a_credential_of_another_cluster_does_nothing(cluster, victim, rol
     foreign = application(ABROAD, victim.name)
     errors = set()
     for name in (victim.name, victim.scoped, "an application that does not exist"):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         stranger = await Hostile.reach(daemon.address)
         credential = foreign.driver if role == ROLE_DRIVER else foreign.task
         answer = await stranger.prove(hello_of(role, name), credential)
@@ -155,7 +155,7 @@ async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, vict
         (ROLE_CONSUMER, victim.task),
         (ROLE_DRIVER, victim.driver),
     ):
-        since = len(daemon.log)
+        since = len(daemon.lines)
         stranger = await Hostile.reach(daemon.address)
         hello = hello_of(role, victim.name, token=NONCE + credential.claim.pack())
         stranger.send_messages([hello, *harm(role, daemon, victim.scoped)])
@@ -192,7 +192,7 @@ async def test_a_wrong_proof_and_an_unknown_secret_are_told_alike(cluster, victi
     errors = set()
     for credential in (victim.task, application(ABROAD, victim.name).task):
         for name in (victim.name, "an application that does not exist"):
-            since = len(daemon.log)
+            since = len(daemon.lines)
             guesser = await Hostile.reach(daemon.address)
             answer = await guesser.prove(
                 hello_of(ROLE_CONSUMER, name), credential, proof=lambda proof: bytes(32)

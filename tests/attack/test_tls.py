@@ -40,12 +40,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def encrypting(
     tmp_path_factory: pytest.TempPathFactory, secret_file: Path, authority: Authority
 ) -> Iterator[AttackedDaemon]:
-    daemon = AttackedDaemon(
+    with AttackedDaemon(
         tmp_path_factory.mktemp("tls"), cluster_secret_files=secret_file, **authority.settings()
-    )
-    try:
+    ) as daemon:
         yield daemon
-    finally:
         daemon.end()
         daemon.check_log()
 

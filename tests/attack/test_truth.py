@@ -101,7 +101,7 @@ async def test_a_producer_at_a_draining_taskmanager_is_told_so(
     daemon = start(tmp_path, cluster_secret_files=secret_file)
     await commit(daemon.address, victim, 1, RECORDS)
     before = await metrics(daemon)
-    since = len(daemon.log)
+    since = len(daemon.lines)
     drain = [str(SLUICE), "drain", daemon.url, "--secret-file", str(secret_file)]
     drained = await asyncio.to_thread(run, drain)
     assert drained.returncode == 0, drained.stderr

@@ -11,7 +11,7 @@ import uvloop
 from benchmarks import buffer_timeout
 from benchmarks.buffer_timeout import Turn, both_sides, report, take_turn
 from tests.support.cluster import REPOSITORY
-from tests.support.taskmanagers import TaskManagers
+from tests.support.daemons import Daemons
 
 
 def test_records_come_through_on_both_paths(tmp_path):
@@ -24,7 +24,7 @@ def test_records_come_through_on_both_paths(tmp_path):
                 )
             ]
 
-    with TaskManagers(tmp_path, memory_tier="16 MiB") as taskmanagers:
+    with Daemons(tmp_path, authenticated=False, memory_tier_bytes="16 MiB") as taskmanagers:
         saturated, paced = uvloop.run(turns())
     assert saturated["records"] >= buffer_timeout.TURN_RECORDS
     assert saturated["buffers_sent"] > 0

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import demo, spark, text, tpch_data
-from sluice.shuffle.taskmanager.config.taskmanager_config import load
-from tests.support import taskmanagers
 from tests.support.jobs import tpch, wordcount
 
 if TYPE_CHECKING:
@@ -76,19 +74,6 @@ def test_words_are_runs_of_letters_in_lower_case():
         "of",
         "nd",
     ]
-
-
-def test_the_configuration_is_one_that_a_taskmanager_accepts(tmp_path: Path):
-    config = tmp_path / "tm.toml"
-    memory = tmp_path / "memory"
-    config.write_text(taskmanagers.configuration("127.0.0.2", tmp_path, memory, "64 MiB"))
-    loaded = load(config, {}, {})
-    assert loaded.transport.bind_host == ("127.0.0.2",)
-    assert loaded.transport.data_port == 0
-    assert loaded.transport.socket_path == tmp_path / "127.0.0.2.sock"
-    assert loaded.storage.memory_tier_bytes == 64 << 20
-    assert loaded.storage.memory_directory == memory
-    assert loaded.http.http_port == 0
 
 
 def test_the_demo_runs_at_least_six_queries_and_the_rdd_job(tmp_path: Path):

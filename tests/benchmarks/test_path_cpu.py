@@ -14,13 +14,13 @@ from benchmarks.path_cpu import (
     profile,
     report,
 )
-from tests.support.taskmanagers import TaskManagers
+from tests.support.daemons import Daemons
 
 TOTAL_BYTES = 64 * BUFFER_BYTES
 
 
 def test_every_kind_is_measured(tmp_path):
-    with TaskManagers(tmp_path / "tm", memory_tier="16 MiB") as taskmanagers:
+    with Daemons(tmp_path / "tm", authenticated=False, memory_tier_bytes="16 MiB") as taskmanagers:
         runs = uvloop.run(measure(tmp_path, taskmanagers, 1, TOTAL_BYTES))
     found = report(runs)
     assert found.figures["cpu_seconds_per_gb"] == max(

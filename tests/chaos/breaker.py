@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tests.chaos.links import Links
     from tests.chaos.timeline import Timeline
-    from tests.spark.daemons import Daemon, Daemons
+    from tests.support.daemon import Daemon
+    from tests.support.daemons import Daemons
     from tests.support.loop_disk import LoopDisk
 
 MEND_TIMEOUT_SECONDS = 120.0

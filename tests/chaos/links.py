@@ -83,10 +83,10 @@ class Links:
         """The settings of each host's TaskManager that put it behind its proxies."""
         return {
             host: {
-                "bind-host": own_address(host),
-                "data-port": self._proxies[Link(host, "peers")].port,
-                "advertised-host": host,
-                "socket-path": self._real_socket(host),
+                "bind_host": own_address(host),
+                "data_port": self._proxies[Link(host, "peers")].port,
+                "advertised_host": host,
+                "socket_path": self._real_socket(host),
             }
             for host in self._hosts
         }

@@ -30,10 +30,10 @@ from tests.chaos.links import Links
 from tests.chaos.schedule import Kind, schedule, surroundings
 from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.daemons import Daemons, leftovers
 from tests.spark.jobs.repeated import JOBS
 from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
 from tests.support.comparison import differences
+from tests.support.daemons import Daemons, leftovers
 from tests.support.executors import executors_below
 from tests.support.loop_disk import LoopDisk, loop_disks
 from tests.support.metrics import MetricMissing, scrape_samples
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
-    from tests.spark.daemons import Daemon
+    from tests.support.daemon import Daemon
 
 JOB_SECONDS = 120.0
 """A job that takes longer hangs. Undisturbed it takes 2 to 10 seconds; the longest fault lasts 16,
@@ -144,19 +144,17 @@ class Chaos:
             Links(tm_directory, WORKER_HOSTS) as links,
             StandaloneCluster(self._directory, cores=2, memory="2g") as cluster,
         ):
-            options = {
-                host: own | {"drain-timeout-seconds": 5, "min-free-bytes": 0}
-                for host, own in links.options().items()
-            }
-            for own in options.values() if self._copies.replicas > 1 else ():
-                own["lost-after-seconds"] = LOST_AFTER_SECONDS
+            options = links.options()
             for host, disk in disks.items():
-                options[host]["data-directories"] = disk.data
+                options[host]["data_directories"] = disk.data
             with Daemons(
                 tm_directory,
-                expiry_seconds=EXPIRY_SECONDS,
-                memory_tier=self._surroundings.memory_tier,
+                application_expiry_seconds=EXPIRY_SECONDS,
+                memory_tier_bytes=self._surroundings.memory_tier,
                 options=options,
+                drain_timeout_seconds=5,
+                min_free_bytes=0,
+                lost_after_seconds=LOST_AFTER_SECONDS if self._copies.replicas > 1 else None,
             ) as daemons:
                 sockets = max(_sockets(daemon) for daemon in daemons)
                 settings = spark_conf(daemons.endpoints) | daemons.credentials | self._settings

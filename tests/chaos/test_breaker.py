@@ -17,8 +17,8 @@ from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Timeline
-from tests.spark.daemons import Daemons, leftovers
 from tests.support.cluster import WORKER_HOSTS
+from tests.support.daemons import Daemons, leftovers
 from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def can_mount(directory: Path) -> bool:
 
 
 def options_of(links: Links, disks: dict[str, LoopDisk]) -> dict[str, dict[str, object]]:
-    options = {host: own | {"min-free-bytes": 0} for host, own in links.options().items()}
+    options = {host: own | {"min_free_bytes": 0} for host, own in links.options().items()}
     for host, disk in disks.items():
-        options[host]["data-directories"] = disk.data
+        options[host]["data_directories"] = disk.data
     return options
 
 
@@ -109,7 +109,7 @@ def test_every_kind_of_fault_is_mended(
         after = daemons[1].status()
         assert daemons[1].pid != pid
         assert (after.taskmanager_id == before.taskmanager_id) is not lost
-        assert after.address == before.address == f"{HOST}:{links.options()[HOST]['data-port']}"
+        assert after.address == before.address == f"{HOST}:{links.options()[HOST]['data_port']}"
         assert answers(directory / "tm" / f"{HOST}.sock")
         for daemon in daemons:
             assert not leftovers(daemon.status())

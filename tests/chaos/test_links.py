@@ -55,10 +55,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Link
         if request.param == "peers":
             server = socket.socket()
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind((options["bind-host"], options["data-port"]))
+            server.bind((options["bind_host"], options["data_port"]))
         else:
             server = socket.socket(socket.AF_UNIX)
-            server.bind(str(options["socket-path"]))
+            server.bind(str(options["socket_path"]))
         with echo(server):
             yield links, Link(HOST, request.param), tmp_path
 
@@ -68,7 +68,7 @@ def connect(place: tuple[Links, Link, Path]) -> socket.socket:
     if link.kind == "peers":
         # Whoever was told the advertised address comes to the proxy.
         address = links.options()[HOST]
-        return socket.create_connection((HOST, int(str(address["data-port"]))), TIMEOUT_SECONDS)
+        return socket.create_connection((HOST, int(str(address["data_port"]))), TIMEOUT_SECONDS)
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(TIMEOUT_SECONDS)
     client.connect(str(directory / f"{HOST}.sock"))

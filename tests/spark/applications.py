@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
     from tests.support.metrics import Moved
 
 JOB_TIMEOUT_SECONDS = 200.0
@@ -194,7 +194,7 @@ def sluice_settings(daemons: Daemons) -> dict[str, str]:
         **spark_conf(daemons.endpoints),
         **daemons.credentials,
         "spark.sluice.io.connectTimeout": "30s",
-        # The TaskManagers of the tests let applications expire soon.
+        # Some TaskManagers of the tests let applications expire soon.
         "spark.sluice.driver.pingInterval": "1s",
     }
 

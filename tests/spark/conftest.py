@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from tests.spark.applications import Application, Both
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemon import Daemon
+    from tests.support.daemons import Daemons
 
 FOLDER = Path(__file__).resolve().parent
 TEST_TIMEOUT_SECONDS = 300
@@ -109,7 +110,7 @@ def cluster(directory: Path) -> Iterator[StandaloneCluster]:
 
 @pytest.fixture(scope="session")
 def daemons(directory: Path) -> Iterator[Daemons]:
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
 
     with Daemons(directory / "tm") as running:
         yield running

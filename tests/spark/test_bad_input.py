@@ -10,7 +10,7 @@ import pytest
 
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER, Application, sluice_settings
-from tests.spark.daemons import Daemons
+from tests.support.daemons import Daemons
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, sluice_settings
 from tests.spark.barrier import Barrier
-from tests.spark.daemons import Daemons, leftovers
+from tests.support.daemons import Daemons, leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.cluster import StandaloneCluster
 
 EXPIRY_SECONDS = 5.0
-PATIENT_SECONDS = 3600.0
+PATIENT: dict[str, Any] = {"application_expiry_seconds": 3600, "memory_tier_bytes": "16 MiB"}
 JOB_SECONDS = 120.0
 END_SECONDS = 45.0
 SLOTS = 2
@@ -36,7 +36,7 @@ IN_USE = {"partitions", "applications", "gates", "connections", "bytes stored"}
 def lonely(directory: Path) -> Iterator[Daemons]:
     """TaskManagers that no other application uses, with less memory than a large job needs."""
     with Daemons(
-        directory / "lone", expiry_seconds=EXPIRY_SECONDS, memory_tier="16 MiB"
+        directory / "lone", application_expiry_seconds=EXPIRY_SECONDS, memory_tier_bytes="16 MiB"
     ) as running:
         yield running
 
@@ -44,9 +44,7 @@ def lonely(directory: Path) -> Iterator[Daemons]:
 @pytest.fixture(scope="module")
 def patient(directory: Path) -> Iterator[Daemons]:
     """The like, but what they drop within a test is dropped because somebody told them to."""
-    with Daemons(
-        directory / "patient", expiry_seconds=PATIENT_SECONDS, memory_tier="16 MiB"
-    ) as running:
+    with Daemons(directory / "patient", **PATIENT) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from tests.spark.class_archive import java_options
 from tests.support.cluster import installed_spark
 
 if TYPE_CHECKING:
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB = REPOSITORY / "tests" / "spark" / "jobs" / "connect.py"

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.applications import Application
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 MAPS = 4
 SLOTS = 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
-from tests.spark.daemons import is_of
+from tests.support.daemons import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from sluice.shuffle.taskmanager.store.store_status import ShuffleStatus
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemon import Daemon
+    from tests.support.daemons import Daemons
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

@@ -13,13 +13,14 @@ import pytest
 from sluice.protocol.identity import SubmitToken, parse_credential, parse_secret, parse_token
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from tests.spark.applications import LOCAL_MASTER, sluice_settings
-from tests.spark.daemons import AUTHENTICATED, sluice
+from tests.support.daemon import sluice
+from tests.support.daemons import AUTHENTICATED
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from tests.spark.applications import Application, Both
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.daemons import Daemons
 
 pytestmark = pytest.mark.skipif(not AUTHENTICATED, reason="the TaskManagers have no secret")
 
@@ -102,7 +103,7 @@ def test_no_key_shows_anywhere(both: Both, daemons: Daemons, directory: Path, tm
         "UI": [read(f"{url}/environment/")],
         "ps": [command_lines()],
         "status": [
-            read(f"{daemon.http_url}/api/v1/status", daemon.access_token()) for daemon in daemons
+            read(f"{daemon.url}/api/v1/status", daemon.access_token()) for daemon in daemons
         ],
         "metrics": [read(daemon.metrics_url) for daemon in daemons],
         "files": written_below(directory, daemons),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from tests.spark.applications import Application, Both
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 SLOTS = 2
 """Executors, of one core and on a host of its own each."""

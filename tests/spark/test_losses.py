@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import LOCAL_MASTER, sluice_settings
-from tests.spark.daemons import Daemons, is_of
+from tests.support.daemons import Daemons, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.spark.applications import Application
-    from tests.spark.daemons import Daemon
     from tests.spark.driver import Driver
+    from tests.support.daemon import Daemon
 
 MAPS = 14
 OF_EACH = 4
@@ -29,8 +29,9 @@ EXPIRY_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def eight(directory: Path) -> Iterator[Daemons]:
     """Start TaskManagers that accept four map outputs each, so a job uses at least four."""
-    options = {host: {"quota-map-outputs": OF_EACH} for host in HOSTS}
-    with Daemons(directory / "eight", hosts=HOSTS, options=options, memory_tier="8 MiB") as running:
+    with Daemons(
+        directory / "eight", hosts=HOSTS, quota_map_outputs=OF_EACH, memory_tier_bytes="8 MiB"
+    ) as running:
         yield running
 
 

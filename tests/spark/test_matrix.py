@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

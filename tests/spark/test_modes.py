@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.spark.applications import Application
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver, GuestApplication
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 DYNAMIC = {
     "spark.scheduler.minRegisteredResourcesRatio": "0.0",

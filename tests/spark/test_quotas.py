@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import sluice_settings
-from tests.spark.daemons import Daemons
 from tests.support.cluster import WORKER_HOSTS
+from tests.support.daemons import Daemons
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SLOTS = 2
 @pytest.fixture(scope="module")
 def bounded(directory: Path) -> Iterator[Daemons]:
     quotas = dict(zip(WORKER_HOSTS, (LITTLE, MORE), strict=True))
-    options = {host: {"quota-map-outputs": most} for host, most in quotas.items()}
+    options = {host: {"quota_map_outputs": most} for host, most in quotas.items()}
     with Daemons(directory / "bounded", options=options) as running:
         yield running
 

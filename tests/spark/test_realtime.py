@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from sluice.shuffle.partition_status import PipelinedPartitionStatus
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 MAPS = REDUCERS = 2
 KEYS = 5

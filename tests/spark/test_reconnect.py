@@ -12,8 +12,8 @@ import pytest
 from tests.chaos.links import Link, Links
 from tests.spark.applications import Application, sluice_settings
 from tests.spark.barrier import Barrier
-from tests.spark.daemons import Daemons
 from tests.support.cluster import WORKER_HOSTS
+from tests.support.daemons import Daemons
 from tests.support.tcp_proxy import Cut, Fault, Flips
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ def linked(directory: Path, links: Links) -> Iterator[Daemons]:
 
     They share no memory with the clients, so that all bytes of map outputs go over the links.
     """
-    options = {host: each | {"region-areas-bytes": 0} for host, each in links.options().items()}
-    with Daemons(directory / "links", options=options, memory_tier="256 MiB") as running:
+    with Daemons(
+        directory / "links",
+        options=links.options(),
+        memory_tier_bytes="256 MiB",
+        region_areas_bytes=0,
+    ) as running:
         yield running
 
 

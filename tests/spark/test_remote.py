@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import Application, Both, sluice_settings
-from tests.spark.daemons import Daemons
-from tests.support.cluster import WORKER_HOSTS
+from tests.support.daemons import Daemons
 from tests.support.s3 import CREDENTIALS, SERVER, S3Server, s3_server
 
 if TYPE_CHECKING:
@@ -44,16 +43,13 @@ def bucket(server: S3Server) -> str:
 
 @pytest.fixture(scope="module")
 def small(directory: Path, server: S3Server, bucket: str) -> Iterator[Daemons]:
-    options = {
-        "disk-quota-bytes": TIER,
-        "remote": f"s3://{bucket}/shuffles",
-        "remote-endpoint": server.endpoint,
-    }
     with Daemons(
         directory / "tm-remote",
-        memory_tier=TIER,
-        options=dict.fromkeys(WORKER_HOSTS, options),
         environment=CREDENTIALS,
+        memory_tier_bytes=TIER,
+        disk_quota_bytes=TIER,
+        remote=f"s3://{bucket}/shuffles",
+        remote_endpoint=server.endpoint,
     ) as running:
         yield running
 

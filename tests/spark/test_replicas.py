@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemon import Daemon
+    from tests.support.daemons import Daemons
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import Application, sluice_settings
-from tests.spark.daemons import is_of
 from tests.spark.jobs.reruns import LAST, MAPS, READERS, RECORDS
+from tests.support.daemons import is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemon, Daemons
     from tests.spark.driver import Driver
     from tests.spark.eventlog import Events
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemon import Daemon
+    from tests.support.daemons import Daemons
 
 SLOTS = 2
 RESULT_SECONDS = 150.0

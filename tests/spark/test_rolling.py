@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
-from tests.spark.daemons import Daemons, is_of
+from tests.support.daemons import Daemons, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
-    from tests.spark.daemons import Daemon
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemon import Daemon
 
 MAPS = 4
 REDUCERS = 6
@@ -41,7 +41,7 @@ LARGE = {"record_bytes": 4_000}
 
 @pytest.fixture(scope="module")
 def rolling(directory: Path) -> Iterator[Daemons]:
-    with Daemons(directory / "rolling", memory_tier="64 MiB") as running:
+    with Daemons(directory / "rolling", memory_tier_bytes="64 MiB") as running:
         yield running
 
 
@@ -76,7 +76,7 @@ def restart_while_written_to(
     daemon.terminate()
     daemon.wait_until(lambda status: status.state == "draining", WAIT_SECONDS)
     barrier.release(*(arrival.point for arrival in writing))
-    daemon.await_end()
+    assert daemon.process.wait(WAIT_SECONDS) == 0
     daemon.change(**options)
     daemon.start()
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tests.spark.applications import sluice_settings
 
 if TYPE_CHECKING:
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
+    from tests.support.daemons import Daemons
 
 
 def test_what_needs_sparks_own_shuffle_files_is_refused(driver: Driver, daemons: Daemons):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.spark.applications import Both
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
 
 SIDE = 40
 """Map tasks and as many reduce tasks; then twice as many, with four times the blocks."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.applications import Application
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
 
 BATCHES = 50
 KEPT_SHUFFLES = 4
@@ -28,7 +28,7 @@ def test_fifty_micro_batches(
     found = sluice.rows(
         "stateful_stream",
         directory=str(stream),
-        taskmanagers=[(daemon.http_url, daemon.access_token()) for daemon in daemons],
+        taskmanagers=[(daemon.url, daemon.access_token()) for daemon in daemons],
     )
     rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
     state = sorted(row for row in rows if row[0] == "state")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.spark.daemons import Daemons
+    from tests.support.daemons import Daemons
 
 JARS = os.environ.get(JARS_VARIABLE, "")
 LEFT_TO_SPARK = "Delta Lake's optimized write reads its blocks with Spark's own block client"

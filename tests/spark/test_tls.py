@@ -13,10 +13,10 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import LOCAL_MASTER
-from tests.spark.daemons import Daemons
 from tests.support.certificates import Authority
 from tests.support.cluster import WORKER_HOSTS
 from tests.support.comparison import differences
+from tests.support.daemons import Daemons
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ def authority(directory: Path) -> Authority:
 @pytest.fixture(scope="module")
 def encrypted(directory: Path, authority: Authority) -> Iterator[Daemons]:
     """TaskManagers that speak TLS only, and require certificates of clients."""
-    options = {
-        host: {key.replace("_", "-"): value for key, value in authority.settings(host).items()}
-        for host in WORKER_HOSTS
-    }
+    options = {host: authority.settings(host) for host in WORKER_HOSTS}
     with Daemons(directory / "tls-tm", options=options) as running:
         yield running
 

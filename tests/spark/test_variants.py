@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver
     from tests.support.cluster import StandaloneCluster
+    from tests.support.daemons import Daemons
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.applications import Application, sluice_settings
 from tests.spark.barrier import Barrier
-from tests.spark.daemons import Daemons
+from tests.support.daemons import Daemons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_one_damaged_map_output_is_made_again(
     application.new_events()
     prepared = application.rows("prepare").read_text()
     assert alone.newest_outputs(application.application_id)[1] >= 1
-    with alone[1].memory_arena.open("r+b") as arena:
+    with alone[1].arenas[-1].open("r+b") as arena:
         arena.seek(FIRST_STORED_BYTE)
         byte = arena.read(1)[0]
         arena.seek(FIRST_STORED_BYTE)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.applications import Application
-    from tests.spark.daemons import Daemons
     from tests.spark.driver import Driver, GuestApplication
+    from tests.support.daemons import Daemons
 
 SMALL_BUFFER = {"spark.sluice.writer.bufferSize": "256k", "spark.sluice.writer.regionSize": "64k"}
 """Many passes for each map task."""

@@ -1,30 +1,60 @@
-"""The daemon as a process of its own, started as a user starts it."""
+"""A TaskManager as a process of its own, started as a user starts it."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, TypeVar
 
-import pytest
+import click
 
+from sluice.cli.http_client import fetch_json
+from sluice.protocol import framing
+from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
+from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+from sluice.transport.access import read_secret
 from sluice.transport.address import Address
+from tests.support.cluster import REPOSITORY
+from tests.support.processes import ManagedProcess, ProcessFailed
+from tests.support.removal import remove_used
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+T = TypeVar("T")
 
 SLUICE = Path(sys.executable).with_name("sluice")
-TIMEOUT_SECONDS = 30
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")
+} | {"PYTHONPATH": f"{Path(framing.__file__).parents[2].absolute()}:{REPOSITORY}"}
+"""With the data path that this process has, compiled or not."""
+
+TIMEOUT_SECONDS = 60
+"""Longer than a TaskManager drains by default."""
+TOKEN_SECONDS = 3600
+"""For how long an access token is good: longer than any test."""
+POLL_SECONDS = 0.1
+"""Pause between two looks at the status page, which cannot be waited for."""
+
 READY = re.compile(
-    r"is ready: data port 127\.0\.0\.\d+:(?P<advertised>\d+)(?: \(here (?P<here>\d+)\))?, "
+    r"is ready: data port \S*:(?P<advertised>\d+)(?: \(here (?P<here>\d+)\))?, "
     r"HTTP port (?P<http>\d+)"
 )
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 
-def arguments(directory: Path, **keys: object) -> list[str]:
-    """Return the command of a small TaskManager on loopback with all its files in a directory."""
+def arguments(directory: Path, **settings: object) -> list[str]:
+    """Return the command of a small TaskManager on loopback with all its files in a directory.
+
+    A setting that is None has its default.
+    """
     given = {
         "bind_host": "127.0.0.1",
         "http_host": "127.0.0.1",
@@ -34,74 +64,296 @@ def arguments(directory: Path, **keys: object) -> list[str]:
         "data_directories": directory / "data",
         "memory_directory": directory / "memory",
         "memory_tier_bytes": "4 MiB",
-    } | keys
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    } | settings
+    flags = [
+        f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
+    ]
     return [str(SLUICE), "taskmanager", *flags]
 
 
 class Daemon:
-    """A running TaskManager; its log is read up to the line that says it is ready."""
+    """A TaskManager that can be killed, and started again on its directories and ports.
 
-    WRAPPER: ClassVar[tuple[str, ...]] = ()
-    """Program and arguments that run the command given behind them."""
+    A context manager that starts it and kills it.
 
-    environment: ClassVar[dict[str, str]] = ENVIRONMENT
+    Args:
+        directory: Receives its log, and what it stores unless its settings say otherwise.
+        host: Address to bind.
+        program: What runs ``sluice``, in place of the installed command.
+        environment: Further variables of its process.
+        settings: Keys of its configuration, for :func:`arguments`.
+    """
 
-    def __init__(self, directory: Path, **keys: object) -> None:
-        self.process = subprocess.Popen(
-            [*self.WRAPPER, *self.command(directory, **keys)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-        )
-        assert self.process.stderr is not None
-        self.log = ""
-        for line in self.process.stderr:  # ends with the process; the test's timeout bounds it
-            self.log += line
-            if (found := READY.search(line)) is not None:
-                self.data_port = int(found["here"] or found["advertised"])
-                self.http_port = int(found["http"])
-                return
-        self.end()
-        pytest.fail(f"the daemon did not start:\n{self.log}")
+    def __init__(
+        self,
+        directory: Path,
+        host: str = "127.0.0.1",
+        *,
+        program: Sequence[str] = (str(SLUICE),),
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
+        self.directory = directory
+        self.host = host
+        self.data_port = self.http_port = 0
+        self._program = program
+        self._environment = ENVIRONMENT | dict(environment or {})
+        self._settings = settings
+        self._data_directory = Path(str(settings.get("data_directories", directory / "data")))
+        self._memory_directory = Path(str(settings.get("memory_directory", directory / "memory")))
+        self._process: ManagedProcess | None = None
 
-    @staticmethod
-    def command(directory: Path, **keys: object) -> list[str]:
-        """Return the command that starts it."""
-        return arguments(directory, **keys)
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def process(self) -> ManagedProcess:
+        """The process of its last start."""
+        assert self._process is not None, f"{self.directory} has not been started"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.running
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
 
     @property
     def address(self) -> Address:
         """Address of its data port."""
-        return Address("127.0.0.1", self.data_port)
+        return Address(self.host, self.data_port)
+
+    @property
+    def endpoint(self) -> str:
+        """Its data port, as ``spark.sluice.endpoints`` writes it."""
+        return f"{self.host}:{self.data_port}"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        """Its HTTP server."""
+        return f"http://{self.host}:{self.http_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Its metrics page."""
+        return f"{self.url}/metrics"
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that it has logged since its last start."""
+        return self.process.lines
+
+    @property
+    def log(self) -> str:
+        """What it has logged since its last start."""
+        return "".join(f"{line}\n" for line in self.lines)
 
     @property
     def identity(self) -> str:
+        """Its TaskManager id."""
         return self.log.partition("TaskManager ")[2].split()[0]
 
-    def read_log_until(self, text: str) -> None:
-        """Read the log up to a line with the text; the test's timeout bounds it."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log += line
-            if text in line:
-                return
-        pytest.fail(f"the daemon ended without {text!r}:\n{self.log}")
+    def wait_for_log(self, text: str, since: int = 0) -> str:
+        """Wait until a line has the text, the first ``since`` lines apart; return the line."""
+        pattern = re.compile(re.escape(text))
+        return self.process.wait_for_line(pattern, TIMEOUT_SECONDS, since).string
+
+    def change(self, **settings: object) -> None:
+        """Give it other settings with its next start; None takes one back to its default."""
+        self._settings = self._settings | settings
+
+    def start(self) -> Self:
+        """Start it and wait until it is ready; the second time on the ports of the first."""
+        self.launch()
+        self.wait_until_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "bind_host": self.host,
+            "http_host": self.host,
+            "data_port": self.data_port,
+            "http_port": self.http_port,
+        } | self._settings
+        self._process = ManagedProcess(
+            f"TaskManager on {self.host}",
+            [*self._program, *arguments(self.directory, **settings)[1:]],
+            log_path=self.directory / "taskmanager.log",
+            environment=self._environment,
+            directory=self.directory,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it serves.
+
+        Raises:
+            ProcessFailed: It has ended, or the time ran out.
+        """
+        ready = self.process.wait_for_line(READY, TIMEOUT_SECONDS)
+        self.data_port = int(ready["here"] or ready["advertised"])
+        self.http_port = int(ready["http"])
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, wait for the end, and return the exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        self.log += rest
-        return self.process.returncode
+        self.process.send_signal(number)
+        code = self.process.wait(TIMEOUT_SECONDS)
+        self.process.stop()
+        return code
+
+    def kill(self) -> None:
+        """End it as a crash does, and wait until it is gone."""
+        if self._process is not None:
+            self.end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        if self._process is not None:
+            self._process.stop()
+
+    def pause(self) -> None:
+        """Let it stand still, as on a host that hangs."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def restart(self, **settings: object) -> None:
+        """Stop it as an upgrade does, and start it on its directories, with other settings if any.
+
+        Raises:
+            ProcessFailed: It did not end in good order, or does not start.
+        """
+        if self.end():
+            raise ProcessFailed(self.process.describe("did not end in good order"))
+        self.change(**settings)
+        self.start()
+
+    def drain(self, *, migrate: bool = False) -> None:
+        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do.
+
+        Args:
+            migrate: Whether it gives its committed map outputs to others.
+        """
+        sluice("drain", self.url, *self._proof, *(["--migrate"] if migrate else []))
+
+    def undrain(self) -> None:
+        """Let it take work again, as ``sluice undrain`` does."""
+        sluice("undrain", self.url, *self._proof)
+
+    def lose_data(self, *, keeps_id: bool = False) -> None:
+        """Remove all it has stored; not while it runs.
+
+        Args:
+            keeps_id: Whether a directory without map outputs is left, which has its id.
+        """
+        for directory in (self._memory_directory, self._data_directory)[: 1 if keeps_id else 2]:
+            shutil.rmtree(directory)
+            directory.mkdir()
+
+    def remove_data_directory(self) -> None:
+        """Remove its data directory while it runs: all at once, as a disk that is pulled."""
+        remove_used(self._data_directory)
+
+    def mend_data_directory(self) -> None:
+        """Make its data directory again, empty; return when it is used."""
+        self._data_directory.mkdir(mode=0o700)
+        self.wait_for_all_tiers()
+
+    def remove_memory_directory(self) -> None:
+        """Remove the directory of its memory tier while it runs, which makes it again, empty."""
+        remove_used(self._memory_directory)
+
+    def wait_for_all_tiers(self) -> None:
+        """Wait until all its tiers are in use."""
+        self.wait_until(
+            lambda status: all(tier.healthy for tier in status.storage), TIMEOUT_SECONDS
+        )
+
+    @property
+    def arenas(self) -> list[Path]:
+        """The files of all its tiers."""
+        return self._stored("arena-*.dat")
+
+    @property
+    def journals(self) -> list[Path]:
+        """The journals of all its directories, without those of releases."""
+        return self._stored("journal-*")
+
+    def _stored(self, pattern: str) -> list[Path]:
+        directories = (self._data_directory, self._memory_directory)
+        return [path for each in directories for path in sorted(each.glob(pattern))]
+
+    @property
+    def _proof(self) -> list[str]:
+        secret = self._settings.get("cluster_secret_files")
+        return [] if secret is None else ["--secret-file", str(secret)]
+
+    def access_token(self) -> str:
+        """Return a token that lets its status be read; empty without a secret."""
+        secret = self._settings.get("cluster_secret_files")
+        if secret is None:
+            return ""
+        expires_at = int(time.time()) + TOKEN_SECONDS
+        return make_access_token(read_secret(Path(str(secret))), SCOPE_STATUS, expires_at).to_text()
+
+    def status(self) -> TaskManagerStatus:
+        """Return its status.
+
+        Raises:
+            ConnectionError: It does not answer, or not this question.
+        """
+        try:
+            document = fetch_json(self.url, "/api/v1/status", token=self.access_token())
+        except click.ClickException as error:
+            raise ConnectionError(error.message) from error
+        return TaskManagerStatus.from_json(document)
+
+    def wait_until(
+        self, what: Callable[[TaskManagerStatus], object], timeout_seconds: float
+    ) -> TaskManagerStatus:
+        """Look at the status until ``what`` is true of it.
+
+        Raises:
+            TimeoutError: It did not become true; the message has the last status.
+        """
+        return look_until(self.status, what, timeout_seconds)
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def look_until(look: Callable[[], T], what: Callable[[T], object], timeout_seconds: float) -> T:
+    """Look until ``what`` is true: a TaskManager tells nobody when its status changes.
+
+    Raises:
+        TimeoutError: It did not become true; the message has what was seen last.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not what(seen := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still so after {timeout_seconds:g} s: {seen}")
+        time.sleep(POLL_SECONDS)
+    return seen
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever its exit code."""
     return subprocess.run(
         command,
         capture_output=True,
@@ -110,3 +362,15 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
         check=False,
         env=ENVIRONMENT,
     )
+
+
+def sluice(*words: str) -> str:
+    """Run the command ``sluice`` and return its output.
+
+    Raises:
+        ProcessFailed: Its exit code is not 0; the message has what it said.
+    """
+    done = run([str(SLUICE), *words])
+    if done.returncode:
+        raise ProcessFailed(f"sluice {' '.join(words)}: exit code {done.returncode}: {done.stderr}")
+    return done.stdout

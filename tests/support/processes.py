@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType, TracebackType
     from typing import Self
-
-KEPT_LINES = 2000
-"""Lines of output kept in memory for :meth:`ManagedProcess.wait_for_line`; the log file has all."""
 
 TAIL_LINES = 25
 """Lines of output shown in an error."""
@@ -65,7 +61,7 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         self.log_path = log_path
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.lines: list[str] = []
         self._changed = threading.Condition()
         self._output_ended = False
         self._process = subprocess.Popen(
@@ -105,19 +101,27 @@ class ManagedProcess:
         """Whether the child has not ended."""
         return self._process.poll() is None
 
-    def wait_for_line(self, pattern: re.Pattern[str], timeout_seconds: float) -> re.Match[str]:
-        """Wait until the output has a line that matches.
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; harmless when the child has ended."""
+        self._process.send_signal(number)
+
+    def wait_for_line(
+        self, pattern: re.Pattern[str], timeout_seconds: float, since: int = 0
+    ) -> re.Match[str]:
+        """Wait until the output has a line that matches, the first ``since`` lines apart.
 
         Raises:
             ProcessFailed: The output ended or the time ran out first.
         """
         deadline = time.monotonic() + timeout_seconds
+        seen = since
         with self._changed:
             while True:
-                for line in self._lines:
+                for line in self.lines[seen:]:
                     match = pattern.search(line)
                     if match is not None:
                         return match
+                seen = max(seen, len(self.lines))
                 if self._output_ended:
                     raise ProcessFailed(self.describe(f"ended before it wrote {pattern.pattern!r}"))
                 remaining = deadline - time.monotonic()
@@ -153,8 +157,7 @@ class ManagedProcess:
 
     def tail(self) -> str:
         """Return the last lines of its output."""
-        with self._changed:
-            return "\n".join(list(self._lines)[-TAIL_LINES:])
+        return "\n".join(self.lines[-TAIL_LINES:])
 
     def describe(self, what: str) -> str:
         """Return ``what`` happened, with the exit code, if any, and the end of the output."""
@@ -167,7 +170,7 @@ class ManagedProcess:
             for raw in output:
                 log.write(raw)
                 with self._changed:
-                    self._lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
+                    self.lines.append(raw.decode("utf-8", "replace").rstrip("\n"))
                     self._changed.notify_all()
         with self._changed:
             self._output_ended = True

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.spark_integration import conf
+from tests.support.daemons import Daemons
 from tests.support.processes import ManagedProcess, ProcessFailed, stop_on_termination
-from tests.support.taskmanagers import TaskManagers
 from tools.spark_suites import class_path
 from tools.spark_suites.results import (
     Outcome,
@@ -141,7 +141,7 @@ class Runner:
         }
 
 
-def compare(suite: Suite, runner: Runner, taskmanagers: TaskManagers) -> Outcome:
+def compare(suite: Suite, runner: Runner, taskmanagers: Daemons) -> Outcome:
     """Run a suite on both sides, and tests that differ again.
 
     Raises:
@@ -186,7 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: dict[str, Outcome] = {}
     with (
         tempfile.TemporaryDirectory(prefix="sluice-") as scratch,
-        TaskManagers(Path(scratch), hosts=(HOST,)) as taskmanagers,
+        Daemons(
+            Path(scratch), hosts=(HOST,), authenticated=False, memory_tier_bytes="512 MiB"
+        ) as taskmanagers,
     ):
         endpoint = taskmanagers.endpoints.replace("{host}", HOST)
         runner = Runner(home, tuple(jars), classes, options.minutes * 60, endpoint)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +18,10 @@ def daemons() -> Iterator[Callable[..., Daemon]]:
     """Start daemons, each in the directory given; those that are left at the end are killed."""
     started: list[Daemon] = []
 
-    def start(directory: Path, **keys: object) -> Daemon:
-        directory.mkdir(exist_ok=True)
-        started.append(Daemon(directory, **keys))
+    def start(directory: Path, **keys: Any) -> Daemon:
+        started.append(Daemon(directory, **keys).start())
         return started[-1]
 
     yield start
     for daemon in started:
-        daemon.end(signal.SIGKILL)
+        daemon.kill()

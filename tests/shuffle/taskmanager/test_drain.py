@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import urllib.error
 import urllib.request
 
@@ -138,8 +137,7 @@ async def test_a_taskmanager_without_its_lock_stays_drained():
 
 
 async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
-    daemon = Daemon(tmp_path)
-    try:
+    with Daemon(tmp_path) as daemon:
         writer = await producer(daemon.address)
         writer.send(OpenPartition(0, 1, 7, 1))
         await writer.expect(PartitionOpened)
@@ -152,18 +150,15 @@ async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
         not_ready.value.close()
         with pytest.raises(SluiceError):
             await producer(daemon.address)
-        ending = asyncio.ensure_future(asyncio.to_thread(daemon.end, signal.SIGTERM))
+        ending = asyncio.ensure_future(asyncio.to_thread(daemon.end))
         await write_region(writer, 0, 0, [DATA])
         writer.send(FinishPartition(0, len(DATA), 1))
         await writer.expect(PartitionFinished)
         assert await asyncio.wait_for(ending, 25) == 0
-    finally:
-        daemon.end(signal.SIGKILL)
 
 
 def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
-    daemon = Daemon(tmp_path)
-    try:
+    with Daemon(tmp_path) as daemon:
         drained = run([str(SLUICE), "drain", daemon.url])
         assert (drained.returncode, drained.stdout) == (0, "drained: nothing is written or read\n")
         asked = urllib.request.Request(f"{daemon.url}/api/v1/drain", method="POST")
@@ -171,13 +166,10 @@ def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
             urllib.request.urlopen(asked, timeout=20)
         assert refused.value.code == 400
         refused.value.close()
-    finally:
-        daemon.end(signal.SIGKILL)
 
 
 async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
-    daemon = Daemon(tmp_path, drain_timeout_seconds=20)
-    try:
+    with Daemon(tmp_path, drain_timeout_seconds=20) as daemon:
         address = daemon.address
         for command in ("drain", "undrain", "undrain"):
             done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.url])
@@ -189,9 +181,9 @@ async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
         writer.send(OpenPartition(0, 1, 1, 1))
         await writer.expect(PartitionOpened)
         # One that is to stop does not come back.
-        await asyncio.to_thread(daemon.read_log_until, "takes new work again")
-        daemon.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(daemon.read_log_until, " drains")
+        await asyncio.to_thread(daemon.wait_for_log, "takes new work again")
+        daemon.terminate()
+        await asyncio.to_thread(daemon.wait_for_log, " drains")
         late = await asyncio.to_thread(run, [str(SLUICE), "undrain", daemon.url])
         assert late.returncode == 1
         assert "its state is draining" in late.stderr
@@ -199,5 +191,3 @@ async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
         writer.send(FinishPartition(0, len(DATA), 1))
         await writer.expect(PartitionFinished)
         assert await asyncio.to_thread(daemon.process.wait, 25) == 0
-    finally:
-        daemon.end(signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import subprocess
 import urllib.request
 from typing import TYPE_CHECKING
@@ -252,8 +251,7 @@ async def test_memory_that_is_refused_and_wanted_is_shown(tmp_path):
 @one_loop
 async def test_a_daemon_shows_the_same_series_idle_and_busy(tmp_path):
     """The page of a process, checked by promtool if it is here."""
-    daemon = Daemon(tmp_path)
-    try:
+    with Daemon(tmp_path) as daemon:
         idle = await asyncio.to_thread(scrape, daemon)
         address = daemon.address
         client = await producer(address)
@@ -269,8 +267,6 @@ async def test_a_daemon_shows_the_same_series_idle_and_busy(tmp_path):
         await asyncio.to_thread(check_with_promtool, busy)
         await client.close()
         await reader.close()
-    finally:
-        daemon.end(signal.SIGKILL)
 
 
 def scrape(daemon: Daemon) -> str:

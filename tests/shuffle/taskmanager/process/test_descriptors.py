@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import signal
 import urllib.request
 from typing import TYPE_CHECKING
 
@@ -37,34 +36,16 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def daemon(request, tmp_path: Path) -> Iterator[Daemon]:
-    started = Daemon(tmp_path, event_loop=request.param)
-    assert is_ready(started)  # its thread for HTTP has opened all that it needs
-    yield started
-    started.end(signal.SIGKILL)
+    with Daemon(tmp_path, event_loop=request.param) as started:
+        assert is_ready(started)  # its thread for HTTP has opened all that it needs
+        yield started
 
 
 def limit_descriptors(daemon: Daemon, spare: int) -> None:
     """Set the limit of a running daemon to what it has open and some more."""
-    limit = len(os.listdir(f"/proc/{daemon.process.pid}/fd")) + spare
-    _, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (limit, hard))
-
-
-async def until_logged(daemon: Daemon, text: str) -> str:
-    """Read the daemon's log up to a line with a text."""
-
-    def read() -> str:
-        assert daemon.process.stderr is not None
-        for line in daemon.process.stderr:
-            daemon.log += line
-            if text in line:
-                return line
-        return ""
-
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        line = await asyncio.to_thread(read)
-    assert line, f"not in the log: {text}"
-    return line
+    limit = len(os.listdir(f"/proc/{daemon.pid}/fd")) + spare
+    _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def is_ready(daemon: Daemon) -> bool:
@@ -100,7 +81,7 @@ async def test_connections_are_refused_until_there_are_descriptors(daemon):
     for answer in told:
         assert (answer.code, answer.retryable) == (ErrorCode.TOO_MANY_CONNECTIONS, True)
         assert "limit of open files" in answer.message
-    line = await until_logged(daemon, "cannot accept connections")
+    line = await asyncio.to_thread(daemon.wait_for_log, "cannot accept connections")
     assert "Too many open files" in line
     assert f"data port 127.0.0.1:{daemon.data_port}" in line
 
@@ -121,7 +102,7 @@ async def test_connections_are_refused_until_there_are_descriptors(daemon):
         served.append(client)
     for client in (*served, *refused):
         await client.close()
-    await until_logged(daemon, "accepts connections again")
+    await asyncio.to_thread(daemon.wait_for_log, "accepts connections again")
     assert await asyncio.to_thread(is_ready, daemon)
     await writer.close()
     await reader.close()

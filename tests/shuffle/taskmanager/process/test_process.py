@@ -24,9 +24,8 @@ pytestmark = pytest.mark.slow  # all of it together
 
 @pytest.fixture
 def daemon(tmp_path):
-    started = Daemon(tmp_path)
-    yield started
-    started.end(signal.SIGKILL)
+    with Daemon(tmp_path) as started:
+        yield started
 
 
 def test_it_is_ready_measured_and_shown(daemon):
@@ -56,9 +55,8 @@ def test_a_signal_ends_it_in_order(daemon, number):
 
 def test_it_keeps_its_id_over_a_restart(daemon, tmp_path):
     assert daemon.end() == 0
-    again = Daemon(tmp_path)
-    assert again.end() == 0
-    assert again.identity == daemon.identity
+    identity = daemon.identity
+    assert daemon.start().identity == identity
 
 
 @pytest.mark.parametrize("key", ["data_port", "http_port"])
@@ -89,7 +87,7 @@ def test_a_data_directory_of_a_running_daemon_is_refused(daemon, tmp_path):
     done = run(arguments(tmp_path))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("sluice: storage directory")
-    assert f"process {daemon.process.pid}" in done.stderr
+    assert f"process {daemon.pid}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -117,31 +115,27 @@ def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path):
 
 def test_a_hangup_signal_loads_the_tls_files_again(tmp_path):
     files = TlsFiles(tmp_path / "files", Authority(tmp_path / "authority"))
-    daemon = Daemon(tmp_path, **files.settings)
-    try:
+    with Daemon(tmp_path, **files.settings) as daemon:
         files.renew(files.authority)
         daemon.process.send_signal(signal.SIGHUP)
-        daemon.read_log_until("New connections use")
-        assert hashlib.sha256(files.shown).hexdigest() in daemon.log.splitlines()[-1]
+        loaded = daemon.wait_for_log("New connections use")
+        assert hashlib.sha256(files.shown).hexdigest() in loaded
         assert 'sluice_tls_reloads_total{result="loaded"} 1.0' in metrics(daemon)
         assert "sluice_tls_certificate_expiry_timestamp_seconds" in metrics(daemon)
         files.key.write_bytes(b"half")
         daemon.process.send_signal(signal.SIGHUP)
-        daemon.read_log_until("keeps the certificates that were loaded before")
-        assert str(files.key) in daemon.log.splitlines()[-1]
+        kept = daemon.wait_for_log("keeps the certificates that were loaded before")
+        assert str(files.key) in kept
         assert 'sluice_tls_reloads_total{result="refused"} 1.0' in metrics(daemon)
         assert daemon.end() == 0
         assert "Traceback" not in daemon.log
-    finally:
-        daemon.end(signal.SIGKILL)
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_hangup_signal_loads_the_quotas_again(tmp_path):
     file = tmp_path / "sluice.toml"
     file.write_text("[quotas]\nquota_map_outputs = 1\n", encoding="utf-8")
-    daemon = Daemon(tmp_path, config=file)
-    try:
+    with Daemon(tmp_path, config=file) as daemon:
         address = daemon.address
         writer = await producer(address)
         await write_map_output(writer, 1, 1, [[b"first"]])
@@ -150,21 +144,19 @@ async def test_a_hangup_signal_loads_the_quotas_again(tmp_path):
         assert caught.value.code is ErrorCode.QUOTA_EXCEEDED
         file.write_text("[quotas]\nquota_map_outputs = 2\n", encoding="utf-8")
         daemon.process.send_signal(signal.SIGHUP)
-        await asyncio.to_thread(daemon.read_log_until, "quotas are those of the configuration now")
+        await asyncio.to_thread(daemon.wait_for_log, "quotas are those of the configuration now")
         await write_map_output(writer, 1, 2, [[b"second"]])
         file.write_text("[quotas]\nquota_map_outputs = 0\n", encoding="utf-8")
         daemon.process.send_signal(signal.SIGHUP)
-        await asyncio.to_thread(daemon.read_log_until, "the quotas stay as they are")
-        assert "quota_map_outputs = 0" in daemon.log.splitlines()[-1]
+        stay = await asyncio.to_thread(daemon.wait_for_log, "the quotas stay as they are")
+        assert "quota_map_outputs = 0" in stay
         await writer.close()
-    finally:
-        daemon.end(signal.SIGKILL)
 
 
 def test_a_hangup_signal_without_tls_changes_no_certificate(daemon):
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.read_log_until("loading the quotas again")
-    daemon.read_log_until("the quotas are those of the configuration now")
+    daemon.wait_for_log("loading the quotas again")
+    daemon.wait_for_log("the quotas are those of the configuration now")
     assert 'sluice_taskmanager_state{state="ready"} 1.0' in metrics(daemon)
     assert "sluice_tls_certificate_expiry" not in metrics(daemon)
     assert daemon.end() == 0

@@ -33,8 +33,7 @@ async def test_a_list_of_addresses_serves_both_families(tmp_path: Path) -> None:
             probe.bind(("::1", 0))
         except OSError:
             pytest.skip("this host has no IPv6")
-    daemon = Daemon(tmp_path, bind_host="127.0.0.1, ::1", http_host="127.0.0.1, ::1")
-    try:
+    with Daemon(tmp_path, bind_host="127.0.0.1, ::1", http_host="127.0.0.1, ::1") as daemon:
         writer = await producer(Address("::1", daemon.data_port))
         await write_map_output(writer, 1, 0, [[b"by IPv6", b""]])
         reader = await consumer(daemon.address)
@@ -45,21 +44,18 @@ async def test_a_list_of_addresses_serves_both_families(tmp_path: Path) -> None:
         assert shown.returncode == 0, shown.stderr
         await writer.close()
         await reader.close()
-    finally:
         assert daemon.end() == 0
 
 
 @one_loop
 async def test_the_port_that_is_advertised_is_another_one(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path, advertised_port=17337)
-    try:
+    with Daemon(tmp_path, advertised_port=17337) as daemon:
         assert f"data port 127.0.0.1:17337 (here {daemon.data_port})" in daemon.log
         writer = await producer(daemon.address)
         assert (writer.ack.advertised_host, writer.ack.data_port) == ("127.0.0.1", 17337)
         await writer.close()
         status = json.loads(served(f"{daemon.url}/api/v1/status"))
         assert status["address"] == "127.0.0.1:17337"
-    finally:
         assert daemon.end() == 0
 
 

@@ -8,58 +8,43 @@ from pathlib import Path
 import pytest
 
 from tests.support import hanging_disk
-from tests.support.daemon import TIMEOUT_SECONDS, Daemon
+from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon
 
 pytestmark = pytest.mark.slow
 
 
-def with_hanging_disk(directory: Path, **keys: object) -> Daemon:
+def with_hanging_disk(daemons, directory: Path, **keys: object) -> Daemon:
     """Start a TaskManager with two directories, one of which hangs."""
     disks = [directory / name for name in ("sound", "hanging")]
     for disk in disks:
         disk.mkdir(mode=0o700)
-
-    class WithHangingDisk(Daemon):
-        WRAPPER = (sys.executable, hanging_disk.__file__, str(disks[1]))
-
-    daemon = WithHangingDisk(
+    daemon = daemons(
         directory,
+        program=[sys.executable, hanging_disk.__file__, str(disks[1]), str(SLUICE)],
         data_directories=":".join(map(str, disks)),
         health_check_seconds=0.1,
         slow_disk_seconds=0.1,
         **keys,
     )
     Path(f"{disks[1]}.hangs").touch()
-    daemon.read_log_until("is left out from now on")
+    daemon.wait_for_log("is left out from now on")
     return daemon
 
 
-@pytest.fixture
-def start(tmp_path):
-    started = []
-
-    def make(**keys):
-        started.append(with_hanging_disk(tmp_path, **keys))
-        return started[-1]
-
-    yield make
-    for daemon in started:
-        daemon.process.kill()
-        daemon.end()
-
-
-def test_a_stop_ends_at_its_deadline_while_a_disk_hangs(start):
+def test_a_stop_ends_at_its_deadline_while_a_disk_hangs(daemons, tmp_path):
     """It is that of closing alone: nothing is written or read, so draining takes no time."""
-    daemon = start(drain_timeout_seconds=1000, close_timeout_seconds=0.1)
+    daemon = with_hanging_disk(
+        daemons, tmp_path, drain_timeout_seconds=1000, close_timeout_seconds=0.1
+    )
     assert daemon.end() == 1
     assert "stopping took longer than it may; committed data is safe" in daemon.log
     assert "Traceback" not in daemon.log
 
 
-def test_the_second_signal_ends_the_process_while_a_disk_hangs(start):
-    daemon = start(close_timeout_seconds=1000)
-    daemon.process.terminate()
-    daemon.read_log_until("drains")
-    daemon.process.terminate()
+def test_the_second_signal_ends_the_process_while_a_disk_hangs(daemons, tmp_path):
+    daemon = with_hanging_disk(daemons, tmp_path, close_timeout_seconds=1000)
+    daemon.terminate()
+    daemon.wait_for_log("drains")
+    daemon.terminate()
     assert daemon.process.wait(TIMEOUT_SECONDS) == 1
-    daemon.read_log_until("a second signal ends the process at once")
+    daemon.wait_for_log("a second signal ends the process at once")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 import socket
+import subprocess
 import urllib.request
 
 import pytest
 
-from tests.support.daemon import TIMEOUT_SECONDS, Daemon
+from tests.support.daemon import ENVIRONMENT, READY, TIMEOUT_SECONDS, arguments
 
 pytestmark = pytest.mark.slow
 
@@ -31,20 +31,6 @@ NOT_UNDERSTOOD = [
 ]
 
 
-@pytest.fixture
-def start(tmp_path):
-    started = []
-
-    def make(**keys):
-        started.append(Daemon(tmp_path, **keys))
-        return started[-1]
-
-    yield make
-    for daemon in started:
-        daemon.process.kill()
-        daemon.end()
-
-
 def ask(port: int, request: bytes = REQUEST) -> bytes:
     """Send bytes and read up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as client:
@@ -59,22 +45,27 @@ def ask(port: int, request: bytes = REQUEST) -> bytes:
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_a_log_that_is_not_read_stops_nothing(start, level):
-    daemon = start(log_level=level)
-    fcntl.fcntl(daemon.process.stderr, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE_BYTES)
-    with socket.create_connection(("127.0.0.1", daemon.http_port), TIMEOUT_SECONDS) as client:
-        for _ in range(300):
-            ask(daemon.data_port)
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 200")
-    with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
-        assert json.load(answer) == {"ready": True, "reason": None}
-    daemon.process.terminate()
-    assert daemon.process.wait(TIMEOUT_SECONDS) == 0
+def test_a_log_that_is_not_read_stops_nothing(tmp_path, level):
+    command = arguments(tmp_path, log_level=level)
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            ready = next(filter(None, map(READY.search, process.stderr)))
+            fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE_BYTES)
+            address = ("127.0.0.1", int(ready["http"]))
+            with socket.create_connection(address, TIMEOUT_SECONDS) as client:
+                for _ in range(300):
+                    ask(int(ready["advertised"]))
+                client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+            process.terminate()
+            assert process.wait(TIMEOUT_SECONDS) == 0
+        finally:
+            process.kill()
 
 
-def test_refused_connections_are_counted_by_kind_and_source(start):
-    daemon = start()
+def test_refused_connections_are_counted_by_kind_and_source(daemons, tmp_path):
+    daemon = daemons(tmp_path)
     for _ in range(300):
         ask(daemon.data_port)
     assert daemon.end() == 0
@@ -88,8 +79,8 @@ def test_refused_connections_are_counted_by_kind_and_source(start):
     assert all(number == of_source for number, of_source in found)
 
 
-def test_a_parsers_traceback_never_reaches_the_log(start):
-    daemon = start()
+def test_a_parsers_traceback_never_reaches_the_log(daemons, tmp_path):
+    daemon = daemons(tmp_path)
     for request in NOT_UNDERSTOOD:
         ask(daemon.http_port, request)
         ask(daemon.data_port, request)

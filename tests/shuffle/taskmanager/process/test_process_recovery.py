@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import time
 import urllib.request
 from pathlib import Path
@@ -38,8 +37,7 @@ async def test_committed_data_survives_a_kill(daemons, tmp_path):
         await write_map_output(writer, 1, attempt, [[data, b""], [b"second", data]])
     writer.send(OpenPartition(9, 1, 99, 1))
     writer.send(BeginRegion(9, 0, 0, [1000], 0))
-    first.process.kill()
-    first.process.wait(TIMEOUT_SECONDS)
+    first.kill()
     await writer.until_lost()
 
     second = daemons(tmp_path)
@@ -90,7 +88,7 @@ async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, ti
     await until_not_writable(daemon)
     began = time.monotonic()
     for _ in range(times):
-        daemon.process.send_signal(signal.SIGTERM)
+        daemon.terminate()
         # The first signal is handled; draining is over once the daemon closes its connections.
         await writer.until_lost()
     code = await asyncio.to_thread(daemon.process.wait, TIMEOUT_SECONDS)
@@ -156,7 +154,7 @@ async def test_memory_does_not_grow_with_what_passes_through(daemons, tmp_path):
             wanted = list(range(attempt - 19, attempt + 1))
             (content,) = await read_gate(reader, 1, [(reader.ack, wanted)], 0, 2, credit=16)
             assert len(content) == 20 * 4 * len(part)
-            resident.append(resident_bytes(daemon.process.pid))
+            resident.append(resident_bytes(daemon.pid))
     await writer.close()
     await reader.close()
     # The tier, 64 segments of the pool and the interpreter are there after the first rounds.

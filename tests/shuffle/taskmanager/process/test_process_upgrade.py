@@ -6,20 +6,19 @@ imported as it is, so nothing is built or installed.
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.daemon import ENVIRONMENT, SLUICE, Daemon, arguments, run
+from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    Start = Callable[[type[Daemon]], Daemon]
+    Start = Callable[..., Daemon]
 
 pytestmark = pytest.mark.slow
 
@@ -42,28 +41,14 @@ LARGE = b"larger than the memory tier, and so on disk" * 200_000
 SMALL = b"in the memory tier"
 
 
-class OlderRelease(Daemon):
-    """A TaskManager of the older release."""
-
-    environment = ENVIRONMENT | {"PYTHONPATH": str(WHEEL)}
-
-    @staticmethod
-    def command(directory: Path, **keys: object) -> list[str]:
-        return [sys.executable, "-P", "-c", RUN, *arguments(directory, **keys)[1:]]
-
-
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start TaskManagers on the same directories; those left at the end are killed."""
-    started: list[Daemon] = []
-
-    def begin(release: type[Daemon]) -> Daemon:
-        started.append(release(tmp_path))
-        return started[-1]
-
-    yield begin
-    for daemon in started:
-        daemon.end(signal.SIGKILL)
+def start(daemons: Callable[..., Daemon], tmp_path: Path) -> Start:
+    """Start TaskManagers of either release on the same directories."""
+    older = {
+        "program": (sys.executable, "-P", "-c", RUN),
+        "environment": {"PYTHONPATH": str(WHEEL)},
+    }
+    return lambda *, is_older=False: daemons(tmp_path, **(older if is_older else {}))
 
 
 async def write(daemon: Daemon, attempt: int) -> None:
@@ -92,12 +77,12 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 @one_loop
 async def test_the_steps_of_the_page_between_releases_of_one_format(tmp_path: Path, start: Start):
-    first = start(Daemon)
+    first = start()
     await write(first, 0)
     drained = run([str(SLUICE), "drain", "--wait", "30", first.url])
     assert drained.returncode == 0, drained.stderr
     assert first.end() == 0
-    second = start(Daemon)
+    second = start()
     assert second.identity == first.identity
     assert "2 map outputs adopted" in second.log
     await check(second, 0)
@@ -107,13 +92,13 @@ async def test_the_steps_of_the_page_between_releases_of_one_format(tmp_path: Pa
 @one_loop
 async def test_an_upgrade_from_another_format_and_back_loses_nothing(tmp_path: Path, start: Start):
     """Each release serves its own map outputs and does not change files of the other one."""
-    older = start(OlderRelease)
+    older = start(is_older=True)
     await write(older, 0)
     assert older.end() == 0
     of_older = contents(tmp_path)
     assert of_older
 
-    newer = start(Daemon)
+    newer = start()
     assert newer.identity == older.identity
     assert "0 map outputs adopted" in newer.log
     assert "has data of another release of Sluice" in newer.log
@@ -123,13 +108,13 @@ async def test_an_upgrade_from_another_format_and_back_loses_nothing(tmp_path: P
     of_newer = {path: data for path, data in contents(tmp_path).items() if path not in of_older}
     assert {path: path.read_bytes() for path in of_older} == of_older
 
-    mistaken = start(OlderRelease)
+    mistaken = start(is_older=True)
     await check(mistaken, 0)
     await write(mistaken, 20)
     assert mistaken.end() == 0
     assert {path: path.read_bytes() for path in of_newer} == of_newer
 
-    again = start(Daemon)
+    again = start()
     assert "2 map outputs adopted" in again.log
     await check(again, 10)
     assert again.end() == 0

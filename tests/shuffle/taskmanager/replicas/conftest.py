@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,11 +22,11 @@ class Pair:
         self.addresses = [free_address(f"127.0.0.{number + 1}") for number in range(count)]
         self.daemons: list[Daemon | None] = [None] * count
 
-    def start(self, number: int, **keys: object) -> Daemon:
+    def start(self, number: int, **keys: Any) -> Daemon:
         address = self.addresses[number]
         daemon = Daemon(
             self._directory / f"tm{number}",
-            bind_host=address.host,
+            address.host,
             data_port=address.port,
             taskmanagers=",".join(map(str, self.addresses)),
             lost_after_seconds=keys.pop("lost_after_seconds", 1),
@@ -35,14 +34,14 @@ class Pair:
             min_free_bytes=0,
             partition_request_timeout_seconds=0.2,
             **keys,
-        )
+        ).start()
         self.daemons[number] = daemon
         return daemon
 
     def kill(self, number: int) -> None:
         daemon = self.daemons[number]
         assert daemon is not None
-        daemon.end(signal.SIGKILL)
+        daemon.kill()
 
 
 def free_address(host: str) -> Address:
@@ -57,4 +56,4 @@ def pair(tmp_path, request):
     yield pair
     for daemon in pair.daemons:
         if daemon is not None:
-            daemon.end(signal.SIGKILL)
+            daemon.kill()

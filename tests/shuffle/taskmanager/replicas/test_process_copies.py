@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,7 +116,7 @@ async def test_readers_of_a_silent_taskmanager_fail(pair):
     while not gate.content[0]:
         await gate.read_one()
     # It stands still, and its connections stay open, as those of a host that is cut off.
-    pair.daemons[0].process.send_signal(signal.SIGSTOP)
+    pair.daemons[0].pause()
     with pytest.raises(RemoteError, match="counts as lost") as lost:
         await gate.read_all()
     assert lost.value.code is ErrorCode.CONNECTION_LOST
