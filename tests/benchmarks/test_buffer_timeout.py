@@ -9,7 +9,7 @@ import sys
 import uvloop
 
 from benchmarks import buffer_timeout
-from benchmarks.buffer_timeout import Turn, both_sides, report, take_turn
+from benchmarks.buffer_timeout import Turn, both_sides, take_turn
 from tests.support.cluster import REPOSITORY
 from tests.support.daemons import Daemons
 
@@ -31,37 +31,6 @@ def test_records_come_through_on_both_paths(tmp_path):
     assert saturated["records_per_cpu_second"] > 0
     assert 0 < paced["records"] <= buffer_timeout.PACED_RECORDS_PER_SECOND * 0.1
     assert 0 < paced["p50_ms"] <= paced["p99_ms"]
-
-
-def made_up(path: str, timeout_ms: int, paced: bool, round_number: int, rate: float) -> dict:
-    return {
-        "round": round_number,
-        "path": path,
-        "timeout_ms": timeout_ms,
-        "paced": paced,
-        "records_per_second": rate,
-        "records_per_cpu_second": 2 * rate,
-        "p50_ms": timeout_ms / 2,
-        "p99_ms": timeout_ms + round_number,
-    }
-
-
-def test_the_figures_are_of_the_slower_path_and_of_pairs():
-    runs = [
-        made_up(path, timeout_ms, paced, round_number, rate)
-        for path, fast in (("batch", 90.0), ("single", 80.0))
-        for paced in (False, True)
-        for timeout_ms in buffer_timeout.TIMEOUTS_MS
-        for round_number in range(3)
-        for rate in ((fast - 5, fast + 5) if timeout_ms == 1 else (100.0,))
-    ]
-    found = report(runs)
-    assert found.name == "buffer_timeout"
-    assert found.figures["rate_1ms_over_100ms"] == 0.8
-    assert found.figures["batch_rate_1ms_over_100ms"] == 0.9
-    assert found.figures["records_per_cpu_second_1ms_over_100ms"] == 0.8
-    assert found.figures["p99_latency_ms_at_1ms"] == 2
-    assert found.spread["p99_latency_ms_at_1ms"] == (1, 3)
 
 
 def test_a_chart_is_drawn_the_same_way_twice(tmp_path):

@@ -125,43 +125,6 @@ def a_run(resource: str, equal: list[float], shares: list[float]) -> dict[str, o
     }
 
 
-def a_probe(resource: str, quiet: float, greedy: float) -> dict[str, object]:
-    return {"resource": resource, "quiet_p99_ms": quiet, "greedy_p99_ms": greedy}
-
-
-def test_figures_are_the_worst_of_all_numbers_and_resources() -> None:
-    runs: list[dict[str, object]] = [
-        a_probe("segments", 1.0, 1.5),
-        a_run("segments", [10.0], [9.0]),
-        a_run("segments", [10.0, 20.0, 30.0], [20.0, 25.0, 16.0]),
-        {"resource": "segments", "errors": {"QUOTA_EXCEEDED": 2}},
-        a_probe("disk_read", 2.0, 8.0),
-        a_run("disk_read", [10.0], [4.0]),
-        a_probe("disk_read", 2.0, 2.0),
-        a_run("disk_read", [10.0], [6.0]),
-        a_probe("disk_read", 2.0, 6.0),
-        a_run("disk_read", [10.0], [7.0]),
-        {"resource": "disk_read", "errors": {}},
-    ]
-    report = fairness.report_of(runs)
-    assert report.figures == {
-        "smallest_share": 0.6,
-        "innocent_p99": 3.0,
-        "innocent_errors": 2,
-        "equal_share": 0.5,
-        "segments_share": 0.8,
-        "segments_p99_over_quiet": 1.5,
-        "disk_read_share": 0.6,
-        "disk_read_p99_over_quiet": 3.0,
-    }
-    assert report.spread["segments_share"] == (0.8, 0.9)
-    assert report.spread["disk_read_p99_over_quiet"] == (1.0, 4.0)
-    aims = fairness.aims_of(report.figures)
-    assert aims["segments_share"] == aims["smallest_share"] == "≥ 0.9"
-    assert aims["disk_read_p99_over_quiet"] == "≤ 2"
-    assert "equal_share" not in aims
-
-
 def test_nothing_is_a_figure_where_equal_applications_did_nothing() -> None:
     with pytest.raises(RuntimeError, match="segments: equal applications have done nothing"):
         fairness.report_of([a_run("segments", [0.0], [1.0])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from benchmarks.pairs import Findings, TimedJob, measure
@@ -28,11 +27,9 @@ class ScriptedSides:
         return Pair(own_seconds=2.0, sluice_seconds=1.0)
 
 
-def run(
-    sides: ScriptedSides, pairs: int, time_limit_seconds: float = 60.0, warm_ups: int = 1
-) -> Findings:
+def run(sides: ScriptedSides, pairs: int, time_limit_seconds: float = 60.0) -> Findings:
     console = Console(file=io.StringIO())
-    jobs = {"sort": TimedJob("sort", {"rows": 10, "maps": 1, "reducers": 1}, warm_ups)}
+    jobs = {"sort": TimedJob("sort", {"rows": 10, "maps": 1, "reducers": 1}, 1)}
     return measure(sides, console, jobs, pairs, time_limit_seconds)  # type: ignore[arg-type]
 
 
@@ -50,13 +47,6 @@ def test_a_check_and_a_warm_up_come_before_pairs_that_alternate():
     assert findings.problems == []
 
 
-def test_a_short_job_warms_up_for_longer():
-    sides = ScriptedSides([])
-    findings = run(sides, 1, warm_ups=3)
-    assert len(sides.asked) == 1 + 3 + 1
-    assert len(findings.pairs["sort"]) == 1
-
-
 def test_results_that_differ_are_a_problem():
     assert run(ScriptedSides(["row 1: ..."]), 1).problems == ["sort: row 1: ..."]
 
@@ -65,11 +55,3 @@ def test_one_pair_is_taken_even_when_time_is_over_and_the_shortage_is_reported()
     findings = run(ScriptedSides([]), 3, time_limit_seconds=-1)
     assert len(findings.pairs["sort"]) == 1
     assert findings.problems == ["sort: 1 pairs instead of 3, -1 s are over"]
-
-
-def test_the_figure_is_the_median_of_the_pairwise_ratios():
-    findings = Findings({"sort": [Pair(1, 3), Pair(10, 10), Pair(4, 2)]})
-    report = findings.report("spark", {"spark": "4.3.0"})
-    assert report.figures["sort"] == pytest.approx(1.0)
-    assert report.spread["sort"] == (0.5, 3.0)
-    assert [entry["ratio"] for entry in report.runs] == [3, 1, 0.5]

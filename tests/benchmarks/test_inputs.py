@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import demo, spark, text, tpch_data
+from benchmarks import demo, text, tpch_data
 from tests.support.jobs import tpch, wordcount
 
 if TYPE_CHECKING:
@@ -82,17 +82,3 @@ def test_the_demo_runs_at_least_six_queries_and_the_rdd_job(tmp_path: Path):
     assert jobs[-1].job == "wordcount"
     assert len({job.name for job in jobs}) == len(jobs)
     assert demo.BASE_SETTINGS["spark.sql.autoBroadcastJoinThreshold"] == "-1"
-
-
-def test_sizes_of_the_benchmark_and_of_a_quick_look():
-    full = spark.sizes(1)
-    assert set(full) == set(spark.AIMS)
-    assert full["small_blocks"] == {"rows": 4_000_000, "maps": 1000, "reducers": 1000}
-    assert full["aggregate"]["keys"] == 10_000_000
-    assert full["map_outputs"] == {"rows": 100_000, "maps": 5000, "reducers": 16}
-    assert full["map_outputs_square"]["reducers"] == 5000
-    assert set(spark.DEFAULT_JOBS) == {*full} - {"map_outputs_square"}
-    quick = spark.sizes(0.01)
-    assert quick["small_blocks"] == {"rows": 40_000, "maps": 100, "reducers": 100}
-    # Rows per block stay the same.
-    assert 4_000_000 / 1000**2 == 40_000 / 100**2

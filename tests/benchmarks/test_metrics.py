@@ -56,11 +56,6 @@ def test_a_page_without_a_metric_is_an_error_and_not_zero():
         parse(text)
 
 
-def test_moved_adds_and_subtracts_field_by_field():
-    assert MOVED + MOVED - MOVED == MOVED
-    assert (MOVED - Moved(written_bytes=1)).written_bytes == 999
-
-
 def test_scrape_adds_up_the_pages():
     body = page(COUNTERS).encode()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
-from rich.console import Console
-
-from benchmarks.outcome import JobOutcome, problems, table
+from benchmarks.outcome import JobOutcome, problems
 from tests.support.eventlog import ShuffleUse
 from tests.support.metrics import Moved
 
@@ -61,14 +58,3 @@ def test_a_run_that_moved_nothing_fails_even_if_all_is_equal():
     assert problems([idle], ShuffleUse(), Moved()) == [
         "no shuffle byte went through the TaskManagers"
     ]
-
-
-def test_the_table_has_a_row_for_each_job_and_totals():
-    output = io.StringIO()
-    other = replace(GOOD, name="q2", differences=("x",), moved=replace(MOVED, written_bytes=1))
-    Console(file=output, width=140).print(table([GOOD, other]))
-    text = output.getvalue()
-    assert "q1" in text
-    assert "DIFFER" in text
-    assert "NO" in text
-    assert "1 of 2" in text

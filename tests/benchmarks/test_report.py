@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from benchmarks.report import Report, median_and_spread
+from benchmarks.report import Report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,15 +33,3 @@ def test_writing_again_replaces_the_file_and_leaves_nothing_else(tmp_path: Path)
     REPORT.write(tmp_path)
     REPORT.write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["spark.json"]
-
-
-def test_the_table_shows_value_spread_and_aim():
-    output = io.StringIO()
-    REPORT.show(Console(file=output, width=100), {"sort": "≤ 0.95"})
-    text = output.getvalue()
-    for part in ("sort", "0.900", "0.800", "1.000", "≤ 0.95"):
-        assert part in text
-
-
-def test_median_and_spread():
-    assert median_and_spread([3.0, 1.0, 2.0]) == (2.0, (1.0, 3.0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import uvloop
 
@@ -23,19 +21,6 @@ from benchmarks.tls import (
 from sluice.transport.config import TransportConfig
 from tests.support.tls_files import load_tls
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-def run_of(rates: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """Return the figures of a pair: rates with and without TLS by leg, and a CPU time of each."""
-    run: dict[str, float] = {}
-    for leg, pair in rates.items():
-        for kind, rate in zip((SECURED, PLAIN), pair, strict=True):
-            run[f"{kind}_{leg}_bytes_per_second"] = rate
-            run[f"{kind}_{leg}_cpu_us_per_buffer"] = 1e9 / rate
-    return run
-
 
 @pytest.mark.slow
 def test_every_leg_is_measured_with_and_without_tls(tmp_path):
@@ -53,19 +38,6 @@ def test_only_one_kind_speaks_tls(tmp_path):
     make_certificates(tmp_path)
     assert load_tls(TransportConfig(**settings(tmp_path, PLAIN))) is None
     assert load_tls(TransportConfig(**settings(tmp_path, SECURED)), accepts=True) is not None
-
-
-def test_a_figure_is_the_median_of_the_ratios_of_its_leg():
-    legs = set(RATIOS.values())
-    rates = [dict.fromkeys(legs, pair) for pair in ((5.0, 10.0), (9.0, 10.0), (7.0, 10.0))]
-    rates[0]["jvm_read"] = rates[1]["jvm_read"] = (2.0, 10.0)
-    found = report_of([run_of(pairs) for pairs in rates], {"jdk": "a VM"})
-    assert found.figures["tls_rate_ratio"] == pytest.approx(0.7)
-    assert found.spread["tls_rate_ratio"] == pytest.approx((0.5, 0.9))
-    assert found.figures["jvm_write_tls_rate_ratio"] == pytest.approx(0.7)
-    assert found.figures["jvm_read_tls_rate_ratio"] == pytest.approx(0.2)
-    assert found.figures["jvm_write_tls_cpu_ratio"] == pytest.approx(10 / 7)
-    assert found.versions["jdk"] == "a VM"
 
 
 class LossyLegs:

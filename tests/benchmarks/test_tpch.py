@@ -79,22 +79,6 @@ def test_both_modes_take_turns():
     ]
 
 
-def test_the_total_is_the_ratio_of_the_sums():
-    report = run(ScriptedSides(), 3).report({})
-    assert report.name == "tpch"
-    assert report.figures == {
-        "total": pytest.approx(4.0 / 4.0),
-        "total_adaptive_off": pytest.approx(4.0 / 4.0),
-        "q03": pytest.approx(0.5),
-        "q05": pytest.approx(3.5 / 3),
-        "q03_adaptive_off": pytest.approx(0.5),
-        "q05_adaptive_off": pytest.approx(3.5 / 3),
-        "queries_equal": 2,
-    }
-    assert report.figures.keys() > tpch.AIMS.keys()
-    assert len(report.runs) == 12
-
-
 def test_results_that_differ_in_one_mode_are_a_problem_and_not_counted():
     findings = run(ScriptedSides(different=(5, False)), 1)
     assert findings.problems == ["q05, adaptive off: row 1: ..."]
