@@ -16,7 +16,7 @@ import pytest
 from tests.spark.applications import sluice_settings
 from tests.spark.barrier import Barrier
 from tests.support.cluster import installed_spark
-from tests.support.executors import children_executors, executors_below, wait_for_end
+from tests.support.executors import executors_below, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,40 +98,11 @@ def impatient(
         yield running
 
 
-@pytest.mark.parametrize("job", ["reduce_waits", "reduce_waits_inside"])
-def test_killed_after_the_map_stage_of_a_local_cluster(
-    own: Application, local_cluster: Application, barrier: Barrier, job: str
-):
-    """As `test_failures.py` has it for a standalone cluster."""
-    expected = own.rows(job, barrier=None)
-    local_cluster.fill_slots(barrier, SLOTS)
-    local_cluster.new_events()
-    running = local_cluster.start(job, barrier=str(barrier.path))
-    reducers = barrier.wait("reduce", SLOTS)
-    victim = reducers[0].executor_pid
-    executors = children_executors(local_cluster.driver_pid)
-    assert victim in [executor.pid for executor in executors]
-    os.kill(victim, signal.SIGKILL)
-    barrier.release()
-    assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
-    events = local_cluster.new_events()
-    assert events.map_runs() == ONCE
-    assert events.executors_removed() == 1
-
-
-def test_killed_while_it_runs_a_map_task_of_a_local_cluster(
-    own: Application, local_cluster: Application, barrier: Barrier
-):
-    _kill_at_a_map_task(own, local_cluster, barrier)
-
-
+@pytest.mark.parametrize("kind", ["standalone", "local_cluster"])
 def test_killed_while_it_runs_a_map_task(
-    own: Application, standalone: Application, barrier: Barrier
+    own: Application, request: pytest.FixtureRequest, barrier: Barrier, kind: str
 ):
-    _kill_at_a_map_task(own, standalone, barrier)
-
-
-def _kill_at_a_map_task(own: Application, application: Application, barrier: Barrier) -> None:
+    application: Application = request.getfixturevalue(kind)
     expected = own.rows("map_waits", barrier=None)
     application.fill_slots(barrier, SLOTS)
     application.new_events()

@@ -42,12 +42,6 @@ def executors_below(directory: Path, application_id: str | None = None) -> list[
     return sorted(found, key=lambda executor: executor.pid)
 
 
-def children_executors(pid: int) -> list[Executor]:
-    """Return the executors that a process started, as a ``local-cluster`` driver does."""
-    found = (executor for executor, _ in _all_executors() if _parent(executor.pid) == pid)
-    return sorted(found, key=lambda executor: executor.pid)
-
-
 def wait_for_end(executors: list[Executor], timeout_seconds: float) -> None:
     """Wait until all of these processes have ended.
 
@@ -66,14 +60,6 @@ def wait_for_end(executors: list[Executor], timeout_seconds: float) -> None:
                 raise TimeoutError(f"{executor} still runs after {timeout_seconds:g} s")
         finally:
             os.close(ended)
-
-
-def _parent(pid: int) -> int:
-    try:
-        # The name of the program, in parentheses, may have spaces.
-        return int((_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _all_executors() -> Iterator[tuple[Executor, Path]]:
