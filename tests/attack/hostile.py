@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import astuple, replace
 
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.limits import NONCE_BYTES
 from sluice.protocol.schema import Challenge, ErrorResponse, Hello, HelloAck, Message, Proof, encode
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Iterable
 
-    from sluice.protocol.errors import ErrorCode
     from sluice.protocol.identity import Credential
     from tests.attack.rig import AttackedDaemon
 
@@ -32,6 +32,22 @@ class Hostile(RawClient):
     """A raw connection that knows its own name in the log of the other side."""
 
     name = ""
+    daemon: AttackedDaemon
+    """The other side, of those that come from :meth:`at`."""
+    _since: int
+
+    @classmethod
+    async def at(
+        cls,
+        daemon: AttackedDaemon,
+        address: Address | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Hostile:
+        """Connect to a daemon, whose log is then looked at from here on."""
+        since = len(daemon.lines)
+        client = await cls.reach(address or daemon.address, tls)
+        client.daemon, client._since = daemon, since
+        return client
 
     @classmethod
     async def reach(cls, address: Address, tls: ssl.SSLContext | None = None) -> Hostile:
@@ -85,25 +101,21 @@ class Hostile(RawClient):
         message, _ = await self.receive()
         return message
 
-    async def refused(
-        self, daemon: AttackedDaemon, code: ErrorCode, since: int, answer: Message | None = None
-    ) -> ErrorResponse:
+    async def refused(self, code: ErrorCode, answer: Message | None = None) -> ErrorResponse:
         """Check that the daemon refuses this connection, and logs one line of it.
 
         Args:
-            daemon: The other side.
             code: The expected error.
-            since: Where in the log to begin to look.
             answer: The error, if it was received already.
         """
         error = await self.until_refused()
         error = error or (answer if isinstance(answer, ErrorResponse) else None)
         assert error is not None, answer
         assert error.code == code, error
-        await self.ended(daemon, code, since)
+        await self.ended(code)
         return error
 
-    async def ended(self, daemon: AttackedDaemon, code: ErrorCode, since: int) -> None:
+    async def ended(self, code: ErrorCode) -> None:
         """Check that the daemon ends this connection, and logs one line of it.
 
         A client that sends before it may can lose the error: what the daemon leaves unread resets
@@ -113,10 +125,22 @@ class Hostile(RawClient):
         assert error is None or error.code == code
         await self.close()
         wanted = f"closing connection {self.name}: "
-        line = await daemon.logs(wanted, since)
+        line = await self.daemon.logs(wanted, self._since)
         assert code.name in line
         if not self.name.startswith("unix:"):  # whose other ends have no names
-            assert len([each for each in daemon.lines[since:] if wanted in each]) == 1
+            assert len([each for each in self.daemon.lines[self._since :] if wanted in each]) == 1
+
+
+async def fail_to_prove(
+    daemon: AttackedDaemon,
+    hello: Hello,
+    credential: Credential,
+    code: ErrorCode = ErrorCode.AUTHENTICATION_FAILED,
+    **how: Any,
+) -> ErrorResponse:
+    """Connect with a credential that is refused; return the error."""
+    client = await Hostile.at(daemon)
+    return await client.refused(code, await client.prove(hello, credential, **how))
 
 
 def told(error: ErrorResponse) -> tuple[object, ...]:

@@ -125,9 +125,9 @@ async def test_half_requests_keep_nobody_out(confined):
 @one_loop
 async def test_silent_data_connections_do_not_take_every_descriptor(confined):
     """Connections above the limit are refused at once; admitted clients are still served."""
-    known = await Hostile.reach(confined.address)
+    known = await Hostile.at(confined)
     assert isinstance(await known.greet(ROLE_PRODUCER), HelloAck)
-    silent = [await Hostile.reach(confined.address) for _ in range(HALF_REQUESTS)]
+    silent = [await Hostile.at(confined) for _ in range(HALF_REQUESTS)]
     refused = 0
     for client in silent[-OPEN_FILES:]:  # those that came when there was no place left
         error = await client.until_refused()

@@ -128,7 +128,7 @@ async def test_a_control_part_that_is_only_announced_takes_no_memory(
 async def test_a_stranger_takes_a_few_kib(cluster: Cluster, victim: Application) -> None:
     @contextlib.asynccontextmanager
     async def crowd() -> AsyncIterator[None]:
-        strangers = [await Hostile.reach(cluster.first.address) for _ in range(CROWD)]
+        strangers = [await Hostile.at(cluster.first) for _ in range(CROWD)]
         for stranger in strangers:
             stranger.send_bytes(a_claim(4000))
         yield

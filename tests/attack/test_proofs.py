@@ -24,7 +24,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.shuffle.client.client import ShuffleClient
-from tests.attack.hostile import NONCE, Hostile, Impostor, Relay, an_ack, told
+from tests.attack.hostile import NONCE, Hostile, Impostor, Relay, an_ack, fail_to_prove, told
 from tests.attack.rig import (
     BOB,
     Application,
@@ -64,18 +64,16 @@ async def test_a_recorded_handshake_opens_nothing_a_second_time(cluster, victim)
     async with Relay(daemon.address) as relay:
         assert await release_shuffle(relay.address, victim) == 0
     await commit(daemon.address, victim, 1, RECORDS)
-    since = len(daemon.lines)
-    replay = await Hostile.reach(daemon.address)
+    replay = await Hostile.at(daemon)
     replay.send_bytes(bytes(relay.up))
-    await replay.ended(daemon, ErrorCode.AUTHENTICATION_FAILED, since)
+    await replay.ended(ErrorCode.AUTHENTICATION_FAILED)
     # Message by message, as a patient attacker does.
-    since = len(daemon.lines)
-    replay = await Hostile.reach(daemon.address)
+    replay = await Hostile.at(daemon)
     first = int.from_bytes(relay.up[:4]) + 8
     replay.send_bytes(bytes(relay.up[:first]))
     assert isinstance((await replay.receive())[0], Challenge)
     replay.send_bytes(bytes(relay.up[first:]))
-    await replay.ended(daemon, ErrorCode.AUTHENTICATION_FAILED, since)
+    await replay.ended(ErrorCode.AUTHENTICATION_FAILED)
     await works(daemon.address, victim)
 
 
@@ -85,7 +83,7 @@ async def test_a_challenge_or_a_proof_of_the_taskmanager_is_no_proof(cluster, vi
     daemon = cluster.first
     await commit(daemon.address, victim, 1, RECORDS)
     hello = hello_of(ROLE_DRIVER, victim.name)
-    owner = await Hostile.reach(daemon.address)
+    owner = await Hostile.at(daemon)
     of_taskmanager = await owner.prove(hello, victim.driver)
     assert isinstance(of_taskmanager, Proof)
 
@@ -102,12 +100,11 @@ async def test_a_challenge_or_a_proof_of_the_taskmanager_is_no_proof(cluster, vi
         return other.nonce
 
     for forge in (lambda nonce: nonce, lambda nonce: of_taskmanager.proof, lambda nonce: NONCE):
-        since = len(daemon.lines)
-        first, second = [await Hostile.reach(daemon.address) for _ in range(2)]
+        first, second = [await Hostile.at(daemon) for _ in range(2)]
         nonce = await send_back(first, second, NONCE)
         for each in (first, second):
             each.send_message(Proof(forge(nonce)))
-            await each.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since)
+            await each.refused(ErrorCode.AUTHENTICATION_FAILED)
     await owner.close()
     await works(daemon.address, victim)
 
@@ -118,7 +115,7 @@ async def test_every_nonce_of_a_taskmanager_is_new(cluster, victim):
     hello = hello_of(ROLE_DRIVER, victim.name, token=NONCE + victim.driver.claim.pack())
     nonces = set()
     for _ in range(20):
-        client = await Hostile.reach(daemon.address)
+        client = await Hostile.at(daemon)
         client.send_message(hello)
         nonces.add(await client.expect(Challenge))
         await client.close()
@@ -142,23 +139,17 @@ def claims_with_a_change(claim: Claim) -> dict[str, Claim]:
 async def test_a_key_proves_no_claim_with_another_field(cluster, victim):
     daemon = cluster.first
     await commit(daemon.address, victim, 1, RECORDS)
-    errors = set()
-    for credential, role in ((victim.driver, ROLE_DRIVER), (victim.task, ROLE_CONSUMER)):
-        for claim in claims_with_a_change(credential.claim).values():
-            since = len(daemon.lines)
-            client = await Hostile.reach(daemon.address)
-            answer = await client.prove(
-                hello_of(role, victim.name), Credential(claim, credential.key)
-            )
-            error = await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
-            errors.add(told(error))
-    since = len(daemon.lines)
-    client = await Hostile.reach(daemon.address)
+    attempts = [
+        (role, claim, credential.key)
+        for credential, role in ((victim.driver, ROLE_DRIVER), (victim.task, ROLE_CONSUMER))
+        for claim in claims_with_a_change(credential.claim).values()
+    ]
     promoted = victim.task.claim._replace(kind=KIND_DRIVER)
-    answer = await client.prove(
-        hello_of(ROLE_DRIVER, victim.name), Credential(promoted, victim.task.key)
-    )
-    errors.add(told(await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)))
+    attempts.append((ROLE_DRIVER, promoted, victim.task.key))
+    errors = {
+        told(await fail_to_prove(daemon, hello_of(role, victim.name), Credential(claim, key)))
+        for role, claim, key in attempts
+    }
     assert len(errors) == 1
     await works(daemon.address, victim)
 
@@ -186,11 +177,8 @@ async def test_a_hello_that_was_changed_on_the_way_is_refused(cluster, victim, c
     claimed = replace(hello, token=NONCE + victim.task.claim.pack())
     if "token" in changes:  # another nonce before the same claim
         changes = {"token": changes["token"] + victim.task.claim.pack()}
-    since = len(daemon.lines)
-    client = await Hostile.reach(daemon.address)
-    answer = await client.prove(hello, victim.task, sent=replace(claimed, **changes))
-    await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
-    again = await Hostile.reach(daemon.address)
+    await fail_to_prove(daemon, hello, victim.task, sent=replace(claimed, **changes))
+    again = await Hostile.at(daemon)
     assert isinstance(await again.prove(hello, victim.task, sent=claimed), Proof)
     await again.close()
     await works(daemon.address, victim)
@@ -214,19 +202,15 @@ async def test_a_proof_or_a_nonce_of_another_length_is_refused(cluster, victim, 
     await commit(daemon.address, victim, 1, RECORDS)
     hello = hello_of(ROLE_DRIVER, victim.name)
     code = ErrorCode.FRAME_TOO_LARGE if damage.startswith("too") else ErrorCode.MALFORMED_MESSAGE
-    since = len(daemon.lines)
-    client = await Hostile.reach(daemon.address)
-    answer = await client.prove(hello, victim.driver, proof=DAMAGE[damage])
-    await client.refused(daemon, code, since, answer)
+    await fail_to_prove(daemon, hello, victim.driver, proof=DAMAGE[damage], code=code)
     # The first 32 bytes of a token are the nonce, and so another length leaves no claim.
-    since = len(daemon.lines)
-    client = await Hostile.reach(daemon.address)
+    client = await Hostile.at(daemon)
     token = DAMAGE[damage](NONCE) + victim.driver.claim.pack()
     answer = await client.prove(hello, victim.driver, sent=replace(hello, token=token))
     error = await client.until_refused() or answer
     assert isinstance(error, ErrorResponse)
     assert error.code in (code, ErrorCode.MALFORMED_MESSAGE, ErrorCode.AUTHENTICATION_FAILED), error
-    await client.ended(daemon, ErrorCode(error.code), since)
+    await client.ended(ErrorCode(error.code))
     await works(daemon.address, victim)
 
 
@@ -245,10 +229,9 @@ async def test_a_token_that_is_no_claim_is_refused(cluster, victim):
         NONCE + packed + b"x" * 512,
     ]
     for token in tokens:
-        since = len(daemon.lines)
-        client = await Hostile.reach(daemon.address)
+        client = await Hostile.at(daemon)
         client.send_message(hello_of(ROLE_DRIVER, victim.name, token=token))
-        await client.refused(daemon, ErrorCode.MALFORMED_MESSAGE, since)
+        await client.refused(ErrorCode.MALFORMED_MESSAGE)
     await works(daemon.address, victim)
 
 
@@ -351,7 +334,7 @@ async def test_an_answer_that_was_changed_on_the_way_is_refused(cluster, victim)
     daemon = cluster.first
 
     async def change(client: Hostile) -> None:
-        onward = await Hostile.reach(daemon.address)
+        onward = await Hostile.at(daemon)
         try:
             client_hello = await client.expect(Hello)
             onward.send_message(client_hello)

@@ -24,7 +24,7 @@ from sluice.protocol.schema import (
     PartitionRequest,
     Proof,
 )
-from tests.attack.hostile import Hostile, Relay, told
+from tests.attack.hostile import Hostile, Relay, fail_to_prove, told
 from tests.attack.rig import (
     ALICE,
     BOB,
@@ -78,21 +78,17 @@ async def test_a_credential_is_for_its_role_only(cluster, victim, role, kind):
         "driver": victim.driver,
         "peer": SECRETS.peer(str(daemon.address)),
     }[kind]
-    since = len(daemon.lines)
-    client = await Hostile.reach(daemon.address)
-    answer = await client.prove(hello_for(role, victim), credential)
-    error = await client.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)
+    error = await fail_to_prove(
+        daemon, hello_for(role, victim), credential, code=ErrorCode.NOT_PERMITTED
+    )
     assert kind in error.value
     # The kind that is allowed, with the key at hand: the key is of no use under another claim.
     allowed = {ROLE_PEER: KIND_PEER, ROLE_DRIVER: KIND_DRIVER}.get(role, KIND_TASK)
     if kind != "driver" or role == ROLE_PEER:  # a driver has the keys of its tasks
-        since = len(daemon.lines)
-        client = await Hostile.reach(daemon.address)
         confused = of_kind(allowed, credential.key, credential.claim)
         if allowed == KIND_PEER:
             confused = of_kind(KIND_PEER, credential.key, SECRETS.peer(str(daemon.address)).claim)
-        answer = await client.prove(hello_for(role, victim), confused)
-        await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+        await fail_to_prove(daemon, hello_for(role, victim), confused)
     assert await read(daemon.address, victim, [1]) == RECORDS
     assert await release_application(daemon.address, victim) >= len(RECORDS)
 
@@ -116,24 +112,13 @@ async def test_no_key_proves_the_claim_of_another(cluster, victim):
         bytes(32),
         b"",
     ]
-    errors = set()
-    for key in keys:
-        since = len(daemon.lines)
-        client = await Hostile.reach(daemon.address)
-        answer = await client.prove(
-            hello_of(ROLE_CONSUMER, victim.name), Credential(victim.task.claim, key)
-        )
-        error = await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
-        errors.add(told(error))
-    for key in (victim.task.key, sibling.driver.key, other.driver.key, ALICE.key):
-        since = len(daemon.lines)
-        client = await Hostile.reach(daemon.address)
-        answer = await client.prove(
-            hello_of(ROLE_DRIVER, victim.name), Credential(victim.driver.claim, key)
-        )
-        errors.add(
-            told(await client.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer))
-        )
+    of_driver = [victim.task.key, sibling.driver.key, other.driver.key, ALICE.key]
+    attempts = [(ROLE_CONSUMER, victim.task.claim, key) for key in keys]
+    attempts += [(ROLE_DRIVER, victim.driver.claim, key) for key in of_driver]
+    errors = {
+        told(await fail_to_prove(daemon, hello_of(role, victim.name), Credential(claim, key)))
+        for role, claim, key in attempts
+    }
     assert len(errors) == 1
     assert await read(daemon.address, victim, [1]) == RECORDS
     assert await release_application(daemon.address, victim) >= len(RECORDS)
@@ -144,23 +129,18 @@ async def test_only_a_taskmanager_of_the_cluster_is_a_peer(cluster, victim):
     daemon = cluster.first
     await commit(daemon.address, victim, 1, RECORDS)
     right = SECRETS.peer(str(daemon.address))
-    since = len(daemon.lines)
-    stranger = await Hostile.reach(daemon.address)
+    stranger = await Hostile.at(daemon)
     stranger.send_message(PEER_HELLO)
-    await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+    await stranger.refused(ErrorCode.AUTHENTICATION_REQUIRED)
     foreign = ClusterSecrets([OTHER_SECRET]).peer(str(daemon.address))
     for credential in (foreign, Credential(right.claim, foreign.key)):
-        since = len(daemon.lines)
-        peer = await Hostile.reach(daemon.address)
-        answer = await peer.prove(PEER_HELLO, credential)
-        await peer.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+        await fail_to_prove(daemon, PEER_HELLO, credential)
     # A TaskManager that dialed another address: an attacker in between forwards its proof.
     for wrong in (cluster.second.address, f"localhost:{daemon.data_port}", "", "127.0.0.1"):
-        since = len(daemon.lines)
-        peer = await Hostile.reach(daemon.address)
-        answer = await peer.prove(PEER_HELLO, SECRETS.peer(str(wrong)))
-        await peer.refused(daemon, ErrorCode.NOT_PERMITTED, since, answer)
-    peer = await Hostile.reach(daemon.address)
+        await fail_to_prove(
+            daemon, PEER_HELLO, SECRETS.peer(str(wrong)), code=ErrorCode.NOT_PERMITTED
+        )
+    peer = await Hostile.at(daemon)
     assert isinstance(await peer.prove(PEER_HELLO, right), Proof)
     await peer.expect(HelloAck)
     peer.send_message(PartitionRequest(0, victim.scoped, SHUFFLE, [1], 0, 1, 8))
@@ -182,7 +162,7 @@ async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, v
     dialling = cluster.first
     ack = await commit(cluster.second.address, victim, 1, RECORDS)
     refusing = cluster.second if target == "the other TaskManager" else dialling
-    since = len(refusing.log)
+    since = len(refusing.lines)
     async with Relay(refusing.address) as relay:
         named = replace(ack, advertised_host=relay.address.host, data_port=relay.address.port)
         if target == "the same TaskManager":

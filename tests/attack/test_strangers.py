@@ -28,7 +28,7 @@ from sluice.protocol.schema import (
     ResumePartition,
     SecureRegion,
 )
-from tests.attack.hostile import NONCE, Hostile, told
+from tests.attack.hostile import NONCE, Hostile, fail_to_prove, told
 from tests.attack.rig import (
     ABROAD,
     SHUFFLE,
@@ -109,19 +109,17 @@ async def test_a_stranger_does_nothing_in_any_role(cluster, victim, way):
     errors = set()
     for role in (*CLIENT_ROLES, ROLE_PEER):
         for name in (victim.name, victim.scoped, "an application that does not exist"):
-            since = len(daemon.lines)
-            stranger = await Hostile.reach(address)
+            stranger = await Hostile.at(daemon, address)
             segment = 32768 if role == ROLE_PEER else 0
             application_id = "" if role == ROLE_PEER else name
             hello = hello_of(role, application_id, segment_size_bytes=segment)
             stranger.send_message(hello)
-            error = await stranger.refused(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+            error = await stranger.refused(ErrorCode.AUTHENTICATION_REQUIRED)
             errors.add(told(error))
             # What follows the Hello in the same write must not be served either.
-            since = len(daemon.lines)
-            hasty = await Hostile.reach(address)
+            hasty = await Hostile.at(daemon, address)
             hasty.send_messages([hello, *harm(role, daemon, victim.scoped)])
-            await hasty.ended(daemon, ErrorCode.AUTHENTICATION_REQUIRED, since)
+            await hasty.ended(ErrorCode.AUTHENTICATION_REQUIRED)
     # One text for every application: it tells nobody which of them exist.
     assert len(errors) == 1
     await go_on(daemon, victim)
@@ -135,11 +133,10 @@ async def test_a_credential_of_another_cluster_does_nothing(cluster, victim, rol
     foreign = application(ABROAD, victim.name)
     errors = set()
     for name in (victim.name, victim.scoped, "an application that does not exist"):
-        since = len(daemon.lines)
-        stranger = await Hostile.reach(daemon.address)
+        stranger = await Hostile.at(daemon)
         credential = foreign.driver if role == ROLE_DRIVER else foreign.task
         answer = await stranger.prove(hello_of(role, name), credential)
-        error = await stranger.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
+        error = await stranger.refused(ErrorCode.AUTHENTICATION_FAILED, answer)
         errors.add(told(error))
     assert len(errors) == 1
     await go_on(daemon, victim)
@@ -155,11 +152,10 @@ async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, vict
         (ROLE_CONSUMER, victim.task),
         (ROLE_DRIVER, victim.driver),
     ):
-        since = len(daemon.lines)
-        stranger = await Hostile.reach(daemon.address)
+        stranger = await Hostile.at(daemon)
         hello = hello_of(role, victim.name, token=NONCE + credential.claim.pack())
         stranger.send_messages([hello, *harm(role, daemon, victim.scoped)])
-        await stranger.ended(daemon, ErrorCode.UNEXPECTED_MESSAGE, since)
+        await stranger.ended(ErrorCode.UNEXPECTED_MESSAGE)
     await go_on(daemon, victim)
 
 
@@ -167,7 +163,7 @@ async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, vict
 async def test_connections_that_never_prove_hinder_nobody_and_are_ended(cluster, victim):
     daemon = cluster.first
     claim = hello_of(ROLE_DRIVER, victim.name, token=NONCE + victim.driver.claim.pack())
-    flood = [await Hostile.reach(daemon.address) for _ in range(FLOOD)]
+    flood = [await Hostile.at(daemon) for _ in range(FLOOD)]
     try:
         for index, stranger in enumerate(flood):
             if index % 3 == 0:
@@ -189,18 +185,17 @@ async def test_a_wrong_proof_and_an_unknown_secret_are_told_alike(cluster, victi
     """And so is an application that exists, and one that does not."""
     daemon = cluster.first
     await commit(daemon.address, victim, 1, DATA)
-    errors = set()
-    for credential in (victim.task, application(ABROAD, victim.name).task):
-        for name in (victim.name, "an application that does not exist"):
-            since = len(daemon.lines)
-            guesser = await Hostile.reach(daemon.address)
-            answer = await guesser.prove(
-                hello_of(ROLE_CONSUMER, name), credential, proof=lambda proof: bytes(32)
+    errors = {
+        told(
+            await fail_to_prove(
+                daemon, hello_of(ROLE_CONSUMER, name), credential, proof=lambda _: bytes(32)
             )
-            error = await guesser.refused(daemon, ErrorCode.AUTHENTICATION_FAILED, since, answer)
-            errors.add(told(error))
+        )
+        for credential in (victim.task, application(ABROAD, victim.name).task)
+        for name in (victim.name, "an application that does not exist")
+    }
     assert len(errors) == 1
-    owner = await Hostile.reach(daemon.address)
+    owner = await Hostile.at(daemon)
     assert isinstance(await owner.prove(hello_of(ROLE_CONSUMER, victim.name), victim.task), Proof)
     assert isinstance((await owner.receive())[0], HelloAck)
     await owner.close()

@@ -74,13 +74,12 @@ async def works(daemon: AttackedDaemon, victim: Application, config: TransportCo
 async def test_a_good_certificate_is_no_credential(clients, encrypting, authority, config, victim):
     """Any host of the authority reaches the port; without a credential it does nothing there."""
     for role in (ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER, ROLE_PEER):
-        since = len(encrypting.log)
-        stranger = await Hostile.reach(encrypting.address, authority.client_context())
+        stranger = await Hostile.at(encrypting, tls=authority.client_context())
         hello = hello_of(role, "" if role == ROLE_PEER else victim.name)
         stranger.send_message(
             replace(hello, segment_size_bytes=32768) if role == ROLE_PEER else hello
         )
-        await stranger.refused(encrypting, ErrorCode.AUTHENTICATION_REQUIRED, since)
+        await stranger.refused(ErrorCode.AUTHENTICATION_REQUIRED)
     await works(encrypting, victim, config)
 
 
@@ -108,7 +107,7 @@ async def test_a_certificate_of_another_application_reads_nothing(
 async def test_a_client_without_tls_is_refused_with_a_good_credential(
     clients, encrypting, config, victim
 ):
-    plain = await Hostile.reach(encrypting.address)
+    plain = await Hostile.at(encrypting)
     plain.send_message(hello_of(ROLE_DRIVER, victim.name))
     error = await plain.until_refused()
     assert error is not None
@@ -122,7 +121,7 @@ async def test_no_proof_is_passed_on_from_one_tls_connection_to_another(
     clients, encrypting, authority, config, victim
 ):
     """A host in between has a certificate that the client trusts; proofs name the certificate."""
-    since = len(encrypting.log)
+    since = len(encrypting.lines)
     async with Relay(
         encrypting.address, authority.server_context(), authority.client_context()
     ) as relay:

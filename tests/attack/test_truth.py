@@ -101,17 +101,16 @@ async def test_a_producer_at_a_draining_taskmanager_is_told_so(
     daemon = start(tmp_path, cluster_secret_files=secret_file)
     await commit(daemon.address, victim, 1, RECORDS)
     before = await metrics(daemon)
-    since = len(daemon.lines)
     drain = [str(SLUICE), "drain", daemon.url, "--secret-file", str(secret_file)]
     drained = await asyncio.to_thread(run, drain)
     assert drained.returncode == 0, drained.stderr
     for _ in range(HELLOS):
-        client = await Hostile.reach(daemon.address)
+        client = await Hostile.at(daemon)
         answer = await client.prove(hello_of(ROLE_PRODUCER, victim.name), victim.task)
         assert isinstance(answer, ErrorResponse)
         assert (answer.code, answer.retryable) == (ErrorCode.SHUTTING_DOWN, True)
         assert "Write to another TaskManager" in answer.message
-        await client.ended(daemon, ErrorCode.SHUTTING_DOWN, since)
+        await client.ended(ErrorCode.SHUTTING_DOWN)
     wanted = {refused("draining"): HELLOS, errors(ErrorCode.SHUTTING_DOWN): HELLOS}
     grown = await growth(daemon, before, wanted)
     assert {name: grown[name] for name in wanted} == wanted
@@ -139,14 +138,14 @@ async def readiness(daemon: AttackedDaemon) -> tuple[int, str | None]:
 
 
 async def garbage(daemon: AttackedDaemon, said: bytes) -> None:
-    client = await Hostile.reach(daemon.address)
+    client = await Hostile.at(daemon)
     client.send_bytes(said)
     await client.until_refused()
     await client.close()
 
 
 async def hang_up(daemon: AttackedDaemon, said: bytes) -> None:
-    client = await Hostile.reach(daemon.address)
+    client = await Hostile.at(daemon)
     client.send_bytes(said)
     await client.close()
 
@@ -169,7 +168,7 @@ async def test_every_failed_handshake_and_refused_frame_is_counted(cluster, vict
     for said in (b"", b"\0\0", encode(hello_of(ROLE_CONSUMER, victim.name))[:-1]):
         await hang_up(daemon, said)
     await garbage(daemon, encode(hello_of(ROLE_CONSUMER, victim.name)))
-    forger = await Hostile.reach(daemon.address)
+    forger = await Hostile.at(daemon)
     answer = await forger.prove(
         hello_of(ROLE_CONSUMER, victim.name), victim.task, proof=lambda proof: proof[::-1]
     )
