@@ -6,89 +6,71 @@ fault of one producer and fails one channel, so :class:`sluice.protocol.errors.I
 not close the connection.
 """
 
-from collections.abc import Callable
 from reprlib import repr as short_repr
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias, Union
 
-import msgpack
+import msgspec
+from msgspec import Struct
 
 from .errors import InvalidEvent
-from .limits import MAX_EVENT_BYTES, MAX_NAME_CHARACTERS, MAX_U64
+from .limits import MAX_EVENT_BYTES
+from .schema import U64, Name, type_id_of
 
 END_OF_PARTITION: Final = 1
 
 
-class EndOfPartition(NamedTuple):
+class Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base class of all events."""
+
+
+class EndOfPartition(Event, frozen=True, tag=END_OF_PARTITION):
     """The end of a channel, with the totals of its data payloads."""
 
-    total_bytes: int
-    total_buffers: int
+    total_bytes: U64
+    total_buffers: U64
 
 
-class CheckpointBarrier(NamedTuple):
+class CheckpointBarrier(Event, frozen=True, tag=2):
     """Separates the data of a checkpoint from the data after it.
 
     ``unaligned`` says that it was sent as a priority event, which overtakes data. Sluice forwards
     the flag and does not use it.
     """
 
-    checkpoint_id: int
-    timestamp_ms: int
+    checkpoint_id: U64
+    timestamp_ms: U64
     unaligned: bool
 
 
-class CancelCheckpointMarker(NamedTuple):
+class CancelCheckpointMarker(Event, frozen=True, tag=3):
     """The checkpoint with this id will not be completed."""
 
-    checkpoint_id: int
+    checkpoint_id: U64
 
 
-class EndOfData(NamedTuple):
+class EndOfData(Event, frozen=True, tag=4):
     """No more records follow, though other events may."""
 
 
-class CustomEvent(NamedTuple):
+class CustomEvent(Event, frozen=True, tag=5):
     """An event that only the application understands."""
 
-    name: str
+    name: Name
     payload: bytes
 
 
-Event: TypeAlias = (
-    EndOfPartition | CheckpointBarrier | CancelCheckpointMarker | EndOfData | CustomEvent
-)
+Payload: TypeAlias = bytes | bytearray | memoryview
 
-_Check: TypeAlias = Callable[[Any], bool]
-
-
-def _is_u64(value: Any) -> bool:
-    # type() rather than isinstance(): True is not a number on this wire.
-    return type(value) is int and 0 <= value <= MAX_U64
-
-
-def _is_bool(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_name(value: Any) -> bool:
-    return type(value) is str and len(value) <= MAX_NAME_CHARACTERS
-
-
-def _is_bytes(value: Any) -> bool:
-    return type(value) is bytes
-
-
-_FORMAT: Final[dict[int, tuple[type[Event], tuple[_Check, ...]]]] = {
-    END_OF_PARTITION: (EndOfPartition, (_is_u64, _is_u64)),
-    2: (CheckpointBarrier, (_is_u64, _is_u64, _is_bool)),
-    3: (CancelCheckpointMarker, (_is_u64,)),
-    4: (EndOfData, ()),
-    5: (CustomEvent, (_is_name, _is_bytes)),
+EVENT_IDS: Final[dict[type[Event], int]] = {
+    kind: type_id_of(kind) for kind in Event.__subclasses__()
 }
 
-EVENT_IDS: Final[dict[type[Event], int]] = {form[0]: number for number, form in _FORMAT.items()}
+_BY_ID: Final = {number: kind for kind, number in EVENT_IDS.items()}
 
-_pack = msgpack.Packer(autoreset=True).pack
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(
+    Union[tuple(EVENT_IDS)]  # noqa: UP007
+)
 
 
 def encode_event(event: Event) -> bytes:
@@ -98,7 +80,7 @@ def encode_event(event: Event) -> bytes:
         InvalidEvent: It is longer than MAX_EVENT_BYTES.
         OverflowError: An integer is beyond 64 bits (a bug of the caller).
     """
-    payload: bytes = _pack((EVENT_IDS[type(event)], *event))
+    payload = _encode(event)
     if len(payload) > MAX_EVENT_BYTES:
         raise InvalidEvent(
             f"The event {type(event).__name__} is too large",
@@ -109,33 +91,30 @@ def encode_event(event: Event) -> bytes:
     return payload
 
 
-def decode_event(payload: bytes | bytearray | memoryview) -> Event:
+def decode_event(payload: Payload) -> Event:
     """Decode and check the payload of an event.
 
     Raises:
         InvalidEvent: The payload is too long, is not an event, or has an unknown id or wrong
             fields.
     """
-    fields = _fields(payload)
-    form = _FORMAT.get(fields[0])
-    if form is None:
-        raise InvalidEvent(
-            "Unknown event", value=fields[0], limit=", ".join(str(number) for number in _FORMAT)
-        )
-    event_type, checks = form
-    del fields[0]
-    if len(fields) != len(checks) or not all(
-        check(field) for check, field in zip(checks, fields, strict=True)
-    ):
-        raise InvalidEvent(
-            f"{event_type.__name__} has wrong fields",
-            value=short_repr(fields),
-            limit=", ".join(event_type._fields) or "no fields",
-        )
-    return event_type._make(fields)
+    try:
+        if len(payload) <= MAX_EVENT_BYTES:
+            return _decoder.decode(payload)
+    except (ValueError, RecursionError):
+        pass
+    number, *fields = _fields(payload)
+    kind = _BY_ID.get(number)
+    if kind is None:
+        raise InvalidEvent("Unknown event", value=number, limit=", ".join(map(str, _BY_ID)))
+    raise InvalidEvent(
+        f"{kind.__name__} has wrong fields",
+        value=short_repr(fields),
+        limit=", ".join(kind.__struct_fields__) or "no fields",
+    )
 
 
-def is_end_of_partition(payload: bytes | bytearray | memoryview) -> bool:
+def is_end_of_partition(payload: Payload) -> bool:
     """Return whether an event ends its channel.
 
     Raises:
@@ -149,14 +128,13 @@ def encode_end_of_partition(total_bytes: int, total_buffers: int) -> bytes:
     return encode_event(EndOfPartition(total_bytes, total_buffers))
 
 
-def _fields(payload: bytes | bytearray | memoryview) -> list[Any]:
+def _fields(payload: Payload) -> list[Any]:
     """Return the array of an event, which begins with a number."""
     if len(payload) > MAX_EVENT_BYTES:
         raise InvalidEvent("Event is too large", value=len(payload), limit=MAX_EVENT_BYTES)
     try:
-        fields = msgpack.unpackb(payload)
-    except Exception as error:  # msgpack does not document all errors for bad input
-        # Not repr(): for msgpack's ExtraData it contains all of the input.
+        fields = msgspec.msgpack.decode(payload)
+    except (ValueError, RecursionError) as error:
         raise InvalidEvent(
             "Event is not valid msgpack", value=f"{type(error).__name__}: {error}"
         ) from error

@@ -529,7 +529,8 @@ CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
 # ---- bytes --------------------------------------------------------------------------------------
 
 
-def _type_id(kind: type[Message]) -> int:
+def type_id_of(kind: type[Struct]) -> int:
+    """Return the number of a message or an event on the wire."""
     tag = kind.__struct_config__.tag
     if not isinstance(tag, int):
         raise TypeError(f"{kind.__name__} has no type id")
@@ -537,7 +538,7 @@ def _type_id(kind: type[Message]) -> int:
 
 
 TYPE_IDS: Final[dict[type[Message], int]] = {
-    kind: _type_id(kind) for kind in Message.__subclasses__()
+    kind: type_id_of(kind) for kind in Message.__subclasses__()
 }
 """The number of each message on the wire."""
 

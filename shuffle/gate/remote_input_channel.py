@@ -392,13 +392,12 @@ class RemoteInputChannel:
     def _check_end(self, event: EndOfPartition, data_type: int) -> None:
         if data_type != EVENT:
             raise InvalidEvent("EndOfPartition has the wrong data type", value=data_type)
-        total_bytes, total_buffers = event
-        if (total_bytes, total_buffers) != (self.bytes_in, self.buffers_in):
+        if (event.total_bytes, event.total_buffers) != (self.bytes_in, self.buffers_in):
             raise SluiceError(
                 "Channel ended, but its totals are not those of the data that arrived",
                 code=ErrorCode.END_OF_PARTITION_MISMATCH,
                 value=f"{self.bytes_in} bytes in {self.buffers_in} buffers",
-                limit=f"{total_bytes} bytes in {total_buffers} buffers",
+                limit=f"{event.total_bytes} bytes in {event.total_buffers} buffers",
                 remedy="The reduce task requests it again",
             )
 

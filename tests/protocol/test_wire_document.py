@@ -40,7 +40,8 @@ def test_events_are_documented_with_their_fields() -> None:
         if len(row) == 3 and row[1] in {kind.__name__ for kind in events.EVENT_IDS}
     }
     assert documented == {
-        kind.__name__: (number, list(kind._fields)) for kind, number in events.EVENT_IDS.items()
+        kind.__name__: (number, list(kind.__struct_fields__))
+        for kind, number in events.EVENT_IDS.items()
     }
 
 

@@ -483,7 +483,7 @@ def build() -> dict[str, list[dict[str, Any]]]:
             "name": name,
             "type": type(event).__name__,
             "id": EVENT_IDS[type(event)],
-            "fields": _plain(event),
+            "fields": _plain(astuple(event)),
             "payload_hex": encode_event(event).hex(),
         }
         for name, event in EVENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.protocol.events import decode_event, is_end_of_partition
+from sluice.protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
@@ -190,7 +190,7 @@ class PipelinedReader:
         self._sequence[index] += 1
         if message.data_type != DATA and is_end_of_partition(payload):
             sizes = [len(data) for kind, data in self.received[index] if kind == DATA]
-            assert decode_event(payload) == (sum(sizes), len(sizes))
+            assert decode_event(payload) == EndOfPartition(sum(sizes), len(sizes))
             self.open.discard(index)
             return
         self.received[index].append((message.data_type, payload))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.limits import (
     MAGIC,
     MAX_EVENT_BYTES,
@@ -339,7 +339,7 @@ class Gate:
         self._sequence[index] += 1
         if message.data_type != DATA:
             totals = decode_event(payload)
-            if totals != (len(self.content[index]), self.buffers[index]):
+            if totals != EndOfPartition(len(self.content[index]), self.buffers[index]):
                 raise AssertionError(f"totals: {totals}")
             self.open -= 1
             return False

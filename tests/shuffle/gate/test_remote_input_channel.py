@@ -9,6 +9,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 from sluice.protocol.events import (
     CheckpointBarrier,
+    EndOfPartition,
     decode_event,
     encode_end_of_partition,
     encode_event,
@@ -190,7 +191,7 @@ def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
         buffer.release()
     rig.event(encode_end_of_partition(17, 3))
     end = rig.channel.next_buffer(PLENTY)
-    assert decode_event(end.payload) == (17, 2)  # the buffers as given to the reader
+    assert decode_event(end.payload) == EndOfPartition(17, 2)  # the buffers as given to the reader
 
 
 def test_a_buffer_being_read_is_not_extended(rig):
@@ -279,7 +280,7 @@ def test_the_end_event_counts_the_buffers_given_to_the_reader(rig):
     while (buffer := rig.channel.next_buffer(PLENTY)) is not None and buffer.data_type == DATA:
         given.append(bytes(buffer.payload))
         buffer.release()
-    assert decode_event(buffer.payload) == (40, len(given))
+    assert decode_event(buffer.payload) == EndOfPartition(40, len(given))
 
 
 def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
@@ -296,7 +297,7 @@ def test_a_reader_gets_as_much_of_a_group_as_its_credit_pays_for(rig):
             buffer.release()
             credit -= -(-len(buffer.payload) // 16)
     assert given == [bytes(range(16)), bytes(range(16, 40))]
-    assert decode_event(buffer.payload) == (40, 3)
+    assert decode_event(buffer.payload) == EndOfPartition(40, 3)
     assert (
         rig.buffers.available == 2
     )  # its exclusive buffers; the floating ones are back in the pool

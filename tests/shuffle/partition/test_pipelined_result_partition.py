@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidPartitionType,
@@ -312,7 +312,7 @@ async def test_readers_read_on_after_the_end_and_then_free_the_memory(rig):
     assert bytes(views[0].next_buffer(1).payload) == b"a"  # kept until the release
     assert read(views[1]) == b"b"
     ends = [decode_event(read(view) or b"") for view in views]
-    assert ends == [(1, 1), (1, 1), (0, 0)]
+    assert ends == [EndOfPartition(*totals) for totals in ((1, 1), (1, 1), (0, 0))]
     rig.writer.fail(SluiceError("no effect: it is complete"))
     for view in views:
         assert view.failure is None

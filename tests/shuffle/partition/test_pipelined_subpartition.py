@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
     InvalidRequest,
@@ -192,7 +192,7 @@ def test_the_end_comes_last_with_the_totals_of_the_channel(rig):
     assert view.is_available(0)
     end = view.next_buffer(0)
     assert end.data_type == EVENT
-    assert decode_event(end.payload) == (7, 3)  # the open buffer went in two parts
+    assert decode_event(end.payload) == EndOfPartition(7, 3)  # the open buffer went in two parts
     assert (view.is_available(1), view.next_buffer(1)) == (False, None)
     rig.subpartition.release()
     assert view.failure is None  # it has had everything

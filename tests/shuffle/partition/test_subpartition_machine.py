@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import PartitionAlreadyFinished, PartitionReleased
 from tests.shuffle.partition.rig import SubpartitionRig
@@ -248,7 +248,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
             else:
                 self.queue.pop(0)
         elif expected.content == b"end":
-            assert decode_event(buffer.payload) == tuple(self.totals)
+            assert decode_event(buffer.payload) == EndOfPartition(*self.totals)
             self.end_taken = True
         else:
             assert buffer.payload == expected.content

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.schema import (
     ROLE_CONSUMER,
@@ -74,7 +74,7 @@ async def read_buffers(
         if message.data_type:
             size = SEGMENT_SIZE_BYTES if has_segments else MAX_LARGE_PAYLOAD_BYTES
             count = sum(-(-len(each) // size) for each in buffers)
-            assert decode_event(payload) == (len(b"".join(buffers)), count)
+            assert decode_event(payload) == EndOfPartition(len(b"".join(buffers)), count)
             return buffers
         buffers.append(payload)
         client.send_message(AddCredit(1, 1))

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.events import decode_event
+from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.limits import MAX_U32
 from sluice.protocol.schema import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
@@ -99,7 +99,7 @@ class Rig:
             buffer = await self.next(view, credit)
             if buffer.data_type == EVENT:
                 totals = decode_event(buffer.payload)
-                assert totals == (len(b"".join(buffers)), len(buffers))
+                assert totals == EndOfPartition(len(b"".join(buffers)), len(buffers))
                 assert view.next_buffer(credit) is None
                 assert not view.is_available(credit)
                 assert view.backlog == 0
@@ -171,7 +171,7 @@ async def test_neighbouring_segments_are_sent_as_one(rig, length, cost, credit):
         if buffer.release is not None:
             buffer.release()
     assert content == noise(length)
-    assert decode_event(buffer.payload) == (length, sum(-(-n // cost) for n in sizes))
+    assert decode_event(buffer.payload) == EndOfPartition(length, sum(-(-n // cost) for n in sizes))
     if credit >= 8:
         assert len(sizes) == -(-length // (8 * SIZE))
     view.release()
