@@ -40,7 +40,7 @@ _MAX_ERROR_CHARACTERS: Final = 500
 
 
 class Given(NamedTuple):
-    """The files of which a command makes its proof."""
+    """Files from which a command takes its credential."""
 
     secret_file: Path | None
     token_file: Path | None

@@ -128,5 +128,5 @@ _HELP_ALL_OPTION: Final = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_all,
-    help="Show all that is known of each option.",
+    help="Show the whole help of each option.",
 )

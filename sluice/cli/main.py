@@ -102,7 +102,8 @@ def main() -> None:
 def version() -> None:
     """Show the version of Sluice, its data path and its Python.
 
-    The data path is compiled in the wheel, and interpreted where no wheel is installed.
+    The data path is compiled in the images and in a wheel built with HATCH_BUILD_HOOKS_ENABLE=1,
+    otherwise interpreted.
     """
     python = platform.python_version()
     number = importlib.metadata.version(DISTRIBUTION)

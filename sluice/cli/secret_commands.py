@@ -28,9 +28,9 @@ _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@click.group(short_help="Make the secret of a cluster.")
+@click.group(short_help="Create a cluster secret.")
 def secret() -> None:
-    """Make the secret that the TaskManagers of a cluster share."""
+    """Create the secret that the TaskManagers of a cluster share."""
 
 
 @secret.command("create")
@@ -57,9 +57,9 @@ def create_secret(file: Path | None) -> None:
     click.echo(f'cluster_secret_files = ["{file}"]')
 
 
-@click.group(short_help="Make and show tokens.")
+@click.group(short_help="Create and show tokens.")
 def token() -> None:
-    """Make and show tokens: to run applications on a cluster, or to ask its HTTP ports."""
+    """Create and show tokens for applications and for HTTP ports."""
 
 
 @token.command("create")
@@ -68,7 +68,9 @@ def token() -> None:
     type=click.Path(path_type=Path),
     help=f"The cluster secret. Default: the first file of {SECRET_FILES_VARIABLE}.",
 )
-@click.option("--subject", default="", metavar="NAME", help="Whoever gets the token; for logs.")
+@click.option(
+    "--subject", default="", metavar="NAME", help="Owner of the token, for quotas and logs."
+)
 @click.option(
     "--expires",
     default="7d",
@@ -127,7 +129,7 @@ def create_token(
 @token.command("show")
 @click.argument("file", type=click.File("r", errors="replace"), default="-")
 def show_token(file: TextIO) -> None:
-    """Show what the token in FILE is for, and its expiry; or of the one that is piped in."""
+    """Show the purpose and the expiry of the token in FILE, or on standard input."""
     text = file.read(4096)
     try:
         if text.strip().startswith(PREFIX):
@@ -177,6 +179,7 @@ def _expires_at(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None or int(match[1]) == 0:
         raise click.BadParameter(
-            f'"{_printable(text)}" is no time: write 30m, 12h, 7d or never', param_hint="--expires"
+            f'"{_printable(text)}" is not a time: write 30m, 12h, 7d or never',
+            param_hint="--expires",
         )
     return int(time.time()) + int(match[1]) * _UNIT_SECONDS[match[2]]

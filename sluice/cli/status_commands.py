@@ -107,12 +107,12 @@ def drain(
     if not isinstance(answer, dict) or answer.get("busy") is not False:
         raise click.ClickException(
             f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
-            f"look at it with: sluice status {url}"
+            f"see: sluice status {url}"
         )
     if migrate and answer.get("staying"):
         raise click.ClickException(
             f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
-            f"other TaskManager takes them: {answer.get('reason')}"
+            f"other TaskManager accepts them: {answer.get('reason')}"
         )
     if migrate:
         click.echo(
@@ -136,8 +136,8 @@ def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None
     try:
         answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
     except InvalidStatus as error:
-        raise click.ClickException(f"{url} does not take new work: {error}") from None
+        raise click.ClickException(f"{url} does not accept new work: {error}") from None
     state = answer.get("state") if isinstance(answer, dict) else None
     if state != "ready":
-        raise click.ClickException(f"the TaskManager takes no new work: its state is {state}")
-    click.echo("the TaskManager takes new map outputs")
+        raise click.ClickException(f"the TaskManager refuses new work: its state is {state}")
+    click.echo("the TaskManager accepts new map outputs")

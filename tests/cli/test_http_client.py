@@ -61,7 +61,7 @@ def run(*arguments, env=None):
 
 
 @pytest.mark.parametrize("command", ["status", "drain"])
-def test_a_command_proves_itself_by_the_secret(url, secret_file, command):
+def test_a_command_makes_its_token_from_the_secret(url, secret_file, command):
     given = run(command, url, "--secret-file", secret_file)
     assert given.exit_code == 0, given.output
     found = run(command, url, env={"SLUICE_CLUSTER_SECRET_FILES": f"{secret_file},/no/such"})
@@ -69,7 +69,7 @@ def test_a_command_proves_itself_by_the_secret(url, secret_file, command):
 
 
 @pytest.mark.parametrize("command", ["status", "drain"])
-def test_a_command_takes_a_token(url, tmp_path, command):
+def test_a_command_sends_the_given_token(url, tmp_path, command):
     text = make_access_token(SECRET, "admin", 0).to_text()
     given = run(command, url, "--token-file", written(tmp_path / "token", text))
     assert given.exit_code == 0, given.output
@@ -78,7 +78,7 @@ def test_a_command_takes_a_token(url, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["status", "drain"])
-def test_without_a_token_one_line_has_the_remedy(url, command):
+def test_a_missing_token_is_reported_with_the_remedy(url, command):
     result = run(command, url)
     assert result.exit_code == 1
     assert result.stderr == (
@@ -87,7 +87,7 @@ def test_without_a_token_one_line_has_the_remedy(url, command):
     )
 
 
-def test_a_token_that_allows_less_is_one_line_with_the_remedy(url):
+def test_a_token_without_permission_is_reported_with_the_remedy(url):
     token = make_access_token(SECRET, "status", 0).to_text()
     result = run("drain", url, env={"SLUICE_ACCESS_TOKEN": token})
     assert result.exit_code == 1
@@ -106,7 +106,7 @@ def test_the_secret_of_another_cluster_is_refused_in_one_line(url, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--secret-file", "--token-file"])
-def test_a_file_that_cannot_be_read_is_one_line(url, option):
+def test_an_unreadable_file_is_reported_in_one_line(url, option):
     result = run("status", url, option, "/no/such/file")
     assert result.exit_code == 1
     assert "/no/such/file" in result.stderr
@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_read_is_one_line(url, option):
 
 
 @pytest.mark.parametrize("body", ["", "gone", "[]", '{"error": "a\\u001b[31m\\nb"}', "{}"])
-def test_what_another_server_says_cannot_steer_the_terminal(body):
+def test_control_characters_of_another_server_are_replaced(body):
     with page_serving(body, 403) as port:
         result = run("status", f"127.0.0.1:{port}")
     assert result.exit_code == 1
@@ -124,13 +124,13 @@ def test_what_another_server_says_cannot_steer_the_terminal(body):
 
 
 @pytest.mark.parametrize("scope", ["status", "admin"])
-def test_a_made_token_is_of_use_for_a_minute(monkeypatch, secret_file, scope):
+def test_a_token_made_by_a_command_is_valid_for_a_minute(monkeypatch, secret_file, scope):
     monkeypatch.setattr("sluice.cli.http_client.time.time", lambda: float(NOW))
     token = Given(secret_file, None).token(scope)
     assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
 
 
-def test_the_header_of_a_drain_is_the_one_that_is_asked_for():
+def test_drain_sends_the_required_header():
     assert http_client.DRAIN_HEADER == DRAIN_HEADER
 
 

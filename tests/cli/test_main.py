@@ -126,7 +126,7 @@ class TestTaskmanager:
         help_text = run("taskmanager", "--help").output
         assert [key.flag for key in keys().values() if key.flag not in help_text] == []
 
-    def test_variables_of_the_platform_are_passed_over_with_one_line(self, run, service, caplog):
+    def test_variables_of_the_platform_are_ignored_with_one_line(self, run, service, caplog):
         variables = {"SLUICE_IMAGE": "sluice:1", "SLUICE_DATA_PORT": "tcp://10.0.0.1:7337"}
         with caplog.at_level("INFO"):
             assert run("taskmanager", env=variables).exit_code == 0
@@ -135,11 +135,11 @@ class TestTaskmanager:
             "Ignoring variables of Docker Compose or Kubernetes: SLUICE_DATA_PORT, SLUICE_IMAGE"
         ]
 
-    def test_the_exit_code_is_the_daemons(self, run, service):
+    def test_the_exit_code_of_the_daemon_is_returned(self, run, service):
         service.exit_code = 3
         assert run("taskmanager").exit_code == 3
 
-    def test_bad_configuration_is_one_line_a_mistake(self, run, service):
+    def test_bad_configuration_is_one_line_for_each_mistake(self, run, service):
         result = run("taskmanager", "--data-port", "x", "--segment-size-bytes", "3 KB")
         assert result.exit_code == 2
         assert result.stderr.splitlines() == [
@@ -180,7 +180,7 @@ class TestStatus:
         ):  # fmt: skip
             assert shown in result.stdout
 
-    def test_a_pipe_gets_whole_lines_whatever_the_columns(self, run):
+    def test_lines_in_a_pipe_are_never_wrapped(self, run):
         with taskmanager_serving(STATUS) as port:
             wide, narrow = (
                 run("status", f"127.0.0.1:{port}", env={"COLUMNS": columns}).stdout
@@ -225,7 +225,7 @@ class TestStatus:
             ("gone", 404, "it answered 404 Not Found"),
         ],
     )
-    def test_another_server_is_told_apart(self, run, body, code, reason):
+    def test_another_server_is_reported_as_such(self, run, body, code, reason):
         with page_serving(body, code) as port:
             result = run("status", f"127.0.0.1:{port}")
         assert result.exit_code == 1
@@ -234,7 +234,7 @@ class TestStatus:
         )
 
     @pytest.mark.parametrize("command", ["status", "drain"])
-    def test_a_data_port_is_one_line_with_the_remedy(self, run, command):
+    def test_a_data_port_is_reported_with_the_remedy(self, run, command):
         with data_port() as port:
             result = run(command, f"127.0.0.1:{port}")
         assert result.exit_code == 1
@@ -244,7 +244,7 @@ class TestStatus:
         assert result.stderr.count("\n") == 1
 
     @pytest.mark.parametrize("command", ["status", "drain"])
-    def test_a_url_that_is_none_is_one_line(self, run, command):
+    def test_an_invalid_url_is_reported_in_one_line(self, run, command):
         result = run(command, "127.0.0.1:http")
         assert result.exit_code == 1
         assert result.stderr.startswith("Error: http://127.0.0.1:http is not a URL: ")
@@ -252,7 +252,7 @@ class TestStatus:
 
     @pytest.mark.parametrize("command", ["status", "drain"])
     @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://no-such-host.invalid:1", "x://y"])
-    def test_no_answer_is_one_line_with_the_remedy(self, run, url, command):
+    def test_a_missing_answer_is_reported_with_the_remedy(self, run, url, command):
         result = run(command, url)
         assert result.exit_code == 1
         shown = url if "://" in url else f"http://{url}"
@@ -270,12 +270,12 @@ def test_commands_of_other_modules_are_imported_when_they_are_used(run):
 
 class TestCompletion:
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_a_script_for_each_shell(self, run, shell):
+    def test_each_shell_has_a_completion_script(self, run, shell):
         result = run("completion", shell)
         assert result.exit_code == 0
         assert f"_SLUICE_COMPLETE={shell}_complete" in result.stdout
 
-    def test_another_shell_is_wrong_usage(self, run):
+    def test_an_unknown_shell_is_wrong_usage(self, run):
         result = run("completion", "tcsh")
         assert result.exit_code == 2
         assert "'bash', 'zsh', 'fish'" in result.stderr

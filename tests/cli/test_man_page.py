@@ -34,5 +34,5 @@ def test_every_command_has_its_options():
     ("text", "escaped"),
     [("a-b", r"a\-b"), (r"a\b", r"a\eb"), (".x", r"\&.x"), ("'x", r"\&'x")],
 )
-def test_text_that_roff_would_read_is_escaped(text, escaped):
+def test_roff_requests_in_a_text_are_escaped(text, escaped):
     assert man_page._escaped(text) == escaped

@@ -67,7 +67,7 @@ def refused(result, exit_code=1):
 
 
 class TestCreateSecret:
-    def test_a_secret_is_for_its_owner_alone(self, tmp_path):
+    def test_a_secret_is_readable_by_its_owner_only(self, tmp_path):
         path = tmp_path / "secret"
         result = run("secret", "create", path)
         assert result.exit_code == 0
@@ -77,7 +77,7 @@ class TestCreateSecret:
         assert f'cluster_secret_files = ["{path}"]' in result.output
         assert text.strip() not in result.output
 
-    def test_the_mode_does_not_depend_on_that_of_other_files(self, tmp_path):
+    def test_the_mode_of_a_secret_ignores_the_umask(self, tmp_path):
         before = os.umask(0)
         try:
             assert run("secret", "create", tmp_path / "secret").exit_code == 0
@@ -85,30 +85,30 @@ class TestCreateSecret:
             os.umask(before)
         assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
 
-    def test_without_a_file_it_is_printed(self):
+    def test_a_secret_without_a_file_is_printed(self):
         result = run("secret", "create")
         assert result.exit_code == 0
         assert result.stderr == ""
         assert secret_to_text(parse_secret(result.stdout)) + "\n" == result.stdout
 
-    def test_every_secret_is_another(self):
+    def test_two_secrets_differ(self):
         assert len({run("secret", "create").stdout for _ in range(5)}) == 5
 
     @pytest.mark.parametrize("content", ["", TEXT, "a shopping list"], ids=["empty", "own", "else"])
-    def test_a_file_that_exists_is_left_as_it_is(self, tmp_path, content):
+    def test_an_existing_file_is_not_overwritten(self, tmp_path, content):
         path = written(tmp_path / "secret", content, 0o644)
         line = refused(run("secret", "create", path))
         assert line.startswith(f"Error: {path} exists")
         assert path.read_text() == content + "\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
-    def test_no_link_leads_the_secret_elsewhere(self, tmp_path):
+    def test_a_secret_is_not_written_through_a_link(self, tmp_path):
         link, elsewhere = tmp_path / "link", tmp_path / "elsewhere"
         link.symlink_to(elsewhere)
         assert "exists" in refused(run("secret", "create", link))
         assert not elsewhere.exists()
 
-    def test_a_file_that_cannot_be_made_is_one_line(self, tmp_path):
+    def test_a_file_that_cannot_be_created_is_reported_in_one_line(self, tmp_path):
         path = tmp_path / "missing" / "secret"
         line = refused(run("secret", "create", path))
         assert line == f"Error: {path} cannot be written: No such file or directory"
@@ -148,10 +148,10 @@ class TestCreateToken:
         made = create(secret_file, "--expires", "never")
         assert parse_token(made.stdout).expires_at_seconds == 0
 
-    def test_by_default_a_token_is_good_for_a_week(self, now, secret_file):
+    def test_a_token_is_valid_for_a_week_by_default(self, now, secret_file):
         assert parse_token(create(secret_file).stdout).expires_at_seconds == NOW + 7 * 86400
 
-    def test_every_token_is_another(self, now, secret_file):
+    def test_two_tokens_differ(self, now, secret_file):
         tokens = [parse_token(create(secret_file).stdout) for _ in range(5)]
         assert len({token.token_id for token in tokens}) == 5
         assert len({token.key for token in tokens}) == 5
@@ -165,7 +165,7 @@ class TestCreateToken:
         ],
         ids=repr,
     )
-    def test_a_wrong_expiry_is_one_line_with_the_form(self, secret_file, text, access):
+    def test_an_invalid_expiry_is_reported_with_the_valid_form(self, secret_file, text, access):
         line = refused(create(secret_file, f"--expires={text}", *access), exit_code=2)
         assert line.startswith("Error: Invalid value for --expires: ")
         assert line.endswith("write 30m, 12h, 7d or never")
@@ -177,7 +177,7 @@ class TestCreateToken:
         made = create(secret_file, "--subject", subject)
         assert parse_token(made.stdout).subject == subject
 
-    def test_a_subject_that_is_too_long_is_one_line(self, secret_file):
+    def test_a_long_subject_is_refused_in_one_line(self, secret_file):
         line = refused(create(secret_file, "--subject", "é" * (MAX_SUBJECT_BYTES // 2 + 1)))
         assert "subject of a token is too long" in line
         assert f"limit {MAX_SUBJECT_BYTES} bytes" in line
@@ -187,12 +187,12 @@ class TestCreateToken:
         ["a\nexpires  never", "\x1b[31m", "\udcff\udcfe", "a\x00", "\u202e"],
         ids=["line", "escape", "no character", "zero", "direction"],
     )
-    def test_a_subject_that_cannot_be_printed_is_one_line(self, secret_file, subject):
+    def test_an_unprintable_subject_is_refused_in_one_line(self, secret_file, subject):
         line = refused(create(secret_file, f"--subject={subject}"), exit_code=2)
         assert line.startswith("Error: Invalid value for --subject: ")
         assert line.isprintable()
 
-    def test_without_a_secret_the_line_tells_how_to_name_one(self):
+    def test_a_missing_secret_is_reported_with_the_remedy(self):
         for access in ((), ("--access", "admin")):
             line = refused(run("token", "create", *access), exit_code=2)
             assert "--secret-file" in line
@@ -203,13 +203,13 @@ class TestCreateToken:
         made = run("token", "create", env=env)
         assert parse_token(made.stdout).secret_id == secret_id(SECRET)
 
-    def test_an_option_comes_before_the_environment(self, secret_file, tmp_path):
+    def test_an_option_overrides_the_environment(self, secret_file, tmp_path):
         other = written(tmp_path / "other", secret_to_text(OTHER_SECRET))
         made = create(other, env={VARIABLE: str(secret_file)})
         assert parse_token(made.stdout).secret_id == secret_id(OTHER_SECRET)
 
     @pytest.mark.parametrize("access", [(), ("--access", "status")], ids=["submit", "access"])
-    def test_a_secret_that_cannot_be_used_is_one_line_without_it(self, tmp_path, access):
+    def test_an_unusable_secret_is_reported_without_its_text(self, tmp_path, access):
         body = TEXT.rpartition("-")[2]
         cases = {
             "cannot be read": tmp_path / "missing",
@@ -223,13 +223,13 @@ class TestCreateToken:
             assert not [at for at in range(len(body) - 8) if body[at : at + 8] in line]
 
     @pytest.mark.parametrize("scope", ["status", "admin"])
-    def test_an_access_token_is_good_for_a_week_by_default(self, now, secret_file, scope):
+    def test_an_access_token_is_valid_for_a_week_by_default(self, now, secret_file, scope):
         made = create(secret_file, "--access", scope)
         assert made.stdout == make_access_token(SECRET, scope, NOW + 7 * 86400).to_text() + "\n"
         assert parse_access_token(made.stdout).scope == scope
 
     @pytest.mark.parametrize("scope", ["root", "", "Status", "status,admin"])
-    def test_another_scope_is_one_line_with_those_that_there_are(self, secret_file, scope):
+    def test_an_unknown_scope_is_reported_with_the_known_ones(self, secret_file, scope):
         line = refused(create(secret_file, f"--access={scope}"), exit_code=2)
         assert "'status', 'admin'" in line
 
@@ -276,7 +276,7 @@ class TestShow:
         assert result.stdout.splitlines() == shown
 
     @pytest.mark.parametrize("at", [NOW - 1, 1], ids=["just", "long ago"])
-    def test_an_expired_token_is_told(self, now, at):
+    def test_an_expired_token_is_reported(self, now, at):
         for text in (
             SubmitToken.make(SECRET, "", at).to_text(),
             make_access_token(SECRET, "status", at).to_text(),
@@ -289,7 +289,7 @@ class TestShow:
         shown = run("token", "show", stdin=text).stdout.splitlines()[-1]
         assert shown == f"expires  {MAX_U64} seconds after 1970"
 
-    def test_what_is_shown_holds_no_key(self):
+    def test_a_shown_token_contains_no_key(self):
         access = make_access_token(SECRET, "admin", 0)
         for text, key in ((EVER.to_text(), EVER.key), (access.to_text(), access.proof)):
             shown = run("token", "show", stdin=text).output
@@ -307,7 +307,7 @@ class TestShow:
         ],
         ids=["submit", "access"],
     )
-    def test_a_token_of_anybody_cannot_steer_the_terminal(self, text, shown):
+    def test_control_characters_of_a_token_are_replaced(self, text, shown):
         result = CliRunner().invoke(cli.main, ["token", "show"], input=text, color=True)
         lines = result.stdout.splitlines()
         assert [line.split()[0] for line in lines] == shown
@@ -339,7 +339,7 @@ class TestShow:
             "access of bytes",
         ],
     )
-    def test_anything_else_is_one_line_that_does_not_repeat_it(self, tmp_path, content):
+    def test_an_invalid_token_is_refused_without_its_text(self, tmp_path, content):
         path = tmp_path / "file"
         path.write_bytes(content)
         for result in (run("token", "show", path), run("token", "show", stdin=content)):
@@ -349,12 +349,12 @@ class TestShow:
             body = content.decode(errors="replace")[16:]
             assert not [at for at in range(len(body) - 8) if body[at : at + 8] in line]
 
-    def test_a_file_that_cannot_be_read_is_one_line(self, tmp_path):
+    def test_an_unreadable_file_is_reported_in_one_line(self, tmp_path):
         for path in (tmp_path / "missing", tmp_path):
             assert str(path) in refused(run("token", "show", path), exit_code=2)
 
 
-def test_a_token_file_is_never_open_to_others(tmp_path, secret_file, monkeypatch):
+def test_a_token_file_is_readable_by_its_owner_only(tmp_path, secret_file, monkeypatch):
     """Not even if it replaces a file of another mode, or the umask is open."""
     before = os.umask(0)
     try:
@@ -389,7 +389,7 @@ def test_a_token_that_cannot_be_written_is_reported_in_one_line(tmp_path, secret
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_a_token_replaces_nothing_but_a_file(tmp_path, secret_file, kind):
+def test_a_token_replaces_regular_files_only(tmp_path, secret_file, kind):
     """As root it would be a device that all others use: /dev/null, /dev/stdout."""
     out = tmp_path / "out"
     if kind == "pipe":

@@ -45,7 +45,7 @@ def java_options(request: pytest.FixtureRequest) -> str:
     return options_for(kept_archive(request.config.cache.mkdir("spark-classes")))
 
 
-def test_no_block_is_missed():
+def test_every_block_is_an_example():
     fences = sum(page.read_text(encoding="utf-8").count("```python") for page in pages())
     assert len(EXAMPLES) == fences > 5
 

@@ -19,7 +19,7 @@ def headings(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_lead_to_files_and_headings(page):
     text = page.read_text(encoding="utf-8")
     links = [each for each in LINK.findall(text) if not each[0].startswith(("http:", "https:"))]
     assert links or page.name != "README.md"

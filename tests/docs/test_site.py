@@ -33,7 +33,7 @@ def test_a_directory_stands_for_its_pages(tmp_path):
     ]
 
 
-def test_a_directory_that_is_not_there_is_left_for_the_build_to_find(tmp_path):
+def test_a_missing_directory_is_left_to_the_build(tmp_path):
     config = configured([{"Decisions": "decisions/"}], tmp_path)
     assert site.on_config(config).nav == [{"Decisions": "decisions/"}]
 

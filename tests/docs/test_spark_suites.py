@@ -28,7 +28,7 @@ REPORT = """\
 """
 
 
-def test_the_page_is_made_of_the_results():
+def test_the_page_is_generated_from_the_results():
     assert results.PAGE.read_text(encoding="utf-8") == results.page()
 
 
@@ -43,7 +43,7 @@ def test_each_reason_belongs_to_a_suite_that_runs():
     assert {reason.suite for reason in reasons} <= {suite.name for suite in suites}
 
 
-def test_a_report_is_read(tmp_path: Path):
+def test_a_report_of_a_suite_is_parsed(tmp_path: Path):
     path = tmp_path / "TEST-org.example.Suite.xml"
     path.write_text(REPORT, encoding="utf-8")
     side = results.read_report(path)

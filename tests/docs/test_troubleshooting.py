@@ -59,7 +59,7 @@ def test_the_committed_tables_are_the_generated_ones():
     assert generator.page(PAGE) == PAGE, "run: make docs"
 
 
-def test_the_tables_written_by_hand_repeat_no_generated_message():
+def test_hand_written_tables_repeat_no_generated_message():
     rows = re.findall(r"^\| `(.+?)`", BY_HAND, re.MULTILINE)
     assert rows
     repeated = [row for row in rows if all(part in GENERATED for part in fragments(row))]
@@ -73,7 +73,7 @@ def test_sections_name_codes_and_errors_that_exist():
     assert names >= generator.SEEN_AT_ONCE
 
 
-def test_messages_that_are_left_out_exist():
+def test_excluded_messages_exist():
     assert {each.text for each in generator.messages()} >= generator.FOR_AUTHORS
 
 

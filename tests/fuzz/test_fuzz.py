@@ -133,7 +133,7 @@ def fuzzer(tmp_path, budget):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_messages_of_a_client_of_any_role(fuzzer, role):
+def test_damaged_messages_of_every_role_stay_within_bounds(fuzzer, role):
     number = ROLES[role]
     local_id = fuzzer.target.environment.taskmanager_id
 
@@ -150,7 +150,7 @@ def test_messages_of_a_client_of_any_role(fuzzer, role):
     run_rounds(test)
 
 
-def test_answers_of_another_taskmanager(fuzzer):
+def test_damaged_answers_of_a_taskmanager_stay_within_bounds(fuzzer):
     @given(answers(), st.integers(1, 40))
     def test(answered: list[Step], credit: int) -> None:
         gate = m.OpenGate(
@@ -175,7 +175,7 @@ def test_answers_of_another_taskmanager(fuzzer):
     run_rounds(test)
 
 
-def test_the_decoder_alone(budget):
+def test_damaged_streams_in_the_decoder_stay_within_bounds(budget):
     @given(FRAMES.flatmap(lambda drawn: steps([frame(*one) for one in drawn])), st.integers(0, 80))
     def test(said: list[Step], tail_bytes: int) -> None:
         decoder = FrameDecoder(RecordingSink(tail_bytes), 64 * 1024)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.memory_budget import MIB, MemoryBudget
 
 
-def test_memory_beyond_the_budget_is_noticed() -> None:
+def test_memory_above_the_budget_is_detected() -> None:
     budget = MemoryBudget(8 * MIB)
     budget.check()
     # Of the process's own and new: a bytearray could be memory that the C library has kept.

@@ -138,7 +138,7 @@ def test_the_stack_and_the_dockerfile_have_one_base_image() -> None:
     assert found[0] == f"ARG PYTHON_IMAGE={public_images()['PYTHON_IMAGE']}"
 
 
-def test_maven_refuses_what_is_not_listed() -> None:
+def test_maven_refuses_unlisted_files() -> None:
     options = (maven.JVM / ".mvn" / "maven.config").read_text().splitlines()
     switch = "-Daether.artifactResolver.postProcessor.trustedChecksums"
     assert "--strict-checksums" in options
@@ -162,7 +162,7 @@ def test_the_list_for_maven_has_each_dependency_and_plugin_of_the_pom() -> None:
         assert {f"{path}.pom", f"{path}.jar"} <= set(sums), path
 
 
-def test_a_file_of_maven_that_differs_is_told(tmp_path: Path) -> None:
+def test_a_changed_file_of_maven_is_reported(tmp_path: Path) -> None:
     sums = {
         name: hashlib.sha256(name.encode()).hexdigest() for name in ("a/a.jar", "b/b.pom", "c.jar")
     }
@@ -260,7 +260,7 @@ def environment_bom() -> dict[str, Any]:
     }
 
 
-def test_a_bill_of_materials_has_what_the_lock_file_has_and_its_hashes(tmp_path: Path) -> None:
+def test_an_sbom_has_the_packages_and_hashes_of_the_lock_file(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(
         f"# made\nits-own==1 ; python_version < '4' \\\n    --hash=sha256:{'1' * 64}\n"
@@ -278,7 +278,7 @@ def test_a_bill_of_materials_has_what_the_lock_file_has_and_its_hashes(tmp_path:
     ]
 
 
-def test_the_bill_of_an_image_names_its_base_and_tells_where_its_packages_come_from() -> None:
+def test_the_sbom_of_an_image_names_its_base_and_its_package_sources() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     digest = public_images()["PYTHON_IMAGE"].rpartition("sha256:")[2]
     without = sbom.image_bom("spark", environment_bom(), dockerfile, "nobody has the image")
@@ -298,7 +298,7 @@ def test_the_bill_of_an_image_names_its_base_and_tells_where_its_packages_come_f
 
 
 @pytest.mark.parametrize("name", ["wheel", "jar", "image-taskmanager", "image-spark"])
-def test_the_written_bills_of_materials_are_of_this_tree(name: str) -> None:
+def test_written_sboms_belong_to_this_tree(name: str) -> None:
     path = sbom.OUTPUT / f"{name}.cdx.json"
     if not path.is_file():
         pytest.skip("`make sbom` writes it")

@@ -146,7 +146,7 @@ def test_site_packages_gets_one_import_package(installation: Installation) -> No
     assert not list(installation.site_packages.glob("sluice/spark_integration/jvm"))
 
 
-def test_both_files_carry_jar_and_licence(built: Built) -> None:
+def test_wheel_and_sdist_contain_jar_and_license(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
         assert JAR in names
@@ -157,7 +157,7 @@ def test_both_files_carry_jar_and_licence(built: Built) -> None:
     assert {JAR, "LICENSE", "NOTICE", "pyproject.toml"} <= members
 
 
-def test_checkers_have_no_remark(built: Built) -> None:
+def test_checkers_accept_both_distributions(built: Built) -> None:
     run([sys.executable, "-m", "twine", "check", "--strict", *built])
     run([sys.executable, "-m", "check_wheel_contents", built.wheel])
 

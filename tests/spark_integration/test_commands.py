@@ -70,7 +70,7 @@ def test_spark_conf_prints_options_that_a_shell_reads_back() -> None:
     assert 'eval "spark-submit $(sluice spark-conf' in result.stderr
 
 
-def test_spark_conf_prints_what_the_shell_takes_as_it_is() -> None:
+def test_spark_conf_prints_plain_values_without_quotes() -> None:
     endpoints = "unix:/run/{host}/taskmanager.sock,[::1]:7337"
     result = CliRunner().invoke(cli.spark_conf, ["--endpoints", endpoints, "--jar", "/s.jar"])
     assert result.exit_code == 0
@@ -118,7 +118,9 @@ def test_spark_conf_adds_to_the_class_path_of_spark_3_5() -> None:
 
 
 @pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
-def test_another_shuffle_manager_is_one_line(fake_spark: Path, command: click.Command) -> None:
+def test_another_shuffle_manager_is_refused_in_one_line(
+    fake_spark: Path, command: click.Command
+) -> None:
     words = ["--conf", "spark.shuffle.manager=org.other.Manager"]
     words += ["job.py"] if command is cli.submit else []
     result = CliRunner().invoke(command, words)
@@ -131,7 +133,9 @@ def test_another_shuffle_manager_is_one_line(fake_spark: Path, command: click.Co
 
 
 @pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
-def test_an_empty_list_of_endpoints_is_one_line(fake_spark: Path, command: click.Command) -> None:
+def test_an_empty_list_of_endpoints_is_refused_in_one_line(
+    fake_spark: Path, command: click.Command
+) -> None:
     words = ["--endpoints", ""] + (["job.py"] if command is cli.submit else [])
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 1
@@ -139,7 +143,9 @@ def test_an_empty_list_of_endpoints_is_one_line(fake_spark: Path, command: click
 
 
 @pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
-def test_an_endpoint_without_a_port_is_one_line(fake_spark: Path, command: click.Command) -> None:
+def test_an_endpoint_without_a_port_is_refused_in_one_line(
+    fake_spark: Path, command: click.Command
+) -> None:
     words = ["--endpoints", "tm1"] + (["job.py"] if command is cli.submit else [])
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 1
@@ -147,7 +153,7 @@ def test_an_endpoint_without_a_port_is_one_line(fake_spark: Path, command: click
     assert result.stderr.count("\n") == 1
 
 
-def test_spark_conf_says_what_is_wrong_in_one_line() -> None:
+def test_spark_conf_reports_errors_in_one_line() -> None:
     result = CliRunner().invoke(cli.spark_conf, ["--spark-version", "2.4"])
     assert result.exit_code == 1
     assert result.output.startswith("Error: This version of Spark is not supported (value 2.4")
@@ -238,7 +244,7 @@ def test_submit_runs_the_job_in_its_own_python(fake_spark: Path, tmp_path: Path)
         ),
     ],
 )
-def test_a_python_that_the_user_has_named_stays(
+def test_a_configured_python_is_kept(
     fake_spark: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,7 +298,9 @@ def test_submit_passes_a_token_on_to_taskmanagers_that_run(
     assert [word for word in words if "auth" in word] == [f"{TOKEN_FILE}=/token"]
 
 
-def test_submit_without_java_is_one_line(fake_spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_java_fails_with_one_line(
+    fake_spark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/no/such/directory")
     result = CliRunner().invoke(cli.submit, ["job.py"])
@@ -302,7 +310,7 @@ def test_submit_without_java_is_one_line(fake_spark: Path, monkeypatch: pytest.M
     )
 
 
-def test_submit_with_a_wrong_java_home_is_one_line(
+def test_submit_with_a_wrong_java_home_fails_with_one_line(
     fake_spark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/no/such/directory")
@@ -313,7 +321,7 @@ def test_submit_with_a_wrong_java_home_is_one_line(
 
 
 @pytest.mark.parametrize("command", [cli.spark_conf, cli.submit])
-def test_an_installed_spark_that_is_too_old_is_one_line(
+def test_submit_refuses_an_old_spark_in_one_line(
     fake_spark: Path, monkeypatch: pytest.MonkeyPatch, command: click.Command
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "3.4.4")
@@ -351,7 +359,7 @@ def test_submit_forwards_signals(fake_spark: Path) -> None:
             process.kill()
 
 
-def test_submit_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_pyspark_fails_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli.submit, ["job.py"])
     assert result.exit_code == 1
@@ -367,13 +375,15 @@ def test_the_local_taskmanager_answers_and_leaves_nothing() -> None:
     taskmanager.close()
 
 
-def test_a_local_taskmanager_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_taskmanager_that_fails_is_reported_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLUICE_NETWORK_SEGMENTS", "-5")
     with pytest.raises(SparkIntegrationError, match="network_segments"), LocalTaskManager():
         pytest.fail("it must not start")
 
 
-def test_a_local_taskmanager_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_taskmanager_that_hangs_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_taskmanager, "START_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(SparkIntegrationError, match="not ready in time"), LocalTaskManager():
         pytest.fail("it must not be ready")

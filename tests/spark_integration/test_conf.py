@@ -72,7 +72,7 @@ def test_spark_3_5_needs_all_settings() -> None:
 @pytest.mark.parametrize(
     "endpoints", ["tm1:7337, unix:/run/s.sock,", ["tm1:7337", " unix:/run/s.sock"]]
 )
-def test_endpoints(endpoints: str | list[str]) -> None:
+def test_endpoints_are_joined_by_commas(endpoints: str | list[str]) -> None:
     conf = spark_conf(endpoints, "4.3.0", "/opt/s.jar")
     assert conf["spark.sluice.endpoints"] == "tm1:7337,unix:/run/s.sock"
 
@@ -94,12 +94,12 @@ def test_an_endpoint_that_the_driver_would_refuse_is_refused_at_once(endpoint: s
 
 
 @pytest.mark.parametrize("endpoint", ["[::1]:7337", "10.0.0.1:1", "unix:/run/{host}.sock"])
-def test_an_endpoint_of_another_form(endpoint: str) -> None:
+def test_an_endpoint_of_another_form_is_refused(endpoint: str) -> None:
     assert spark_conf(endpoint, "4.3.0", "/s.jar")["spark.sluice.endpoints"] == endpoint
 
 
 @pytest.mark.parametrize(("version", "jar"), [("4.3.0", "/a,b/s.jar"), ("3.5.9", "/a:b/s.jar")])
-def test_a_path_of_the_jar_that_spark_would_cut_is_refused(version: str, jar: str) -> None:
+def test_a_jar_path_with_a_separator_is_refused(version: str, jar: str) -> None:
     with pytest.raises(SparkIntegrationError, match="split this path of the jar into several"):
         spark_conf(spark_version=version, jar=jar)
 
@@ -257,7 +257,7 @@ def test_configure_refuses_a_context_that_runs_without_sluice(
         configure(Builder(), "tm:1", "4.3.0", "/opt/s.jar")
 
 
-def test_of_two_jars_with_one_file_name_ours_stays() -> None:
+def test_our_jar_wins_over_one_of_the_same_file_name() -> None:
     user = {"spark.jars": "file:///old/sluice.jar,/own.jar"}
     assert added({"spark.jars": "/new/sluice.jar"}, user) == {
         "spark.jars": "/own.jar,/new/sluice.jar"
@@ -268,9 +268,7 @@ def test_of_two_jars_with_one_file_name_ours_stays() -> None:
     ("version", "class_path"),
     [("4.3.0", "spark.driver.defaultExtraClassPath"), ("4.0.1", "spark.driver.extraClassPath")],
 )
-def test_on_a_command_line_plugin_and_jar_stand_where_later_options_leave_them(
-    version: str, class_path: str
-) -> None:
+def test_a_command_line_sets_keys_that_later_options_keep(version: str, class_path: str) -> None:
     conf = submit_conf(spark_conf("tm:1", version, "/opt/s.jar"), {}, version)
     assert conf["spark.plugins.defaultList"] == PLUGIN
     assert "spark.plugins" not in conf
@@ -285,7 +283,7 @@ def test_on_a_command_line_plugin_and_jar_stand_where_later_options_leave_them(
         ("s3a://b/s.jar", None),
     ],
 )
-def test_a_jar_that_is_fetched_is_not_on_a_class_path(jar: str, class_path: str | None) -> None:
+def test_a_fetched_jar_is_not_put_on_a_class_path(jar: str, class_path: str | None) -> None:
     conf = submit_conf(spark_conf("tm:1", "4.3.0", jar), {}, "4.3.0")
     assert conf["spark.jars"] == jar
     assert conf.get("spark.executor.defaultExtraClassPath") == class_path
@@ -301,7 +299,7 @@ def test_a_missing_jar_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Monk
     assert sluice.spark_integration.jar_path() == jar
 
 
-def test_configure_without_java_is_told_before_pyspark_starts_it(
+def test_configure_reports_missing_java_before_pyspark_starts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sql = pytest.importorskip("pyspark.sql")

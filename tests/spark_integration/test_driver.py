@@ -66,13 +66,13 @@ def test_a_jar_is_added_to_a_running_driver(jvm: Any, kind: str) -> None:
     assert loader.added == ["/opt/s.jar"]
 
 
-def test_a_class_that_is_there_is_not_added_again(jvm: Any) -> None:
+def test_a_loaded_class_is_not_added_again(jvm: Any) -> None:
     loader = jvm(Loader("AppClassLoader", "io/sluice/spark/SluicePlugin.class"))
     driver.add_jar("/opt/s.jar", NAME)
     assert loader.added == []
 
 
-def test_a_driver_that_takes_no_jar_is_told_with_the_remedy(jvm: Any) -> None:
+def test_a_driver_that_refuses_the_jar_is_reported_with_the_remedy(jvm: Any) -> None:
     loader = jvm(Loader("AppClassLoader"))
     with pytest.raises(SparkIntegrationError, match=r"cannot load another jar .*spark-submit \$\("):
         driver.add_jar("/opt/s.jar", NAME)

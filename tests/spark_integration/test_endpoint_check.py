@@ -172,7 +172,7 @@ def test_configure_checks_the_endpoints_of_pyspark(
     configure(sql.SparkSession.builder, *arguments, check=False)
 
 
-def test_a_check_beside_a_running_event_loop(closed_port: str) -> None:
+def test_the_check_works_inside_a_running_event_loop(closed_port: str) -> None:
     import asyncio
 
     async def in_a_notebook() -> str:

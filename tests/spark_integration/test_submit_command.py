@@ -21,13 +21,13 @@ def test_options_end_where_the_job_begins() -> None:
     assert command.conf() == {"a": "b=c", "spark.master": "local[2]"}
 
 
-def test_an_option_without_its_value_is_kept_for_spark_submit_to_refuse() -> None:
+def test_an_option_without_a_value_is_left_to_spark_submit() -> None:
     command = SubmitCommand.parse(["--jars"])
     assert command.conf() == {}
     assert command.without(()) == ["--jars"]
 
 
-def test_an_option_of_its_own_wins_over_conf_and_the_last_one_over_earlier_ones() -> None:
+def test_a_dedicated_option_overrides_conf_and_the_last_one_earlier_ones() -> None:
     words = ["--jars", "a", "--jars", "b", "--conf", "spark.jars=c", "--driver-class-path", "/x"]
     conf = SubmitCommand.parse(words).conf()
     assert conf == {"spark.jars": "b", "spark.driver.extraClassPath": "/x"}

@@ -65,15 +65,13 @@ class QuotaConfig(Settings):
     """The most that one application may hold. `"none"`: no quota."""
 
     quota_memory_tier_bytes: Share = "100 %"
-    """Bytes in the memory tier, or a percentage such as `"50 %"`. Above it, an application's
-    regions go to the disk tier."""
+    """Bytes in the memory tier, or a percentage such as `"50 %"`. Above it, regions go to disk."""
 
     quota_disk_tier_bytes: Share = "80 %"
     """Bytes on all disks together, or a percentage of their room at the start."""
 
     quota_network_segments: Share = "50 %"
-    """Segments of gates, partitions and reads, or a percentage of the pool. Other applications
-    share unused segments equally."""
+    """Segments of gates, partitions and reads, or a percentage of the pool."""
 
     quota_region_areas_bytes: Share = "50 %"
     """Memory shared with producers, or a percentage of `region_areas_bytes`. Above it, producers
@@ -86,7 +84,7 @@ class QuotaConfig(Settings):
     """Map outputs and pipelined partitions being written."""
 
     quota_channels: Most = 65536
-    """Open channels of its own reduce tasks, and of other TaskManagers that read from this one."""
+    """Open channels of its reduce tasks, and of other TaskManagers that read from this one."""
 
     quota_map_outputs: Most = 500_000
     """Committed map outputs. Checked when a map output is opened, not when it is committed."""

@@ -40,7 +40,7 @@ class _ErrorsOfClients(logging.Filter):
         self._refused = refused
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Rewrite a record about an error of a client; others pass if their level is logged."""
+        """Rewrite a record about an error of a client; keep others if their level is logged."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, ConnectionError):  # the client has gone, which is no error
             record.levelno, record.levelname = logging.DEBUG, "DEBUG"

@@ -1,4 +1,4 @@
-"""The rules by which the HTTP port tells names and changes its TaskManager.
+"""Access rules of the HTTP port: who may see names and change the TaskManager.
 
 With a cluster secret a request proves itself by an access token. Without one the TaskManager serves
 this host only, or anybody: then names are open, and drain requests must come from its own host.
@@ -52,7 +52,7 @@ class HttpAccess:
         self.refused = BoundedCounts() if refused is None else refused
 
     def require(self, request: web.Request, scope: str) -> None:
-        """Let a request pass that may do what the scope covers.
+        """Check that a request may use a scope.
 
         Raises:
             web.HTTPException: It may not; the answer has the reason as JSON.
@@ -97,7 +97,7 @@ def _require_this_host(request: web.Request) -> None:
 
 
 def _is_from_this_host(request: web.Request) -> bool:
-    """Tell whether a request comes over the loopback, or from the address that it was sent to."""
+    """Return whether a request comes from this host."""
     transport = request.transport
     own = None if transport is None else transport.get_extra_info("sockname")
     if request.remote is None or own is None:
@@ -110,7 +110,7 @@ def _is_on_loopback(request: web.Request) -> bool:
 
 
 def _answer(error: AuthenticationFailed, scope: str, *, has_tokens: bool) -> web.HTTPException:
-    """Return the answer to a request that proves too little (RFC 6750)."""
+    """Return the refusal of a request without a sufficient token (RFC 6750)."""
     from aiohttp import web  # imported already: it made the request
 
     body = json.dumps({"error": str(error)})

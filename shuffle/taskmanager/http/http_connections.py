@@ -25,7 +25,7 @@ REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
-"""The answer to a connection for which none makes room."""
+"""The answer when no connection can make room."""
 
 
 class HttpLimits(NamedTuple):
@@ -63,7 +63,7 @@ class HttpConnections:
         self._new_handler = new_handler
         self._open: dict[asyncio.BaseTransport, HttpConnection] = {}
         self._waiting: dict[HttpConnection, None] = {}
-        """Those that are not served now, the longest wait first."""
+        """Idle connections, the longest idle first."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -73,18 +73,18 @@ class HttpConnections:
         return HttpConnection(self, self._new_handler())
 
     def make_room(self) -> None:
-        """Close the connection that has waited longest, if one waits."""
+        """Close the connection that has been idle longest, if any."""
         longest = next(iter(self._waiting), None)
         if longest is not None:
             longest.drop(MADE_ROOM)
 
     def drop_all(self) -> None:
-        """Close all of them at once."""
+        """Close all connections at once."""
         for connection in list(self._open.values()):
             connection.drop()
 
     def middleware(self) -> Middleware:
-        """Return the part of the application that tells which connections are served."""
+        """Return the application wrapped so that connections being served are known."""
 
         @web.middleware
         async def watch(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -101,7 +101,7 @@ class HttpConnections:
         return watch
 
     def admit(self, transport: asyncio.BaseTransport, connection: HttpConnection) -> bool:
-        """Make room for a connection and count it; tell whether there is room."""
+        """Make room for a connection and count it; return whether there is room."""
         if len(self._open) >= self.limits.connections:
             self.make_room()
         if len(self._open) >= self.limits.connections:
@@ -115,12 +115,12 @@ class HttpConnections:
         self._waiting.pop(connection, None)
 
     def waits(self, connection: HttpConnection) -> None:
-        """Put a connection behind all those that have waited longer."""
+        """Append a connection to the idle ones."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = None
 
     def is_served(self, connection: HttpConnection) -> None:
-        """Take a connection from those that wait."""
+        """Remove a connection from the idle ones."""
         self._waiting.pop(connection, None)
 
 
@@ -139,13 +139,13 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._idle = True
-        """Whether nothing of a next request has come."""
+        """Whether no byte of a next request has arrived."""
         self._ends = False
         """Whether the client has closed its sending half: no further request comes."""
         self._transport: asyncio.Transport | None = None
 
     def begin_serving(self) -> None:
-        """Note that a request has come."""
+        """Record that a request has arrived."""
         self._stop(self._timer)
         self._all.is_served(self)
 
@@ -192,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
         self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Answer the request that has come, then close; return whether there is one.
+        """Answer the request that has arrived, then close; return whether there is one.
 
         One that has come in part keeps the connection until its deadline. Of several requests that
         were sent at once, the first without an answer gets one: a client has to expect that.
@@ -202,18 +202,18 @@ class HttpConnection(asyncio.Protocol):
         return not self._idle
 
     def pause_writing(self) -> None:
-        """Give the client a time in which to take what was sent."""
+        """Start the deadline for the client to read what was sent."""
         seconds = self._all.limits.request_seconds
         self._unread_timer = self._loop.call_later(seconds, self.drop, ANSWER_UNREAD)
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the client has taken enough."""
+        """Resume writing: the client has read enough."""
         self._stop(self._unread_timer)
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End everything."""
+        """Stop all timers and forget the connection."""
         self._stop(self._timer)
         self._stop(self._unread_timer)
         if self._transport is not None:

@@ -120,7 +120,7 @@ class HttpServer:
         return port
 
     def forget(self) -> None:
-        """Let the next request see the state of its moment: call this when the state changes."""
+        """Invalidate the snapshot; call this when the state changes."""
         if self._thread is not None and self._snapshot is not None:
             self._thread.call_soon(self._snapshot.forget)
 

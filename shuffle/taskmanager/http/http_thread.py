@@ -1,4 +1,4 @@
-"""A thread with an event loop for HTTP, which leaves the processor to the data path.
+"""A thread with an event loop for HTTP, limited to a small share of a core.
 
 Threads of one interpreter take turns, so a busy HTTP thread would slow the data path down: each
 time that the data loop wakes up, it waits until the other thread lets go. Therefore the loop of
@@ -33,11 +33,11 @@ LONGEST_REST_SECONDS: Final = 0.1
 """Longest rest; what is owed beyond it is rested for later."""
 
 MAX_EVENTS: Final = 2
-"""Sockets that are looked at in one turn."""
+"""Sockets handled in one turn."""
 
 
 class Pace:
-    """Tells how long a thread has to rest for its work to stay within a share of time.
+    """Computes how long a thread rests so that its work stays within a share of time.
 
     Args:
         share: Share of time.
@@ -50,7 +50,7 @@ class Pace:
         self._allowed_seconds = burst_seconds
 
     def forgive(self, worked_seconds: float) -> None:
-        """Leave work out of account: it is bounded otherwise."""
+        """Do not count work that is bounded otherwise."""
         self._allowed_seconds += worked_seconds
 
     def rest(self, worked_seconds: float, passed_seconds: float) -> float:
@@ -71,7 +71,7 @@ class PacedSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.paced = False
-        """Whether the loop rests: between its start and its end."""
+        """Whether the loop rests; False before its start and after its end."""
         self.pace = Pace()
         self._turn = 0
         self._served: dict[int, int] = {}
@@ -107,7 +107,7 @@ class PacedSelector(selectors.DefaultSelector):
 
 
 class HttpThread:
-    """Runs what serves HTTP in a thread, from :meth:`start` to :meth:`close`.
+    """Runs an HTTP server in a thread, from :meth:`start` to :meth:`close`.
 
     It is a daemon thread, so that a process whose stop takes too long can end nevertheless.
 
@@ -148,7 +148,7 @@ class HttpThread:
         self._selector.pace.forgive(worked_seconds)
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Have something done in the thread, if it still runs."""
+        """Call a function in the thread, if it still runs."""
         if self._stop is not None:
             _soon(self._loop, work)
 

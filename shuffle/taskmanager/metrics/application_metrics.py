@@ -48,7 +48,7 @@ class ApplicationCollector(Collector):
         self._status = status
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering does not ask a daemon that is still starting."""
+        """Return nothing, so that registering needs no snapshot of a starting daemon."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -88,7 +88,7 @@ def _holders(status: TaskManagerStatus) -> dict[str, list[tuple[str, HoldingStat
 def _largest(
     holders: list[tuple[str, HoldingStatus]],
 ) -> tuple[list[tuple[str, HoldingStatus]], int]:
-    """Return those that have series of their own, and the sum of the others."""
+    """Return the applications with series of their own, and the sum of the others."""
     ordered = sorted(holders, key=lambda each: (each[0] == OTHER, -each[1].held, each[0]))
     named = [each for each in ordered[:LARGEST] if each[0] != OTHER]
     return named, sum(holding.held for _, holding in ordered[len(named) :])

@@ -62,7 +62,7 @@ class TaskManagerCollector(Collector):
         self._status = status
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing, so that registering does not ask a daemon that is still starting."""
+        """Return nothing, so that registering needs no snapshot of a starting daemon."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -120,7 +120,7 @@ class _Parts:
         return self._found[path]
 
     def groups(self, source: _Source) -> dict[tuple[str, ...], list[Any]]:
-        """Return the structs that have a field, by the labels that they have of themselves."""
+        """Return the structs that have a field, by their own labels."""
         key = (source.path, source.metric.by, source.zeros)
         if key not in self._grouped:
             groups: dict[tuple[str, ...], list[Any]] = {each: [] for each in source.zeros}

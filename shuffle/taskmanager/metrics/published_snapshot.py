@@ -1,4 +1,4 @@
-"""Snapshots that the data loop publishes, and the pages that are made of one.
+"""Snapshots that the data loop publishes, and the pages made from them.
 
 The HTTP thread asks the data loop for a snapshot when somebody asks for a page. It asks seldom
 enough to leave the data loop to its work: requests in between get the last snapshot, and each page
@@ -136,11 +136,11 @@ class PublishedSnapshot:
         return asked.result()
 
     def forget(self) -> None:
-        """Let the next request see the state of its moment."""
+        """Make the next request take a new snapshot."""
         self._last = None
 
     async def drain(self, drain: Callable[[], Awaitable[None]], wait_seconds: float) -> Drained:
-        """Drain on the data loop, and wait for its end up to a time.
+        """Drain on the data loop, and wait for its end until a deadline.
 
         Raises:
             DataLoopSilent: The data loop does not answer.
@@ -294,7 +294,7 @@ class _Collected:
 
 
 class _Turns:
-    """Gives the data path and other requests a turn every now and then."""
+    """Yields to the data path and to other requests at intervals."""
 
     def __init__(self, forgive: Callable[[float], None]) -> None:
         self._forgive = forgive

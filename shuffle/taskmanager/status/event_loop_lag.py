@@ -1,4 +1,4 @@
-"""Lag of the event loop: a timer that fires late tells how long everything else waits."""
+"""Lag of the event loop: how late its timers fire."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Tells whether the storage has room for new map outputs, with a hysteresis.
+"""Decides whether the storage has room for new map outputs, with a hysteresis.
 
 A store that is full to the brim has room again with every map output that is dropped, and loses it
 with the next region. A TaskManager that alternates between ready and not ready
@@ -21,10 +21,10 @@ REGION_BYTES: Final = 2 * 1024 * 1024
 less than that in one piece a tier counts as full."""
 
 ROOM_BYTES: Final = 8 * REGION_BYTES
-"""With that much in one piece a store that was full has room again."""
+"""With this many bytes in one piece a full store has room again."""
 
 REGIONS_OF_A_SMALL_TIER: Final = 16
-"""A tier smaller than that many regions counts as full with less: by as many times its size."""
+"""A tier smaller than this many regions is full when less than a sixteenth of it is free."""
 
 
 class StorageRoom:
@@ -34,7 +34,7 @@ class StorageRoom:
         self._full = False
 
     def none_because(self, tiers: Sequence[TierStatus]) -> str | None:
-        """Look at the tiers; return the reason why none has room for a region, None if one has."""
+        """Check the tiers; return why none has room for a region, None if one has."""
         taking = [tier for tier in tiers if tier.healthy]
         size = max((_size(tier) for tier in taking), default=0)
         if self._full:

@@ -1,4 +1,4 @@
-"""Puts the status of a TaskManager together out of the parts that their owners return."""
+"""Assembles the status of a TaskManager from the parts that their owners return."""
 
 from typing import NamedTuple
 
@@ -164,7 +164,7 @@ def _control_memory(environment: NetworkEnvironment) -> ControlMemoryStatus:
 
 
 class _Legs:
-    """What the handlers of all accepted connections report, gone through once.
+    """Reports of the handlers of all accepted connections, collected in one pass.
 
     Args:
         environment: Has the handlers.
@@ -248,7 +248,7 @@ def _shuffles(
 def _pipelined(
     environment: NetworkEnvironment, outputs: list[PipelinedOutput]
 ) -> tuple[PipelinedPartitionStatus, ...]:
-    """Look at every pipelined partition, written or only read."""
+    """Collect every pipelined partition, written or only read."""
     written = {(output.key, output.map_attempt_id): output for output in outputs}
     found = []
     for key, map_attempt_id, partition in environment.partitions.pipelined:

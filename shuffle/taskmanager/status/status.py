@@ -70,7 +70,7 @@ def data_path() -> str:
 
 
 class ControlMemoryStatus(msgspec.Struct, frozen=True, gc=False):
-    """Long control parts under way and unread answers, over all connections."""
+    """Memory of partly received messages and unread replies, all connections together."""
 
     metric_prefix: ClassVar[str] = "control_memory_"
 
@@ -138,7 +138,7 @@ class TrafficStatus(msgspec.Struct, frozen=True, gc=False):
     messages_in: Annotated[int, _MESSAGES.at(direction="in")] = 0
     messages_out: Annotated[int, _MESSAGES.at(direction="out")] = 0
     bytes_in: Annotated[int, _BYTES.at(direction="in")] = 0
-    """Includes the heads of frames, as does ``bytes_out``."""
+    """Includes frame headers, as does ``bytes_out``."""
     bytes_out: Annotated[int, _BYTES.at(direction="out")] = 0
 
 

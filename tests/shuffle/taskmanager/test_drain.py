@@ -174,7 +174,7 @@ async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
         for command in ("drain", "undrain", "undrain"):
             done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.url])
             assert done.returncode == 0, done.stderr
-        assert done.stdout == "the TaskManager takes new map outputs\n"
+        assert done.stdout == "the TaskManager accepts new map outputs\n"
         answer = await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
         answer.close()
         writer = await producer(address)
