@@ -22,7 +22,7 @@ from typing import Final
 
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.shuffle.names import shuffle_key
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 

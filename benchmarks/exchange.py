@@ -40,7 +40,8 @@ from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig, StorageConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (

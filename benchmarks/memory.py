@@ -38,7 +38,7 @@ from sluice.protocol.schema import (
     PartitionFinished,
     RegionData,
 )
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.transport.address import Address
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination

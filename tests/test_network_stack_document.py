@@ -13,7 +13,7 @@ from sluice.shuffle.gate.partition_request_client import MAX_WAITING_TASK_EVENTS
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
 from sluice.shuffle.partition.partition_states import PartitionState, SubpartitionState
 from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.output_states import PipelinedState, StoredState
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import CREDIT_WINDOW_BUFFERS
 from sluice.transport.config import TransportConfig

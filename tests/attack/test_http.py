@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.schema import ROLE_DRIVER, ROLE_PRODUCER, HelloAck, Ping, Pong
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.metrics.published_snapshot import BURST
 from tests.attack.hostile import Hostile
 from tests.attack.rig import AttackedDaemon, commit, read

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import barrier
 from benchmarks.bare_pair import SEGMENT_SIZE_BYTES
 from sluice.shuffle.partition.partition_type import ceiling_segments
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

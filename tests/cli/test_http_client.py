@@ -13,7 +13,8 @@ from sluice.cli import main as cli
 from sluice.cli.http_client import TOKEN_SECONDS, Given
 from sluice.protocol.access_token import make_access_token, parse_access_token
 from sluice.protocol.identity import ClusterSecrets, secret_to_text
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig, keys
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import keys
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER, HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET

@@ -17,7 +17,8 @@ from sluice.cli import main as cli
 from sluice.cli import status_commands
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import ErrorResponse, encode
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig, keys
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
+from sluice.shuffle.taskmanager.config.taskmanager_config import keys
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from tests.support.fakes import no_drain

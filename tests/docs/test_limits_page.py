@@ -9,7 +9,7 @@ import pytest
 
 from sluice.cli.config_reference import page
 from sluice.protocol import limits as wire
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import keys
 from sluice.shuffle.taskmanager.store.tiers.tier_shares import fair_share_bytes
 from sluice.transport import backlog, loop_share

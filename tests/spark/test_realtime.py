@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.shuffle.partition.partition_type import ResultPartitionType, pool_bounds
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 from sluice.spark_integration import spark_conf
 from tests.spark.applications import Application, sluice_settings
 from tests.support.cluster import installed_spark

@@ -12,7 +12,7 @@ from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.view import OutgoingBuffer
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (

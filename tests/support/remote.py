@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.taskmanager.bounds.accounts import Accounts
-    from sluice.shuffle.taskmanager.config.sections import StorageConfig
+    from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
     from tests.support.s3 import S3Server
 

@@ -9,7 +9,7 @@ from typing import Any
 from crc32c import crc32c
 
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 

@@ -22,22 +22,15 @@ from ....transport.address import is_loopback
 from ....transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
 from ....transport.errors import printable
 from ....transport.settings import (
-    NONE_ALLOWED,
-    Count,
-    ListenHosts,
-    Port,
     Seconds,
     Settings,
     format_size,
 )
 from ..bounds.quotas import QuotaConfig
-from .sections import (
-    ApplicationConfig,
-    ClusterConfig,
-    NetworkMemoryConfig,
-    ReplicationConfig,
-    StorageConfig,
-)
+from .cluster_config import ClusterConfig, ReplicationConfig
+from .http_config import HttpConfig
+from .network_memory_config import NetworkMemoryConfig
+from .storage_config import StorageConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,36 +61,11 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 """The value of another one; for the service sluice-data its name is SLUICE_DATA_PORT."""
 
 
-class HttpConfig(Settings):
-    """The HTTP port: metrics, health and status."""
+class ApplicationConfig(Settings):
+    """How long an application may be disconnected."""
 
-    http_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
-    """Addresses that the HTTP port listens on, as for `bind_host`."""
-
-    http_port: Port = 7338
-    """TCP port of the HTTP server; 0 selects a free port."""
-
-    names_on_loopback: bool = False
-    """Show the names of applications to clients on this host without an access token. Leave it off
-    if this host has other users, or a proxy that others can reach."""
-
-    http_max_connections: Count = Field(64, ge=1, le=65536)
-    """Maximum number of connections to the HTTP port. Above it, a new connection replaces the one
-    that has been idle longest. A low limit of open files reduces it."""
-
-    http_request_timeout_seconds: Seconds = Field(10, gt=0)
-    """Time in which an HTTP request must arrive, and in which its client must receive a piece of
-    the response."""
-
-    http_idle_timeout_seconds: Seconds = Field(75, gt=0)
-    """Time for which an idle HTTP connection stays open."""
-
-    http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
-    """Minimum time between two snapshots for the HTTP port, on average. Requests in between get the
-    last snapshot."""
-
-    http_answer_timeout_seconds: Seconds = Field(5, gt=0)
-    """Time in which the data path must answer an HTTP request; otherwise all pages return 503."""
+    application_expiry_seconds: Seconds = Field(60, gt=0)
+    """Time after which an application's data is dropped when its last connection has closed."""
 
 
 class TaskManagerConfig(Settings):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from ....transport.config import LOOPBACK, TransportConfig
-from ..config.sections import StorageConfig
-from ..config.taskmanager_config import HttpConfig, TaskManagerConfig
+from ..config.http_config import HttpConfig
+from ..config.storage_config import StorageConfig
+from ..config.taskmanager_config import TaskManagerConfig
 from ..store.errors import StorageUnavailable
 
 _MEMORY_FILES: Final = Path("/dev/shm")  # noqa: S108 - the directory below it is made private

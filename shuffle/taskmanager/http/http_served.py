@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ...counters import BoundedCounts
-    from ..config.taskmanager_config import HttpConfig
+    from ..config.http_config import HttpConfig
     from ..status.status import TaskManagerStatus
     from .http_access import HttpAccess
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ..config.taskmanager_config import HttpConfig
+    from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot
     from ..status.status import TaskManagerStatus
     from .http_access import HttpAccess

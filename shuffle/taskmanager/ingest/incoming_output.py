@@ -25,7 +25,7 @@ from ...memory import NetworkBufferPool
 from ...names import shuffle_key
 from ..bounds.accounts import QuotaExceeded, Resource
 from ..bounds.progress import Mark, ProgressWatch
-from ..config.sections import NetworkMemoryConfig
+from ..config.network_memory_config import NetworkMemoryConfig
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.region_area import RegionAreas
 from ..store.shuffle_store import ShuffleStore

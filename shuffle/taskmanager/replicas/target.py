@@ -21,7 +21,7 @@ from ...names import MapAttemptKey, TaskManagerPlace
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
 from ..cluster.watches import Watches
-from ..config.sections import ReplicationConfig
+from ..config.cluster_config import ReplicationConfig
 from ..store.errors import StorageError
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput

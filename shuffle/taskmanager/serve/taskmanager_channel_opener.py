@@ -27,7 +27,7 @@ from ...memory import NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..bounds.accounts import Accounts
-from ..config.sections import NetworkMemoryConfig
+from ..config.network_memory_config import NetworkMemoryConfig
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 

@@ -29,7 +29,7 @@ from .tiers.tier import Referenced
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..config.sections import StorageConfig
+    from ..config.storage_config import StorageConfig
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from ....protocol.limits import MAX_I64
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Accounts, Resource
-from ..config.sections import StorageConfig
+from ..config.storage_config import StorageConfig
 from .errors import (
     DuplicateMapOutput,
     RemoteObjectMissing,

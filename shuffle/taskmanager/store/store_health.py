@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.sections import StorageConfig
+from ..config.storage_config import StorageConfig
 from .errors import StorageError
 from .health.directories import DirectoryLock
 from .health.directory_probe import ProbedDirectory, identity_of

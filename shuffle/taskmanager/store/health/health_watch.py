@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .....transport.loop import start_task
-from ...config.sections import StorageConfig
+from ...config.storage_config import StorageConfig
 from ..files.io_threads import IoThreads
 from ..tiers.arena_tier import ArenaTier
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ...bounds.accounts import Accounts
-from ...config.sections import StorageConfig
+from ...config.storage_config import StorageConfig
 from ..errors import StorageUnavailable
 from ..files.io_threads import IoThreads
 from ..health.directories import DirectoryLock, keep_id

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...bounds.accounts import Accounts
-from ...config.sections import StorageConfig
+from ...config.storage_config import StorageConfig
 from ..errors import StorageInUse, StorageUnavailable
 from ..files.file_format import arenas_in, report_other_formats
 from ..files.io_threads import IoThreads

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from ..errors import StorageError, StorageUnavailable
 
 if TYPE_CHECKING:
-    from ...config.sections import StorageConfig
+    from ...config.storage_config import StorageConfig
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from .slot_allocator import occupied_bytes
 from .tier import Extent, ExtentRead, Tier
 
 if TYPE_CHECKING:
-    from ...config.sections import StorageConfig
+    from ...config.storage_config import StorageConfig
     from ..files.io_threads import IoThreads
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sluice.shuffle.taskmanager.config.sections import (
-    ClusterConfig,
-    NetworkMemoryConfig,
-    StorageConfig,
-)
+from sluice.shuffle.taskmanager.config.cluster_config import ClusterConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import (
     ConfigError,
     Key,

@@ -11,7 +11,7 @@ import pytest
 from sluice.protocol.access_token import make_access_token
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 from sluice.shuffle.counters import BoundedCounts
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_access
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER, HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer

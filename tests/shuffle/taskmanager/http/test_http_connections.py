@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from sluice.shuffle.counters import BoundedCounts
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from tests.support.fakes import no_drain

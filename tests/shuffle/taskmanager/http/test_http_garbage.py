@@ -11,7 +11,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from sluice.protocol.schema import ROLE_PRODUCER, BeginRegion
 from sluice.shuffle.counters import BoundedCounts
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import bad_requests
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.status.reasons import BAD_REQUEST

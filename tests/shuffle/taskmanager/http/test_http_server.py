@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_pages
 from sluice.shuffle.taskmanager.http.http_server import HttpServer, logger
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus

@@ -21,7 +21,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
 from sluice.shuffle.memory import LocalBufferPool, NetworkBufferPool
-from sluice.shuffle.taskmanager.config.sections import NetworkMemoryConfig
+from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.incoming_output import OpenOutputs, ProducerServices
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState
 from sluice.shuffle.taskmanager.ingest.resumable_outputs import ResumableOutputs

@@ -16,7 +16,7 @@ from msgspec import structs
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from sluice.shuffle.taskmanager.config.taskmanager_config import HttpConfig
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.metrics.metrics import registry

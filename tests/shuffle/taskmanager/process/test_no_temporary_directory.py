@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from sluice.cli.main import main
-from sluice.shuffle.taskmanager.config.sections import StorageConfig
+from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from sluice.spark_integration.errors import SparkIntegrationError

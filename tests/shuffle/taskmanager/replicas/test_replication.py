@@ -12,7 +12,7 @@ from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.watches import Watches
-from sluice.shuffle.taskmanager.config.sections import ReplicationConfig
+from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 from sluice.shuffle.taskmanager.replicas.replication import RateLimit, Replication

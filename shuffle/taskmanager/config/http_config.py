@@ -1,0 +1,41 @@
+"""Section `[http]`: the HTTP port."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ....transport.settings import NONE_ALLOWED, Count, ListenHosts, Port, Seconds, Settings
+
+
+class HttpConfig(Settings):
+    """The HTTP port: metrics, health and status."""
+
+    http_host: Annotated[ListenHosts | None, NONE_ALLOWED] = None
+    """Addresses that the HTTP port listens on, as for `bind_host`."""
+
+    http_port: Port = 7338
+    """TCP port of the HTTP server; 0 selects a free port."""
+
+    names_on_loopback: bool = False
+    """Show the names of applications to clients on this host without an access token. Leave it off
+    if this host has other users, or a proxy that others can reach."""
+
+    http_max_connections: Count = Field(64, ge=1, le=65536)
+    """Maximum number of connections to the HTTP port. Above it, a new connection replaces the one
+    that has been idle longest. A low limit of open files reduces it."""
+
+    http_request_timeout_seconds: Seconds = Field(10, gt=0)
+    """Time in which an HTTP request must arrive, and in which its client must receive a piece of
+    the response."""
+
+    http_idle_timeout_seconds: Seconds = Field(75, gt=0)
+    """Time for which an idle HTTP connection stays open."""
+
+    http_snapshot_interval_seconds: Seconds = Field(0.25, gt=0)
+    """Minimum time between two snapshots for the HTTP port, on average. Requests in between get the
+    last snapshot."""
+
+    http_answer_timeout_seconds: Seconds = Field(5, gt=0)
+    """Time in which the data path must answer an HTTP request; otherwise all pages return 503."""
