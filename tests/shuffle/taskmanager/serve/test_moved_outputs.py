@@ -78,11 +78,12 @@ async def test_a_view_under_way_fails_with_the_new_place(rig):
 
 
 async def test_a_view_that_is_released_is_forgotten(rig):
-    view = await rig.view(0)
-    view.release()
+    views = [await rig.view(0), await rig.view(0)]
+    for view in views:
+        view.release()
+    assert not rig.partitions.moved._views
     rig.partitions.moved.move(KEY, {0: PLACE})
     assert rig.told == 0
-    assert view.failure is None
 
 
 async def test_a_request_that_waits_is_sent_to_the_new_place(rig):
@@ -96,10 +97,12 @@ async def test_a_request_that_waits_is_sent_to_the_new_place(rig):
 
 async def test_places_are_known_by_application_until_the_release(rig):
     moved = rig.partitions.moved
-    moved.move(KEY, {0: PLACE})
+    moved.move(KEY, {0: PLACE, 1: PLACE, 2: PLACE})
     moved.move(ShuffleKey("other", 1), {5: PLACE})
-    assert moved.of(KEY.application_id) == {KEY: {0: PLACE}}
+    assert moved.of(KEY.application_id) == {KEY: {0: PLACE, 1: PLACE, 2: PLACE}}
     assert moved.place(KEY, 0) == PLACE
+    rig.partitions.release_shuffle(KEY, 1)
+    assert moved.of(KEY.application_id) == {KEY: {1: PLACE, 2: PLACE}}
     rig.partitions.release_shuffle(KEY)
     assert moved.of(KEY.application_id) == {}
     rig.partitions.release_application("other")

@@ -127,14 +127,6 @@ async def test_a_request_before_the_registration(manager):
     assert manager.waiting_requests == 0
 
 
-async def test_a_registration_that_never_comes(store):
-    manager = ResultPartitionManager(store, 1024, 0.02)
-    with pytest.raises(SluiceError, match="Map attempt 7 of shuffle 1 is not here") as caught:
-        await request(manager, [7])
-    assert (caught.value.map_attempt_id, caught.value.limit) == (7, "0.02 s")
-    assert manager.waiting_requests == 0
-
-
 async def test_the_consumption_constraint_holds_readers_back(manager):
     """The constraint lets readers in at the first output."""
     partition = register(manager, consumable=False)
@@ -252,13 +244,3 @@ async def test_release_of_an_application(store, manager):
     assert all(partition.released for partition in partitions)
     assert not stranger.released
     assert manager.pipelined_partitions == 1
-
-
-async def test_a_cancelled_request_leaves_nothing(manager):
-    register(manager, consumable=False)
-    asked = request(manager, [7])
-    await waiting(manager)
-    asked.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked
-    assert manager.waiting_requests == 0

@@ -21,7 +21,6 @@ from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPart
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
-    StorageClosed,
     StorageError,
 )
 from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_TIME
@@ -171,7 +170,7 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))
-    with pytest.raises(SluiceError, match="Map attempt 8") as caught:
+    with pytest.raises(SluiceError, match="Map attempt 8 of shuffle 1 is not here") as caught:
         await read_all(manager, [1, 8, 9])
     assert caught.value.map_attempt_id == 8
     assert caught.value.limit == "0.02 s"
@@ -195,27 +194,18 @@ async def test_a_second_commit_is_refused_and_its_extent_free(store, manager):
     assert used(store) == before
 
 
-async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkeypatch):
-    output = an_output(store, 1)
-    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(store, "commit", lambda _: failed)
-    error = JournalWriteFailed(None, "full")
-    asyncio.get_running_loop().call_soon(failed.set_exception, error)
-    with pytest.raises(JournalWriteFailed):
-        await manager.commit(output)
-    assert used(store) == 0
-
-
-async def test_a_commit_that_fails_in_the_turn_of_its_cancellation(store, manager, monkeypatch):
-    """Nobody else releases the extents then."""
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkeypatch, cancelled):
+    """Nobody else releases them, also if it is cancelled in the same turn."""
     output = an_output(store, 1)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(store, "commit", lambda _: failed)
     commit = asyncio.ensure_future(manager.commit(output))
     await asyncio.sleep(0)
-    failed.set_exception(StorageClosed())
-    commit.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    failed.set_exception(JournalWriteFailed(None, "full"))
+    if cancelled:
+        commit.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else JournalWriteFailed):
         await commit
     assert used(store) == 0
 

@@ -295,22 +295,6 @@ async def test_a_release_at_any_moment_of_a_read(rig, turns):
         first.release()
 
 
-async def test_ten_readers_get_the_same_bytes(rig):
-    output = await rig.commit(1, [noise(10 * SIZE + 3)])
-    views = [rig.view([output]) for _ in range(10)]
-    rigs = []
-    for view in views:
-        reader = Rig(rig.store)
-        reader.pool.destroy()
-        reader.pool = rig.pool
-        view._listener = reader.available.set
-        rigs.append(reader.read(view, 2))
-    for buffers in await asyncio.gather(*rigs):
-        assert b"".join(buffers) == noise(10 * SIZE + 3)
-    for view in views:
-        view.release()
-
-
 @pytest.fixture
 async def on_disk(tmp_path):
     store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes=DISK_ONLY).storage)

@@ -77,6 +77,16 @@ async def put_many_wide(store, attempts=range(1, 31)) -> None:
         assert extent_of(await put_wide(store, attempt)).in_memory
 
 
+async def with_a_moved_journal(opened_in_shm, tmpfs):
+    """Open a store whose journal found no room beside the memory tier's arena."""
+    store = opened_in_shm()
+    await warm(store)
+    tmpfs.fill()
+    await put_many_wide(store)
+    assert journal_directory(store) != tmpfs.mounted_at / "memory"
+    return store
+
+
 def journal_of(store) -> journal.Journal:
     """Return the memory tier's journal."""
     memory = store._tiers.tiers()[0]
@@ -114,11 +124,8 @@ async def test_every_write_succeeds_while_another_program_fills_it(opened_in_shm
 
 
 async def test_a_journal_without_room_moves_to_a_disk_and_back(opened_in_shm, tmpfs, caplog):
-    store = opened_in_shm()
-    home = journal_directory(store)
-    await warm(store)
-    tmpfs.fill()
-    await put_many_wide(store)
+    home = tmpfs.mounted_at / "memory"
+    store = await with_a_moved_journal(opened_in_shm, tmpfs)
     moved = journal_directory(store)
     assert moved.parent == store._config.data_directories[0]
     assert not list(home.glob("journal-*"))
@@ -135,11 +142,7 @@ async def test_a_journal_without_room_moves_to_a_disk_and_back(opened_in_shm, tm
 
 
 async def test_a_start_finds_a_journal_that_has_moved(opened_in_shm, tmpfs):
-    store = opened_in_shm()
-    await warm(store)
-    tmpfs.fill()
-    await put_many_wide(store)
-    assert journal_directory(store) != tmpfs.mounted_at / "memory"
+    store = await with_a_moved_journal(opened_in_shm, tmpfs)
     await store.close()
     tmpfs.fill()
     for _ in range(2):  # with and without room beside the arena
@@ -154,10 +157,7 @@ async def test_a_start_finds_a_journal_that_has_moved(opened_in_shm, tmpfs):
 async def test_a_start_without_room_for_another_journal_keeps_the_one_it_has(
     opened_in_shm, tmpfs, monkeypatch
 ):
-    store = opened_in_shm()
-    await warm(store)
-    tmpfs.fill()
-    await put_many_wide(store)
+    store = await with_a_moved_journal(opened_in_shm, tmpfs)
     moved = journal_directory(store)
     await store.close()
 
@@ -175,10 +175,7 @@ async def test_a_start_without_room_for_another_journal_keeps_the_one_it_has(
 
 
 async def test_a_moved_journal_whose_file_is_removed_is_written_anew(opened_in_shm, tmpfs):
-    store = opened_in_shm()
-    await warm(store)
-    tmpfs.fill()
-    await put_many_wide(store)
+    store = await with_a_moved_journal(opened_in_shm, tmpfs)
     moved = journal_directory(store)
     for path in list(moved.iterdir()):
         path.unlink()

@@ -25,15 +25,15 @@ def lost():
     return {}
 
 
+def on_disks(tmp_path, names="ab", **changes):
+    directories = tuple(tmp_path / name for name in names)
+    return config(tmp_path, data_directories=directories, memory_tier_bytes=0, **changes)
+
+
 @pytest.fixture
 async def watched(tmp_path, lost):
     """A store on two directories that are probed all the time."""
-    changes = {
-        "data_directories": (tmp_path / "a", tmp_path / "b"),
-        "memory_tier_bytes": 0,
-        "health_check_seconds": SOON_SECONDS,
-    }
-    store = ShuffleStore.open(config(tmp_path, **changes))
+    store = ShuffleStore.open(on_disks(tmp_path, health_check_seconds=SOON_SECONDS))
     store.watch(lost.update)
     yield store
     await store.close()
@@ -69,9 +69,7 @@ async def test_a_directory_that_is_removed_costs_its_outputs_at_once(watched, lo
     again = await put(watched, 0, 10_000)  # its task has run again
     assert await fetch(watched, again) == content(0, 10_000)
     await watched.close()
-    left = ShuffleStore.open(
-        config(tmp_path, data_directories=(tmp_path / "b",), memory_tier_bytes=0)
-    )
+    left = ShuffleStore.open(on_disks(tmp_path, "b"))
     assert sorted(left.map_outputs(KEY)) == [0, 1, 3, 5, 10, 11, 12, 13]
     await left.close()
 
@@ -86,13 +84,10 @@ async def test_what_was_lost_stays_lost_when_its_directory_is_back_at_a_start(
     watched.release_shuffle(KEY)
     await filled_from(watched, 10)
     await watched.close()
-    changes = {"data_directories": (tmp_path / "a", tmp_path / "b"), "memory_tier_bytes": 0}
     for _ in range(restarts - 1):
-        await ShuffleStore.open(
-            config(tmp_path, **changes | {"data_directories": (tmp_path / "b",)})
-        ).close()
+        await ShuffleStore.open(on_disks(tmp_path, "b")).close()
     (tmp_path / "away").rename(tmp_path / "a")
-    again = ShuffleStore.open(config(tmp_path, **changes))
+    again = ShuffleStore.open(on_disks(tmp_path))
     assert sorted(again.map_outputs(KEY)) == [10, 11, 12, 13]
     await again.close()
 
@@ -108,9 +103,7 @@ async def test_a_directory_that_was_removed_comes_back_empty(watched, tmp_path):
     assert tier(watched, "a").used_bytes > 0
     identity = watched.taskmanager_id
     await watched.close()
-    again = ShuffleStore.open(
-        config(tmp_path, data_directories=(tmp_path / "a",), memory_tier_bytes=0)
-    )
+    again = ShuffleStore.open(on_disks(tmp_path, "a"))
     assert again.taskmanager_id == identity
     kept = again.map_outputs(KEY)
     assert len(kept) == 2
@@ -209,9 +202,7 @@ async def test_a_journal_that_failed_is_written_anew_with_the_releases_it_missed
     await until(lambda: tier(watched, "a").healthy)
     await filled_from(watched, 10)
     await watched.close()
-    again = ShuffleStore.open(
-        config(tmp_path, data_directories=(tmp_path / "a", tmp_path / "b"), memory_tier_bytes=0)
-    )
+    again = ShuffleStore.open(on_disks(tmp_path))
     assert sorted(again.map_outputs(KEY)) == [10, 11, 12, 13]
     await again.close()
 

@@ -314,22 +314,16 @@ async def test_a_row_of_another_version_is_reported_and_skipped(tmp_path, caplog
     assert "not understood" in caplog.text
 
 
-async def test_after_a_reboot_the_memory_tier_is_empty_and_the_disk_is_not(tmp_path):
+@pytest.mark.parametrize(("lost", "forgotten"), [("*", 0), ("arena-*", 2)])
+async def test_after_a_reboot_the_memory_tier_is_empty_and_the_disk_is_not(
+    tmp_path, lost, forgotten
+):
     await filled(tmp_path)
-    shutil.rmtree(tmp_path / "memory")
+    for path in (tmp_path / "memory").glob(lost):
+        path.unlink()
     store = ShuffleStore.open(config(tmp_path))
+    assert store.statistics().forgotten_map_outputs == forgotten
     assert sorted(store.map_outputs(KEY)) == [2, 3]
-    await put(store, 10, 400_000)
-    await store.close()
-    assert await kept_attempts(tmp_path) == [2, 3, 10]
-
-
-async def test_without_their_arena_outputs_are_forgotten(tmp_path):
-    await filled(tmp_path)
-    (arena,) = (tmp_path / "memory").glob("arena-*")
-    arena.unlink()
-    store = ShuffleStore.open(config(tmp_path))
-    assert store.statistics().forgotten_map_outputs == 2
     await put(store, 10, 400_000)
     await store.close()
     assert await kept_attempts(tmp_path) == [2, 3, 10]
@@ -511,13 +505,6 @@ async def test_a_directory_without_a_place_for_a_journal_takes_nothing_new(tmp_p
     for attempt in range(3):
         await put(store, attempt, 100)
     await store.close()
-
-
-async def test_without_a_memory_tier_all_goes_to_disk(tmp_path):
-    for changes in ({"memory_directory": None}, {"memory_tier_bytes": 0}):
-        store = ShuffleStore.open(config(tmp_path, **changes))
-        assert [tier.tier for tier in store.tiers()] == ["disk"]
-        await store.close()
 
 
 @pytest.mark.parametrize("memory_tier_bytes", [0, 1024 * 1024], ids=["disk", "memory"])

@@ -322,12 +322,6 @@ def test_a_retired_tier_closes_its_file_with_the_last_extent(make):
     tier.close()
 
 
-def test_a_retired_tier_without_extents_closes_at_once(make):
-    tier = make()
-    tier.retire()
-    assert tier.is_closed
-
-
 def test_a_retired_tier_stays_open_while_a_thread_punches_a_hole(make):
     tier = make(retained=0)
     extent = tier.allocate(MIB)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.tiers.memory_tier import (
     BACKING_AHEAD_BYTES,
     BACKING_STEP_BYTES,
@@ -239,10 +238,3 @@ def test_a_slice_in_flight_keeps_the_mapping_after_close(tmp_path, caplog):
     tier.close()
     assert bytes(piece) == b"still"
     assert "stays until its last slice is released" in caplog.text
-
-
-def test_a_file_in_place_of_the_directory_is_a_typed_error(tmp_path):
-    path = tmp_path / "file"
-    path.touch()
-    with pytest.raises(StorageUnavailable):
-        MemoryTier.open(path, MIB)

@@ -63,13 +63,7 @@ steps = st.lists(
 
 @given(steps, reserves)
 def test_no_more_is_given_out_than_there_is(history, reserve):
-    tier = Tier(reserve)
-    for kind, name, size in history:
-        if kind == "ask":
-            tier.ask(name, size)
-        elif name in tier.held:
-            tier.release(name, size)
-        assert tier.free >= 0
+    after(history, reserve)
 
 
 @given(steps, reserves, names, wanted)
@@ -97,6 +91,7 @@ def after(history: list[tuple[str, str, int]], reserve: int) -> Tier:
             tier.ask(name, size)
         elif name in tier.held:
             tier.release(name, size)
+        assert tier.free >= 0
     return tier
 
 
