@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol.errors import SluiceError
-from sluice.shuffle.errors import MalformedElement, RecordTooLarge
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.framing import (
     LENGTH,
@@ -22,10 +21,6 @@ def frame(payload: bytes) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
-def test_a_frame_is_a_big_endian_length_and_the_bytes():
-    assert join_frames([b"abc"], 3) == b"\x00\x00\x00\x03abc"
-
-
 def test_frames_of_any_memory_are_joined_in_order():
     payloads: list[BytesLike] = [b"", bytearray(b"ab"), memoryview(b"cdef")]
     assert join_frames(payloads, 4) == frame(b"") + frame(b"ab") + frame(b"cdef")
@@ -34,16 +29,6 @@ def test_frames_of_any_memory_are_joined_in_order():
 def test_more_lengths_than_are_kept_packed():
     payloads = [bytes(length) for length in range(5000)]
     assert join_frames(payloads, 5000) == b"".join(map(frame, payloads))
-
-
-def test_a_record_of_a_batch_above_the_limit_is_refused():
-    with pytest.raises(RecordTooLarge, match="value 4, limit 3"):
-        join_frames([b"abc", b"abcd"], 3)
-
-
-def test_a_view_of_wider_items_is_refused():
-    with pytest.raises(MalformedElement, match="longer than a byte"):
-        join_frames([memoryview(b"abcd").cast("I")], 10)
 
 
 def test_a_batch_is_sorted_by_subpartition_and_keeps_the_order_in_each():
@@ -61,11 +46,6 @@ def test_a_broadcast_record_keeps_its_place_among_the_others():
         BatchPart(ALL_SUBPARTITIONS, frame(b"b")),
         BatchPart(0, frame(b"c") + frame(b"d")),
     ]
-
-
-def test_a_batch_to_one_subpartition_is_one_part():
-    assert batch_parts([b"a", b"b"], 1, 2, 10) == [BatchPart(1, frame(b"a") + frame(b"b"))]
-    assert batch_parts([], 1, 2, 10) == []
 
 
 @pytest.mark.parametrize("subpartition", [-2, 2])

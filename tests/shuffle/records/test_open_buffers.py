@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.records.framing import LENGTH_BYTES
 from sluice.shuffle.records.open_buffers import OpenBuffers
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from tests.support.fake_partition import FakePartition
@@ -34,22 +33,6 @@ class Rig:
         return found
 
 
-def test_records_share_a_buffer_until_it_is_full():
-    rig = Rig()
-    assert rig.copy(4, 0)
-    assert rig.opened() == [0]
-    assert rig.copy(SEGMENT_BYTES - 4 - 2 * LENGTH_BYTES, 0)
-    assert rig.opened() == []
-    assert rig.partition.taken == 1
-
-
-def test_a_long_record_takes_buffers_until_there_is_none():
-    rig = Rig(buffers=2)
-    assert not rig.copy(3 * SEGMENT_BYTES, 1)
-    assert rig.spanning.remaining_bytes == SEGMENT_BYTES + LENGTH_BYTES
-    assert rig.opened() == []
-
-
 @pytest.mark.parametrize(("first", "second"), [(0, ALL_SUBPARTITIONS), (ALL_SUBPARTITIONS, 1)])
 def test_buffers_of_one_kind_are_finished_before_one_of_the_other_kind_opens(first, second):
     rig = Rig()
@@ -57,16 +40,3 @@ def test_buffers_of_one_kind_are_finished_before_one_of_the_other_kind_opens(fir
     assert rig.opened() == [first]
     rig.copy(1, second)
     assert rig.opened() == [second]
-
-
-def test_an_event_finishes_the_buffers_that_are_before_it():
-    rig = Rig()
-    rig.copy(1, 0)
-    rig.copy(1, 1)
-    rig.open.finish_before_event(1)
-    assert rig.opened() == [0]
-    rig.open.finish_before_event(ALL_SUBPARTITIONS)
-    assert rig.opened() == []
-    rig.copy(1, ALL_SUBPARTITIONS)
-    rig.open.finish_before_event(0)
-    assert rig.opened() == []

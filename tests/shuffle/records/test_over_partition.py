@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfPartition
-from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
+from sluice.protocol.events import CustomEvent, EndOfPartition
 from sluice.shuffle.dataflow.operator_outputs import RecordWriterOutput
 from sluice.shuffle.dataflow.stream_elements import StreamElementSerializer, StreamRecord, Watermark
 from sluice.shuffle.errors import WriterUnusable
@@ -18,7 +17,7 @@ from sluice.shuffle.gate.readable_gate import BufferOrEvent
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
-from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
+from sluice.shuffle.records.record_reader import ChannelRecord, RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
 
@@ -115,39 +114,6 @@ async def test_broadcast_unicast_and_events_by_turns(segment_bytes, segments, ti
             found = reads[index].result()
             assert isinstance(found[-1], EndOfPartition)
             assert found[:-1] == expected[index]
-
-
-async def test_a_priority_event_overtakes_records_that_wait():
-    with partition_of(64, 4, 1) as partition:
-        writer = RecordWriter(partition, BytesSerializer())
-        barrier = CheckpointBarrier(1, 2, True)
-        for record in (b"a" * 50, b"b" * 50):
-            assert writer.emit(record) is None
-        writer.broadcast_event(barrier, PRIORITY_EVENT)
-        await writer.finish()
-        found = await read_all(reader_of(partition, 0))
-        assert found[:-1] == [barrier, b"a" * 50, b"b" * 50]
-
-
-async def test_the_reader_waits_behind_a_blocking_event():
-    with partition_of(64, 4, 1) as partition:
-        writer = RecordWriter(partition, BytesSerializer())
-        barrier = CheckpointBarrier(1, 2, False)
-        writer.emit(b"a")
-        writer.broadcast_event(barrier, BLOCKING_EVENT)
-        writer.emit(b"b")
-        gate = ViewGate(partition)
-        reader = RecordReader(gate, BytesSerializer(), 1)
-        assert await reader.next() == ChannelRecord(0, b"a")
-        assert await reader.next() == ChannelEvent(0, barrier)
-        task = asyncio.ensure_future(reader.next())
-        writer.flush_all()
-        await asyncio.sleep(0)
-        assert not task.done()
-        gate.view.resume_consumption()
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            assert await task == ChannelRecord(0, b"b")
-        reader.close()
 
 
 async def test_a_record_cut_off_by_a_cancelled_wait_never_reaches_a_reader():

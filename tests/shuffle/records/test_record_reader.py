@@ -45,19 +45,6 @@ async def read_all_batches(reader: RecordReader) -> list:
     return found
 
 
-async def test_the_read_loop():
-    gate = FakeGate()
-    reader = reader_of(gate, 2)
-    gate.put(0, frame(b"a") + frame(b"b")[:2])
-    assert await reader.next() == (0, b"a")
-    gate.put(0, frame(b"b")[2:])
-    gate.put_event(1, END)
-    gate.put_event(0, END)
-    assert await read_all(reader) == [(0, b"b"), (1, END), (0, END)]
-    assert await reader.next() is None
-    assert gate.released == gate.given == 2
-
-
 @pytest.mark.parametrize("read", [read_all, read_all_batches])
 async def test_records_and_events_stay_in_order(read):
     gate = FakeGate()
@@ -115,17 +102,6 @@ async def test_a_batch_has_the_records_that_end_in_one_buffer():
     gate.put(0, b"d" + frame(b"e"), frame(b"f"))
     assert await reader.read_batch() == ChannelRecords(0, [b"cd", b"e"])
     assert await reader.read_batch() == ChannelRecords(0, [b"f"])
-
-
-async def test_records_are_read_singly_and_in_batches_by_turns():
-    gate = FakeGate()
-    reader = reader_of(gate)
-    gate.put(0, frame(b"a") + frame(b"b") + frame(b"c"), frame(b"d") + frame(b"e"))
-    assert await reader.next() == ChannelRecord(0, b"a")
-    assert await reader.read_batch() == ChannelRecords(0, [b"b", b"c"])
-    assert await reader.next() == ChannelRecord(0, b"d")
-    assert await reader.read_batch() == ChannelRecords(0, [b"e"])
-    assert gate.released == 2
 
 
 async def test_a_buffer_goes_back_with_its_last_copied_record():
@@ -188,16 +164,6 @@ async def test_a_cancelled_wait_loses_nothing(method):
     assert element in (ChannelRecord(0, b"ab"), ChannelRecords(0, [b"ab"]))
     assert reader.idle_seconds > 0
     assert gate.released == 2
-
-
-async def test_the_end_of_the_input_stays():
-    gate = FakeGate()
-    gate.put_event(0, END)
-    reader = reader_of(gate)
-    assert await reader.next() == ChannelEvent(0, END)
-    assert reader.is_ended
-    assert await reader.next() is None
-    assert await reader.read_batch() is None
 
 
 @pytest.mark.parametrize("method", ["next", "read_batch"])

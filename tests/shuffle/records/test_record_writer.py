@@ -53,18 +53,6 @@ def test_round_robin_is_the_default():
     ]
 
 
-def test_the_selector_chooses_the_subpartition():
-    partition = FakePartition(3)
-    writer = writer_of(partition, selector=FunctionSelector(lambda record, _: record[0]))
-    for record in (b"\2a", b"\0b", b"\2c"):
-        writer.emit(record)
-    assert [partition.stream(index) for index in range(3)] == [
-        frame(b"\0b"),
-        b"",
-        frame(b"\2a") + frame(b"\2c"),
-    ]
-
-
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_record_that_ends_with_its_segment_needs_no_further_segment(batch):
     partition = FakePartition(segment_bytes=16, buffers=1)
@@ -115,17 +103,6 @@ def test_an_event_in_the_middle_of_a_broadcast_buffer():
     assert isinstance(event, FakeEvent)
     assert (first, second) == (frame(b"a"), frame(b"b"))
     assert decode_event(event.payload) == EndOfData()
-
-
-def test_an_event_leaves_the_buffers_of_other_subpartitions_open():
-    partition = FakePartition(2)
-    writer = writer_of(partition)
-    writer.emit_to(b"a", 0)
-    writer.emit_to(b"b", 1)
-    writer.emit_event(EndOfData(), 1)
-    writer.emit_to(b"c", 0)
-    assert partition.taken == 2
-    assert partition.read(0) == [frame(b"a") + frame(b"c")]
 
 
 def test_broadcast_is_stored_once():
@@ -212,7 +189,7 @@ def test_a_builder_that_the_partition_has_finished_is_not_written():
 
 
 @pytest.mark.parametrize(
-    ("timeout", "flushed"), [(0, [1, 0, -1, 0, 1, -1, -1]), (0.1, []), (-1, [])]
+    ("timeout", "flushed"), [(0, [1, 0, -1, 0, 1, -1, -1, -1]), (0.1, []), (-1, [])]
 )
 def test_a_buffer_timeout_of_zero_flushes_each_call(timeout, flushed):
     partition = FakePartition(2, segment_bytes=32)
@@ -222,6 +199,7 @@ def test_a_buffer_timeout_of_zero_flushes_each_call(timeout, flushed):
     writer.broadcast_emit(b"b")
     writer.emit_batch([b"c", b"d", b"e"], [0, 1, 0])
     writer.emit_batch([b"f", b"g"], ALL_SUBPARTITIONS)
+    writer.broadcast_emit(b"h")  # into the open buffer
     writer.broadcast_event(EndOfData())
     assert partition.flushed == flushed
 
@@ -248,17 +226,6 @@ def test_a_batch_by_hash_is_written_as_its_records_singly(
     writer_of(at_once, selector=HashSelector()).emit_batch(records)
     for index in range(num_subpartitions):
         assert at_once.read(index) == singly.read(index)
-
-
-def test_batches_to_one_subpartition_share_buffers():
-    partition = FakePartition(2)
-    writer = writer_of(partition)
-    writer.emit_batch([b"a", b"b"], 1)
-    writer.emit_batch([], 1)
-    writer.emit_batch([])
-    writer.emit_batch([b"c"], 1)
-    assert partition.read(1) == [b"".join(map(frame, (b"a", b"b", b"c")))]
-    assert partition.taken == 1
 
 
 def test_random_emit_reaches_every_subpartition():
@@ -306,12 +273,6 @@ def test_a_refused_record_leaves_nothing_behind():
             call()
     writer.emit("c")
     assert records_of(partition.stream()) == [b"a" * 10, b"c"]
-
-
-def test_a_batch_needs_one_subpartition_for_each_record():
-    writer = writer_of(FakePartition(2))
-    with pytest.raises(ValueError, match="zip"):
-        writer.emit_batch([b"a", b"b"], [1])
 
 
 def test_an_event_that_is_too_long_finishes_no_buffer():

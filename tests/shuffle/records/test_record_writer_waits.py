@@ -10,7 +10,6 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfData
 from sluice.shuffle.errors import PartitionReleased, WriterUnusable
-from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.fake_partition import FakePartition
@@ -61,15 +60,6 @@ async def test_the_rest_is_written_when_a_buffer_comes():
     assert writer.emit(b"") is None, "the writer goes on"
 
 
-async def test_a_record_waits_for_its_first_buffer():
-    partition = FakePartition(segment_bytes=8, buffers=0)
-    writer = writer_of(partition)
-    task = await waiting(writer.emit(b"a"), partition)
-    partition.give(1)
-    await task
-    assert partition.stream() == frame(b"a")
-
-
 async def test_a_batch_waits_for_buffers_and_goes_on_where_it_stopped():
     partition = FakePartition(3, segment_bytes=8, buffers=2)
     writer = writer_of(partition)
@@ -78,15 +68,6 @@ async def test_a_batch_waits_for_buffers_and_goes_on_where_it_stopped():
     streams = await read_until_done(task, partition)
     for index in range(3):
         assert streams[index] == b"".join(map(frame, records[index::3]))
-
-
-async def test_a_broadcast_batch_waits():
-    partition = FakePartition(2, segment_bytes=8, buffers=1)
-    writer = writer_of(partition)
-    writer.emit_to(b"a", 0)
-    task = await waiting(writer.emit_batch([b"bc", b"de"], ALL_SUBPARTITIONS), partition)
-    expected = [frame(b"a") + frame(b"bc") + frame(b"de"), frame(b"bc") + frame(b"de")]
-    assert await read_until_done(task, partition) == expected
 
 
 async def test_a_record_that_waited_is_flushed():
@@ -125,16 +106,20 @@ async def test_a_call_before_the_previous_one_was_awaited_is_refused():
     assert partition.stream() == frame(b"a") + frame(b"b")
 
 
-async def test_a_record_cancelled_before_a_part_is_written_was_not_emitted():
-    partition = FakePartition(buffers=0)
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("started", [True, False])
+async def test_what_is_cancelled_before_a_part_is_written_was_not_emitted(started, batch):
+    partition = FakePartition(2, buffers=0)
     writer = writer_of(partition)
-    task = await waiting(writer.emit(b"a"), partition)
+    pending = writer.emit_batch([b"a", b"b"], [0, 1]) if batch else writer.emit_to(b"a", 0)
+    assert pending is not None
+    task = await waiting(pending, partition) if started else asyncio.ensure_future(pending)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     partition.give(1)
-    assert writer.emit(b"b") is None
-    assert partition.stream() == frame(b"b")
+    assert writer.emit_to(b"c", 1) is None
+    assert [partition.stream(index) for index in range(2)] == [b"", frame(b"c")]
     assert partition.failures == []
 
 
@@ -161,20 +146,6 @@ async def test_a_cancel_in_the_middle_of_a_record_fails_the_writer(started):
     assert partition.free == 1
 
 
-async def test_a_cancel_before_the_first_step_has_no_effect():
-    partition = FakePartition(buffers=0)
-    writer = writer_of(partition)
-    pending = writer.emit(b"a")
-    assert pending is not None
-    task = asyncio.ensure_future(pending)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    partition.give(1)
-    assert writer.emit(b"b") is None
-    assert partition.stream() == frame(b"b")
-
-
 @pytest.mark.parametrize("first_whole", [True, False])
 async def test_a_cancel_in_the_middle_of_a_batch_fails_the_writer(first_whole):
     """Some records are written, at least in part, and the caller cannot tell which."""
@@ -187,18 +158,6 @@ async def test_a_cancel_in_the_middle_of_a_batch_fails_the_writer(first_whole):
         await task
     with pytest.raises(WriterUnusable):
         writer.emit(b"b")
-
-
-async def test_a_batch_cancelled_before_a_part_is_written_was_not_emitted():
-    partition = FakePartition(2, buffers=0)
-    writer = writer_of(partition)
-    task = await waiting(writer.emit_batch([b"a", b"b"], [0, 1]), partition)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    partition.give(1)
-    assert writer.emit_to(b"c", 1) is None
-    assert [partition.stream(index) for index in range(2)] == [b"", frame(b"c")]
 
 
 @pytest.mark.parametrize("begun", [False, True])

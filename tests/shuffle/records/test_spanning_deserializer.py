@@ -84,16 +84,6 @@ def test_the_result_of_each_call(buffers, results, threshold):
     assert [each.releases for each in lent] == [1] * len(lent)
 
 
-def test_the_flags_of_each_result():
-    assert [(result.is_full_record, result.is_buffer_consumed)
-            for result in (PARTIAL, INTERMEDIATE, LAST)
-            ] == [(False, True), (True, False), (True, True)]  # fmt: skip
-
-
-def test_without_a_buffer_there_is_no_record():
-    assert SpanningRecordDeserializer().next_record() == (PARTIAL, None)
-
-
 def test_a_record_in_one_buffer_is_a_view_until_the_next_call():
     deserializer = SpanningRecordDeserializer()
     lent = feed(deserializer, frame(b"ab"))
@@ -241,25 +231,6 @@ def test_close_releases_the_buffer_and_forgets_the_record(read_bytes):
 # ---- all records of a buffer at once
 
 
-@pytest.mark.parametrize("owned", [False, True])
-def test_take_records_returns_the_records_of_a_buffer(owned):
-    deserializer = SpanningRecordDeserializer()
-    lent = feed(deserializer, frame(b"ab") + frame(b"") + frame(b"cdef")[:6])
-    assert deserializer.take_records(owned) == [b"ab", b""]
-    assert lent.releases == 0
-    deserializer.release_consumed()
-    assert lent.releases == 1
-    feed(deserializer, b"ef" + frame(b"g"))
-    assert deserializer.take_records(owned) == [b"cdef", b"g"]
-    feed(deserializer, frame(b"hi")[:3])
-    assert deserializer.take_records(owned) == []
-    feed(deserializer, b"\x02h")
-    assert deserializer.take_records(owned) == []
-    feed(deserializer, b"i")
-    assert deserializer.take_records(owned) == [b"hi"]
-    deserializer.end()
-
-
 def test_owned_records_outlive_the_buffer_and_views_do_not():
     for owned, expected in ((True, b"ab"), (False, b"\xdd\xdd")):
         deserializer = SpanningRecordDeserializer()
@@ -294,19 +265,6 @@ def test_a_spilled_record_among_others(owned):
     feed(deserializer, stream[50:])
     assert deserializer.take_records(owned) == [long]
     deserializer.close()
-
-
-def test_a_spilled_record_ends_with_the_next_call_of_either_kind():
-    deserializer = SpanningRecordDeserializer(spill_threshold_bytes=10)
-    stream = frame(bytes(20)) + frame(b"a")
-    feed(deserializer, stream[:10])
-    deserializer.next_record()
-    feed(deserializer, stream[10:])
-    found = deserializer.next_record()[1]
-    assert found == bytes(20)
-    assert deserializer.take_records() == [b"a"]
-    with pytest.raises(ValueError, match="released"):
-        found[0]
 
 
 @given(

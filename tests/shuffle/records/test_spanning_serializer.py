@@ -68,30 +68,6 @@ def test_the_result_of_each_copy(record_bytes, segment_bytes, results):
     assert serializer.remaining_bytes == 0
 
 
-def test_the_flags_of_each_result():
-    assert [(result.is_full_record, result.is_full_buffer) for result in (PARTIAL, FULL_BOTH, FULL)
-            ] == [(False, True), (True, True), (True, False)]  # fmt: skip
-
-
-def test_small_records_share_a_buffer():
-    serializer = SpanningRecordSerializer()
-    builder = builder_of(16)
-    results = []
-    for record in (b"a", b"bc", b"d"):
-        serializer.set_record(record)
-        results.append(serializer.copy_to(builder))
-    assert results == [FULL, FULL, FULL_BOTH]
-    assert content(builder) == b"\0\0\0\1a\0\0\0\2bc\0\0\0\1d"
-
-
-def test_copied_bytes_are_committed():
-    serializer = SpanningRecordSerializer()
-    serializer.set_record(b"abc")
-    builder = builder_of(10)
-    serializer.copy_to(builder)
-    assert builder.committed_bytes == 7
-
-
 @given(st.lists(st.binary(max_size=20), min_size=1), st.integers(1, 40))
 def test_a_batch_is_its_records_one_after_the_other(records, segment_bytes):
     serializer = SpanningRecordSerializer()

@@ -23,26 +23,6 @@ def test_read_returns_the_written_bytes(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_closed_unread_leaves_nothing(tmp_path):
-    spill = SpillFile(7, str(tmp_path))
-    spill.write(b"abc")
-    spill.close()
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_slice_of_the_view_keeps_the_bytes(tmp_path):
-    spill = SpillFile(3, str(tmp_path))
-    spill.write(b"abc")
-    late = spill.read()[1:]
-    spill.close()
-    assert bytes(late) == b"bc"
-
-
-def test_a_missing_directory_is_a_typed_error():
-    with pytest.raises(SluiceError, match="spill_directory"):
-        SpillFile(7, "/nonexistent")
-
-
 def test_a_full_disk_is_a_typed_error(monkeypatch):
     class FullDisk:
         def write(self, data: memoryview) -> int:
