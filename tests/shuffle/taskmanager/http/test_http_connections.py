@@ -27,13 +27,13 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextlib.asynccontextmanager
-async def serving(drain=no_drain, status=STATUS, **limits):
+async def serving(drain=no_drain, status=STATUS, dropped=None, **limits):
     config = HttpConfig(
         http_host="127.0.0.1",
         http_port=0,
         **({"http_request_timeout_seconds": LATE, "http_idle_timeout_seconds": LATE} | limits),
     )
-    server = HttpServer(config, lambda: status, drain)
+    server = HttpServer(config, lambda: status, drain, dropped=dropped)
     port = await server.start()
     clients: list[Client] = []
 
@@ -80,10 +80,12 @@ class Client:
 
 @pytest.mark.parametrize("begun", [b"", b"G", GET[:-2]], ids=["nothing", "a letter", "no end"])
 async def test_a_request_that_does_not_come_in_time_ends_its_connection(begun):
-    async with serving(http_request_timeout_seconds=SOON) as connect:
+    dropped = BoundedCounts()
+    async with serving(dropped=dropped, http_request_timeout_seconds=SOON) as connect:
         half = await connect()
         half.writer.write(begun)
         assert await half.ended() == b""
+    assert dropped == {"request": 1}
 
 
 async def test_a_request_that_comes_bit_by_bit_has_the_same_deadline():
@@ -114,10 +116,12 @@ async def test_a_second_request_has_the_deadline_of_a_request_and_not_that_of_id
 
 
 async def test_an_idle_connection_ends():
-    async with serving(http_idle_timeout_seconds=SOON) as connect:
+    dropped = BoundedCounts()
+    async with serving(dropped=dropped, http_idle_timeout_seconds=SOON) as connect:
         client = await connect()
         assert await client.get() == OK
         assert await client.ended() == b""
+    assert dropped == {"idle": 1}
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for():
@@ -157,7 +161,8 @@ async def test_a_request_that_is_served_has_no_deadline():
 
 
 async def test_the_connection_that_has_waited_longest_makes_room():
-    async with serving(http_max_connections=2) as connect:
+    dropped = BoundedCounts()
+    async with serving(dropped=dropped, http_max_connections=2) as connect:
         first, second = await connect(), await connect()
         assert await first.get() == OK
         assert await second.get() == OK
@@ -167,6 +172,7 @@ async def test_the_connection_that_has_waited_longest_makes_room():
         assert await second.ended() == b""
         assert await first.get() == OK
         assert await third.get() == OK
+    assert dropped == {"made room": 1}  # and not those that their clients end
 
 
 async def test_a_connection_is_refused_while_all_others_are_served():
@@ -191,67 +197,6 @@ async def test_a_connection_is_refused_while_all_others_are_served():
         assert await served.answer() == OK
         later = await connect()
         assert await later.get() == OK
-
-
-# ---- counts --------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def counting(dropped, **limits):
-    """As ``serving``, with the counts of connections that end otherwise than by their clients."""
-    config = HttpConfig(
-        http_host="127.0.0.1",
-        http_port=0,
-        **({"http_request_timeout_seconds": LATE, "http_idle_timeout_seconds": LATE} | limits),
-    )
-    server = HttpServer(config, lambda: STATUS, no_drain, dropped=dropped)
-    port = await server.start()
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield lambda: asyncio.open_connection("127.0.0.1", port)
-    finally:
-        await server.close()
-
-
-async def test_a_late_request_is_counted():
-    dropped = BoundedCounts()
-    async with counting(dropped, http_request_timeout_seconds=SOON) as connect:
-        half = Client(*await connect())
-        half.writer.write(b"G")
-        await half.ended()
-        await half.close()
-    assert dropped == {"request": 1}
-
-
-async def test_an_idle_connection_is_counted():
-    dropped = BoundedCounts()
-    async with counting(dropped, http_idle_timeout_seconds=SOON) as connect:
-        idle = Client(*await connect())
-        assert await idle.get() == OK
-        await idle.ended()
-        await idle.close()
-    assert dropped == {"idle": 1}
-
-
-async def test_a_connection_that_makes_room_is_counted():
-    dropped = BoundedCounts()
-    async with counting(dropped, http_max_connections=1) as connect:
-        first = Client(*await connect())
-        second = Client(*await connect())
-        await first.ended()
-        assert await second.get() == OK
-        for each in (first, second):
-            await each.close()
-    assert dropped == {"made room": 1}
-
-
-async def test_connections_that_their_clients_end_are_not_counted():
-    dropped = BoundedCounts()
-    async with counting(dropped) as connect:
-        client = Client(*await connect())
-        assert await client.get() == OK
-        await client.close()
-    assert dropped == {}
 
 
 # ---- clients that close their sending half -------------------------------------------------------
