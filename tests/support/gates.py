@@ -1,7 +1,9 @@
-"""Gates whose local channels a test fills by hand."""
+"""Gates of TaskManagers, and gates whose local channels a test fills by hand."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,10 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
 from sluice.transport.address import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from sluice.protocol.errors import SluiceError
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 
 KEY = ShuffleKey("app", 1)
 HERE = "here"
@@ -144,6 +147,28 @@ class HandFilledGate(InputGate):
     def take(self) -> tuple[int, bytes | str] | None:
         """Poll; return the channel and the data, or the type of an event by its name."""
         return shown(self.poll())
+
+
+@contextlib.asynccontextmanager
+async def gate_of(
+    environment: NetworkEnvironment, start: int = 0, end: int = 1
+) -> AsyncIterator[InputGate]:
+    """A gate of a TaskManager, as the consumer leg makes one."""
+    read_pool = ReadPool(environment.network_pool, "reads", 8)
+    wanted = SubpartitionRange(KEY, start, end)
+    gate = InputGate(TaskManagerChannelOpener("gate", environment.gate_services, wanted, read_pool))
+    try:
+        yield gate
+    finally:
+        gate.release()
+        gate.release()
+        read_pool.destroy()
+        await asyncio.sleep(0)
+
+
+def source(environment: NetworkEnvironment, *map_attempt_ids: int) -> ChannelSource:
+    """A source on a TaskManager."""
+    return ChannelSource(environment.taskmanager_id, environment.address, map_attempt_ids)
 
 
 def here(*map_attempt_ids: int) -> ChannelSource:

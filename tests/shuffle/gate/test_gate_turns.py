@@ -14,7 +14,7 @@ from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
-from tests.support.gates import HandFilledGate, shown
+from tests.support.gates import HandFilledGate
 
 CHANNELS = 50
 BUFFERS = 27
@@ -51,16 +51,6 @@ async def test_reads_of_channels_with_data_differ_by_at_most_1(order):
     gate.release()
 
 
-async def test_a_channel_that_gets_data_again_is_queued_last():
-    gate = await a_gate(3)
-    for channel in range(3):
-        gate.views[channel].put(b"1")
-    assert gate.take() == (0, b"1")
-    gate.views[0].put(b"2")
-    assert [gate.take() for _ in range(3)] == [(1, b"1"), (2, b"1"), (0, b"2")]
-    gate.release()
-
-
 async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again():
     gate = await a_gate(2)
     gate.views[0].end()
@@ -75,23 +65,6 @@ async def test_after_the_end_a_late_notification_does_not_queue_a_channel_again(
     assert not gate.is_available
     assert gate.has_ended
     assert await gate.next_buffer_or_event() is None
-    gate.release()
-
-
-async def test_only_the_end_event_ends_a_channel():
-    gate = await a_gate(1)
-    view = gate.views[0]
-    view.put(b"a")
-    view.put_event("marker")
-    view.put(b"b")
-    view.end()
-    assert [gate.take() for _ in range(5)] == [
-        (0, b"a"),
-        (0, "event"),
-        (0, b"b"),
-        (0, "event"),
-        None,
-    ]
     gate.release()
 
 
@@ -112,31 +85,6 @@ async def test_the_channel_with_a_priority_event_is_served_first():
         (2, b"2"),
         None,
     ]
-    gate.release()
-
-
-async def test_priority_events_of_several_channels_come_in_their_order():
-    gate = await a_gate(3)
-    gate.views[0].put(b"x")
-    for channel in (2, 1, 2):
-        gate.views[channel].put_event(f"from {channel}", PRIORITY_EVENT)
-    assert [gate.take() for _ in range(5)] == [
-        (2, "priority event"),
-        (1, "priority event"),
-        (2, "priority event"),
-        (0, b"x"),
-        None,
-    ]
-    gate.release()
-
-
-async def test_a_priority_event_wakes_a_reader_of_a_gate_without_data():
-    gate = await a_gate(2)
-    reading = asyncio.ensure_future(gate.next_buffer_or_event())
-    await asyncio.sleep(0)
-    gate.views[1].put_event("barrier", PRIORITY_EVENT)
-    assert shown(await reading) == (1, "priority event")
-    assert not gate.is_available
     gate.release()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 
 import pytest
@@ -11,36 +10,13 @@ import pytest
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import DATA
 from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.input_gate import InputGate
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.address import Address
+from tests.support.gates import gate_of, source
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.wire_clients import write_map_output
 
-KEY = ShuffleKey("app", 1)
 PIECES = 20
 PARTS = [random.Random(n).randbytes(PIECES * SEGMENT_SIZE_BYTES) for n in range(4)]
-
-
-@contextlib.asynccontextmanager
-async def a_gate(cluster, start=0, end=1):
-    environment = cluster[0]
-    read_pool = ReadPool(environment.network_pool, "reads", 8)
-    wanted = SubpartitionRange(KEY, start, end)
-    gate = InputGate(TaskManagerChannelOpener("gate", environment.gate_services, wanted, read_pool))
-    try:
-        yield gate
-    finally:
-        gate.release()
-        gate.release()
-        read_pool.destroy()
-        await asyncio.sleep(0)
-
-
-def source(environment, *attempts):
-    return ChannelSource(environment.taskmanager_id, environment.address, attempts)
 
 
 async def read_all(gate):
@@ -61,7 +37,7 @@ async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_
     async with mini_cluster(tmp_path, memory_tier_bytes=memory_tier_bytes) as cluster:
         for attempt, part in enumerate(PARTS):
             await cluster.write(attempt % 2, attempt, [[part]])
-        async with a_gate(cluster) as gate:
+        async with gate_of(cluster[0]) as gate:
             for attempt in range(len(PARTS)):
                 gate.add_channel(source(cluster[attempt % 2], attempt))
             assert [channel.is_local for channel in gate.channels] == [True, False, True, False]
@@ -72,35 +48,9 @@ async def test_local_and_remote_channels_through_one_gate(tmp_path, memory_tier_
             assert await gate.next_buffer_or_event() is None
 
 
-async def test_channels_with_data_are_read_in_turn(tmp_path):
-    """Reads of two channels differ by at most 1."""
-    async with mini_cluster(tmp_path, 1) as cluster:
-        for attempt, part in enumerate(PARTS):
-            await cluster.write(0, attempt, [[part]])
-        async with a_gate(cluster) as gate:
-            for attempt in range(len(PARTS)):
-                gate.add_channel(source(cluster[0], attempt))
-            await asyncio.sleep(0)
-            _, order = await read_all(gate)
-            for count in range(len(order)):
-                reads = [order[:count].count(channel) for channel in range(len(PARTS))]
-                assert max(reads) - min(reads) <= 1
-
-
-async def test_a_late_notification_does_not_queue_an_ended_channel(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster:
-        await cluster.write(0, 1, [[b"x"]])
-        async with a_gate(cluster) as gate:
-            channel = gate.add_channel(source(cluster[0], 1))
-            await read_all(gate)
-            channel.data_available()
-            assert not gate.is_available
-            assert await gate.next_buffer_or_event() is None
-
-
 async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
     """The reader waits, without polling, until the map output is committed."""
-    async with mini_cluster(tmp_path, 1) as cluster, a_gate(cluster) as gate:
+    async with mini_cluster(tmp_path, 1) as cluster, gate_of(cluster[0]) as gate:
         gate.add_channel(source(cluster[0], 5))
         reading = asyncio.ensure_future(read_all(gate))
         producer = await cluster.producer(0)
@@ -109,42 +59,10 @@ async def test_a_channel_whose_producer_is_not_known_yet(tmp_path):
         assert content == [b"late"]
 
 
-async def test_a_failed_channel_raises_again_and_does_not_hide_the_others(tmp_path):
-    """An error, never a hang."""
-    async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.05) as cluster:
-        await cluster.write(0, 1, [[b"good"]])
-        async with a_gate(cluster) as gate:
-            gate.add_channel(source(cluster[0], 99))
-            gate.add_channel(source(cluster[0], 1))
-            read, failures = [], []
-            for _ in range(6):
-                try:
-                    taken = await gate.next_buffer_or_event()
-                except SluiceError as error:
-                    failures.append((error.code, error.map_attempt_id))
-                else:
-                    assert taken is not None
-                    read.append(bytes(taken.buffer.payload))
-                    if taken.buffer.release is not None:
-                        taken.buffer.release()
-            assert read[0] == b"good"
-            assert len(read) == 2
-            assert failures == [(ErrorCode.PARTITION_NOT_FOUND, 99)] * 4
-
-
-async def test_releasing_a_gate_wakes_its_reader(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster, a_gate(cluster) as gate:
-        gate.add_channel(source(cluster[0], 99))
-        reading = asyncio.ensure_future(gate.next_buffer_or_event())
-        await asyncio.sleep(0)
-        gate.release()
-        assert await reading is None
-
-
 async def test_cancelling_a_reader_takes_nothing(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         producer = await cluster.producer(0)
-        async with a_gate(cluster) as gate:
+        async with gate_of(cluster[0]) as gate:
             gate.add_channel(source(cluster[0], 1))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
@@ -159,7 +77,7 @@ async def test_a_gate_is_released_while_its_channels_connect(tmp_path):
     async with mini_cluster(tmp_path) as cluster:
         await cluster.write(1, 1, [[PARTS[0]]])
         for turns in range(24):
-            async with a_gate(cluster) as gate:
+            async with gate_of(cluster[0]) as gate:
                 gate.add_channel(source(cluster[1], 1))
                 gate.add_channel(source(cluster[0], 1))
                 for _ in range(turns):
@@ -169,10 +87,10 @@ async def test_a_gate_is_released_while_its_channels_connect(tmp_path):
 async def test_an_impossible_range_and_address(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         with pytest.raises(SluiceError) as caught:
-            async with a_gate(cluster, 3, 3):
+            async with gate_of(cluster[0], 3, 3):
                 pass
         assert caught.value.code is ErrorCode.MALFORMED_MESSAGE
-        async with a_gate(cluster) as gate:
+        async with gate_of(cluster[0]) as gate:
             gate.add_channel(ChannelSource("other", Address("/some/socket", 0), [1]))
             with pytest.raises(SluiceError, match="no TCP port"):
                 await gate.next_buffer_or_event()

@@ -11,7 +11,6 @@ from sluice.protocol.errors import (
     ErrorCode,
     InvalidEvent,
     MalformedMessage,
-    SluiceError,
     UnexpectedMessage,
 )
 from sluice.protocol.events import (
@@ -407,10 +406,3 @@ async def test_numbers_are_unique_while_in_use(rig):
     first.release()
     assert rig.channel().number == 2**32 - 1
     assert rig.channel().number == 2
-
-
-async def test_a_channel_that_fails_does_not_touch_the_others(rig):
-    one, other = rig.channel(), rig.channel()
-    one.fail(SluiceError("a local error"))
-    rig.receive(1, 0, b"x")
-    assert read(other) == b"x"

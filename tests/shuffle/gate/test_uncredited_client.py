@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.schema import (
     DATA,
-    EVENT,
     FLOW_WATERMARK,
     BufferResponse,
     CancelPartitionRequest,
@@ -172,19 +170,6 @@ async def test_a_message_of_more_than_the_exclusive_buffers_fails_its_channel_on
     assert greedy.failure.code is ErrorCode.CREDIT_EXCEEDED
     assert rig.client.waits_for is None
     assert rig.receive(other, b"y" * SEGMENT)
-
-
-async def test_events_need_no_memory_and_the_end_ends_the_channel(rig):
-    channel = rig.channel()
-    while len(rig.channels[0]._received) < EXCLUSIVE + FLOATING:
-        assert rig.receive(channel, b"x" * SEGMENT)
-    end = encode_end_of_partition(4 * SEGMENT, 4)
-    message = BufferResponse(channel.number, 4, 0, EVENT)
-    memory = rig.client.payload_buffer(message, len(end))
-    assert isinstance(memory, memoryview)
-    memory[:] = end
-    rig.client.message_received(message, len(end))
-    assert channel.ended
 
 
 async def test_a_lost_connection_is_not_resumed(rig):

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.input_gate import InputGate, UnknownInputChannel
+from sluice.shuffle.gate.input_gate import UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
-from tests.support.gates import KEY, HandFilledGate, here
+from tests.support.gates import KEY, HandFilledGate, gate_of, here, source
 from tests.support.mini_cluster import mini_cluster
 
 DEADLINE_SECONDS = 0.05
-CLUSTER_KEY = ShuffleKey("app", 1)
 
 
 class Producer:
@@ -151,26 +145,9 @@ async def test_the_successor_of_an_unknown_channel_has_its_listener():
     gate.release()
 
 
-@contextlib.asynccontextmanager
-async def a_gate(cluster):
-    read_pool = ReadPool(cluster[0].network_pool, "reads", 8)
-    wanted = SubpartitionRange(CLUSTER_KEY, 0, 1)
-    gate = InputGate(TaskManagerChannelOpener("gate", cluster[0].gate_services, wanted, read_pool))
-    try:
-        yield gate
-    finally:
-        gate.release()
-        read_pool.destroy()
-        await asyncio.sleep(0)
-
-
-def source(environment, *attempts):
-    return ChannelSource(environment.taskmanager_id, environment.address, attempts)
-
-
 async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
     """One unknown channel becomes local, one remote."""
-    async with mini_cluster(tmp_path) as cluster, a_gate(cluster) as gate:
+    async with mini_cluster(tmp_path) as cluster, gate_of(cluster[0]) as gate:
         for attempt in range(4):
             await cluster.write(attempt % 2, attempt, [[b"%d" % attempt * 5000]])
         gate.add_channel(source(cluster[0], 0))
@@ -206,7 +183,7 @@ async def test_one_gate_with_local_remote_and_unknown_channels(tmp_path):
 async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
     async with (
         mini_cluster(tmp_path, 1, partition_request_timeout_seconds=DEADLINE_SECONDS) as cluster,
-        a_gate(cluster) as gate,
+        gate_of(cluster[0]) as gate,
     ):
         loop = asyncio.get_running_loop()
         gate.add_unknown_channel()

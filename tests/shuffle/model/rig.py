@@ -6,29 +6,25 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sluice.shuffle.gate.channel_opener import ChannelSource
-from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.records.record_reader import RecordReader
 from sluice.shuffle.records.record_writer import RecordWriter
 from sluice.shuffle.records.serializers import BytesSerializer, ValueSerializer
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
+from tests.support.gates import KEY, gate_of, source
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from sluice.shuffle.gate.input_gate import InputGate
     from sluice.shuffle.memory import LocalBufferPool
     from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
     from sluice.transport.connection import Connection
-    from tests.support.mini_cluster import MiniCluster
+from tests.support.mini_cluster import MiniCluster
 
-KEY = ShuffleKey("app", 1)
 ATTEMPT = 1
 EXCLUSIVE = 2
 FLOATING = 4
@@ -148,21 +144,17 @@ async def pipe(
         pool_1 = here.network_pool.create_local_pool("pool 1", 1, segments)
         partition = PipelinedResultPartition("A", 1, pool_1)
         here.partitions.register_pipelined(KEY, ATTEMPT, partition, partition.fail)
-        read_pool = ReadPool(there.network_pool, "not used", 1)
-        wanted = SubpartitionRange(KEY, 0, 1)
-        gate = InputGate(TaskManagerChannelOpener("B", there.gate_services, wanted, read_pool))
-        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
-        bytes_serializer = BytesSerializer()
-        writer = RecordWriter(partition, bytes_serializer, buffer_timeout_seconds=ONLY_FULL)
-        reader = RecordReader(gate, serializer or bytes_serializer, 1)
-        both = Pipe(cluster, partition, pool_1, writer, gate, reader)
         try:
-            if remote:
-                await both.until_connected()
-            yield both
+            async with gate_of(there) as gate:
+                gate.add_channel(source(here, ATTEMPT))
+                of_bytes = BytesSerializer()
+                writer = RecordWriter(partition, of_bytes, buffer_timeout_seconds=ONLY_FULL)
+                reader = RecordReader(gate, serializer or of_bytes, 1)
+                both = Pipe(cluster, partition, pool_1, writer, gate, reader)
+                if remote:
+                    await both.until_connected()
+                yield both
+                reader.close()
         finally:
-            reader.close()
-            gate.release()
-            read_pool.destroy()
             here.partitions.unregister_pipelined(KEY, ATTEMPT, partition)
             partition.release()

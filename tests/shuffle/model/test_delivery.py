@@ -11,12 +11,10 @@ from sluice.protocol.schema import DATA, BufferResponse, ChecksummedBuffer, Pipe
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.dataflow.operator_outputs import ChainingOutput
 from sluice.shuffle.dataflow.stream_elements import StreamRecord
-from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.gate.input_gate import InputGate
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import LocalBufferPool
-from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.selectors import RoundRobinSelector
@@ -24,10 +22,9 @@ from sluice.shuffle.records.serializers import BytesSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from sluice.shuffle.records.spanning_serializer import SpanningRecordSerializer
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
-from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
-from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import TaskManagerChannelOpener
 from sluice.transport.connection import Connection
-from tests.shuffle.model.rig import ATTEMPT, KEY, PATIENCE_SECONDS, pipe
+from tests.shuffle.model.rig import ATTEMPT, PATIENCE_SECONDS, pipe
+from tests.support.gates import KEY, gate_of, source
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.trace import Trace
 
@@ -200,11 +197,7 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(PATIENCE_SECONDS))
         cluster = await stack.enter_async_context(mini_cluster(tmp_path, 2))
-        read_pool = ReadPool(cluster[1].network_pool, "not used", 1)
-        wanted = SubpartitionRange(KEY, 0, 1)
-        gate = InputGate(TaskManagerChannelOpener("B", cluster[1].gate_services, wanted, read_pool))
-        stack.callback(read_pool.destroy)
-        stack.callback(gate.release)
+        gate = await stack.enter_async_context(gate_of(cluster[1]))
         if pipelined:
             client = await stack.enter_async_context(
                 await ShuffleClient.connect(cluster[0].address, "app")
@@ -216,8 +209,7 @@ async def test_push_and_pull(tmp_path, monkeypatch, pipelined):
         else:
             await cluster.write(0, ATTEMPT, [[RECORD]])
             assert trace.take() == []
-        here = cluster[0]
-        gate.add_channel(ChannelSource(here.taskmanager_id, here.address, [ATTEMPT]))
+        gate.add_channel(source(cluster[0], ATTEMPT))
         taken = await gate.next_buffer_or_event()
         assert taken is not None
         assert bytes(taken.buffer.payload) == RECORD
