@@ -110,7 +110,7 @@ class NetworkEnvironment:
             memory.segment_size_bytes,
             memory.partition_request_timeout_seconds,
             on_replicated=lambda output: self.copies.replication.committed(output),
-            on_shuffle_released=lambda key, end: self.copies.shuffle_released(key, end),
+            on_shuffle_released=lambda key, end: self.copies.replication.shuffle_released(key, end),
         )
         self.applications = Applications(
             config.applications.application_expiry_seconds,
@@ -253,7 +253,7 @@ class NetworkEnvironment:
     def undrain(self) -> None:
         """Take new work again, and let what has moved be read here too. Idempotent."""
         self.producer_services.draining = False
-        self.copies.undo_moves()
+        self.copies.migration.undo()
 
     async def migrate(self) -> None:
         """Move all map outputs to other TaskManagers, those that come to their end included.
@@ -350,7 +350,7 @@ class NetworkEnvironment:
 
     def _release_application(self, application_id: str) -> int:
         freed = self.partitions.release_application(application_id)
-        self.copies.application_released(application_id)
+        self.copies.replication.application_released(application_id)
         return freed
 
     def _offer(self) -> HelloAck:

@@ -8,12 +8,12 @@
               Placement: which of them comes first  Holdings: which has which map output
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from ....transport.address import Address
 from ...counters import Counters
-from ...names import ShuffleKey, TaskManagerPlace, utf8_text
+from ...names import utf8_text
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.peer_connector import PeerConnector
 from ..cluster.placement import Placement
@@ -27,22 +27,7 @@ from .copies_status import CopiesStatus
 from .holdings import Holdings
 from .migration import Migration
 from .replication import Replication
-from .target import CopyServices
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-
-class DriverNotices(Protocol):
-    """The drivers that are connected."""
-
-    def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
-        """Tell the drivers of an application that copies are here."""
-
-    def tell_moved(
-        self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
-    ) -> Iterable["Future[None]"]:
-        """Announce moved map outputs; each future completes when its driver acknowledges."""
+from .target import CopyServices, DriverNotices
 
 
 class Copies:
@@ -52,7 +37,7 @@ class Copies:
         store: Has the map outputs.
         moved: Sends readers of moved map outputs to other TaskManagers.
         connector: Connects to other TaskManagers.
-        drivers: The drivers that are connected.
+        drivers: The connected drivers.
         is_alive: Returns whether an application has clients here, or had them a short time ago.
         counters: The counters of this TaskManager.
         config: The settings.
@@ -69,7 +54,6 @@ class Copies:
         config: TaskManagerConfig,
     ) -> None:
         self._connector: Final = connector
-        self._drivers: Final = drivers
         known = KnownTaskManagers(store.taskmanager_id)
         watches = Watches(
             known,
@@ -85,31 +69,12 @@ class Copies:
             placement=Placement(known, watches.presence, connector.own_host),
             connections=CopierConnections(connector.copier, is_alive),
             holdings=Holdings(),
+            drivers=drivers,
             counters=counters,
             config=config.replication,
         )
-        self.replication: Final = Replication(self.services, drivers.tell_held)
-        self.migration: Final = Migration(self.services, moved, drivers.tell_moved)
-
-    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
-        """Forget a released shuffle, or its map attempts below ``end``."""
-        if end is None:
-            self.replication.released(lambda other: other == key)
-        else:
-            self.replication.lost({key: self.services.holdings.below(key, end)})
-        self.migration.forget(
-            lambda each: each.shuffle == key and (end is None or each.map_attempt_id < end)
-        )
-
-    def application_released(self, application_id: str) -> None:
-        """Forget an application that has ended."""
-        self.replication.application_released(application_id)
-        self.migration.forget(lambda each: each.shuffle.application_id == application_id)
-
-    def undo_moves(self) -> None:
-        """Let moved map outputs be read here again, and notify the drivers."""
-        for key, map_attempt_ids in self.migration.undo().items():
-            self._drivers.tell_held(key, map_attempt_ids)
+        self.replication: Final = Replication(self.services)
+        self.migration: Final = Migration(self.services, moved)
 
     def status(self) -> CopiesStatus:
         """Return the status of copies and moves."""

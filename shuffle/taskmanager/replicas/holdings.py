@@ -6,7 +6,7 @@ that sent it. When the origin is lost, the TaskManager with the copy makes the m
 is their origin.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ...names import MapAttemptKey, ShuffleKey
@@ -114,14 +114,15 @@ class Holdings:
             if (holding := self.get(attempt)) is not None and taskmanager_id in holding.doubtful
         ]
 
-    def remove(self, keys: Callable[[ShuffleKey], bool]) -> None:
-        """Forget the map outputs of shuffles."""
-        for key in [key for key in self._by_shuffle if keys(key)]:
-            self.discard(key, list(self._by_shuffle[key]))
+    def release(self, key: ShuffleKey, end: int | None = None) -> None:
+        """Forget a shuffle, or its map attempts below ``end``."""
+        attempts = self._by_shuffle.get(key, {})
+        self.discard(key, [each for each in attempts if end is None or each < end])
 
-    def below(self, key: ShuffleKey, end: int) -> list[int]:
-        """Return the map attempts of a shuffle below ``end``."""
-        return [each for each in self._by_shuffle.get(key, {}) if each < end]
+    def release_application(self, application_id: str) -> None:
+        """Forget the shuffles of an application."""
+        for key in [key for key in self._by_shuffle if key.application_id == application_id]:
+            self.release(key)
 
     def discard(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:
         """Forget map outputs of a shuffle."""

@@ -16,8 +16,8 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from ....transport.backoff import Backoff
 from ....transport.loop import run_together
@@ -40,10 +40,6 @@ MAX_REFUSALS: Final = 3
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 2.0
-
-TellMoved: TypeAlias = Callable[
-    [ShuffleKey, TaskManagerPlace, Sequence[int]], Iterable["asyncio.Future[None]"]
-]
 
 
 class MigrationProgress(NamedTuple):
@@ -74,18 +70,11 @@ class Migration:
     Args:
         services: The parts of the TaskManager.
         moved: Sends readers to new places.
-        tell_moved: Announces new places; each future completes when its driver acknowledges.
     """
 
-    def __init__(
-        self,
-        services: CopyServices,
-        moved: MovedOutputs,
-        tell_moved: TellMoved,
-    ) -> None:
+    def __init__(self, services: CopyServices, moved: MovedOutputs) -> None:
         self._services: Final = services
         self._moved: Final = moved
-        self._tell_moved: Final = tell_moved
         self._staying: dict[MapAttemptKey, str] = {}
         self._refusals: Counter[str] = Counter()
         """Refusals in a row of this pass, by target."""
@@ -96,10 +85,10 @@ class Migration:
         """How far the move has come."""
         moved = len(self._moved)
         left = self._services.store.statistics().map_outputs - moved
-        reason = ""
-        if self._staying:
-            ((reason, _),) = Counter(self._staying.values()).most_common(1)
-        return MigrationProgress(self._active, moved, max(left, 0), len(self._staying), reason)
+        lookup = self._services.store.lookup
+        staying = [reason for each, reason in self._staying.items() if lookup(*each) is not None]
+        ((reason, _),) = Counter(staying).most_common(1) or [("", 0)]
+        return MigrationProgress(self._active, moved, max(left, 0), len(staying), reason)
 
     async def run(self) -> MigrationProgress:
         """Move all map outputs that are here, and return the progress.
@@ -122,7 +111,7 @@ class Migration:
                 self._staying.clear()
                 self._refusals.clear()
                 await self._run_once()
-                if not self._staying:
+                if not self.progress.staying:
                     break
         finally:
             self._active = False
@@ -131,20 +120,14 @@ class Migration:
         logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
         return progress
 
-    def undo(self) -> dict[ShuffleKey, list[int]]:
-        """Let moved map outputs be read here again; return those that are here."""
+    def undo(self) -> None:
+        """Let moved map outputs be read here again, and notify the drivers."""
         self._staying.clear()
         lookup = self._services.store.lookup
-        back = {
-            key: [each for each in attempts if lookup(key, each) is not None]
-            for key, attempts in self._moved.take_back().items()
-        }
-        return {key: attempts for key, attempts in back.items() if attempts}
-
-    def forget(self, released: Callable[[MapAttemptKey], bool]) -> None:
-        """Forget why released map outputs stay here."""
-        for attempt in [each for each in self._staying if released(each)]:
-            del self._staying[attempt]
+        for key, attempts in self._moved.take_back().items():
+            back = [each for each in attempts if lookup(key, each) is not None]
+            if back:
+                self._services.drivers.tell_held(key, back)
 
     async def _run_once(self) -> None:
         """Try each map output that has not moved once."""
@@ -185,7 +168,7 @@ class Migration:
         noted: list[asyncio.Future[None]] = []
         by_place = sorted(places, key=lambda each: places[each])
         for place, attempts in itertools.groupby(by_place, key=lambda each: places[each]):
-            noted += self._tell_moved(key, place, list(attempts))
+            noted += self._services.drivers.tell_moved(key, place, list(attempts))
         if noted:
             seconds = self._services.config.move_noted_timeout_seconds
             _, late = await asyncio.wait(noted, timeout=seconds)
@@ -218,7 +201,7 @@ class Migration:
             if self._refusals[target.name] < MAX_REFUSALS:
                 pace = _at_once if target.name in holders else None
                 outcome = await target.copy(output, pace, moved=True)
-                if outcome.is_there:
+                if outcome is Outcome.COPIED:
                     del self._refusals[target.name]
                     return target.place, ""
                 if outcome is not Outcome.FAILED:

@@ -12,7 +12,7 @@ are copied again, no faster than ``restore_bytes_per_second``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ....transport.backoff import Backoff
@@ -22,7 +22,7 @@ from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .holdings import Holding
-from .target import CopyServices, Outcome
+from .target import CopyServices, Outcome, PeerTarget
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +35,11 @@ class Replication:
 
     Args:
         services: The parts of the TaskManager.
-        tell_held: Notifies the drivers of a shuffle of map attempts whose copies are here.
     """
 
-    def __init__(
-        self,
-        services: CopyServices,
-        tell_held: Callable[[ShuffleKey, Sequence[int]], None],
-    ) -> None:
+    def __init__(self, services: CopyServices) -> None:
         self.holdings: Final = services.holdings
         self._services: Final = services
-        self._tell_held: Final = tell_held
         self._restore: Final = RateLimit(services.config.restore_bytes_per_second)
         self._queue: dict[MapAttemptKey, None] = {}
         self._running: set[MapAttemptKey] = set()
@@ -96,7 +90,7 @@ class Replication:
         self.holdings.add(attempt, output.origin, output.replicas)
         if output.origin:
             self._watch_shared()
-            self._tell_held(output.key, [output.map_attempt_id])
+            self._services.drivers.tell_held(output.key, [output.map_attempt_id])
         else:
             if output.is_synchronous and not self._closed:
                 self._await_copies(attempt)
@@ -119,14 +113,15 @@ class Replication:
         """
         return self._waiting.get(MapAttemptKey(output.key, output.map_attempt_id))
 
-    def released(self, keys: Callable[[ShuffleKey], bool]) -> None:
-        """Forget the map outputs of released shuffles."""
-        self.holdings.remove(keys)
+    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
+        """Forget a released shuffle, or its map attempts below ``end``."""
+        self.holdings.release(key, end)
         self._purge()
 
     def application_released(self, application_id: str) -> None:
         """Forget an ended application, and the TaskManagers that its drivers named."""
-        self.released(lambda key: key.application_id == application_id)
+        self.holdings.release_application(application_id)
+        self._purge()
         self._services.known.forget(application_id)
         self._watch_shared()
 
@@ -262,8 +257,8 @@ class Replication:
         place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
             return  # asked when it is present, unless it is lost by then
-        outcome = await self._services.peer(place).copy(output, self._restore.take)
-        if not outcome.is_there and outcome is not Outcome.ABSENT:
+        outcome = await PeerTarget(place, self._services).copy(output, self._restore.take)
+        if outcome not in (Outcome.COPIED, Outcome.ABSENT):
             self.holdings.has_not(attempt, taskmanager_id)
 
     async def _copy(
@@ -271,10 +266,10 @@ class Replication:
     ) -> bool:
         """Copy a map output to a TaskManager; return whether to try the next one."""
         pace = self._restore.take if holding.settled else None
-        outcome = await self._services.peer(place).copy(output, pace)
+        outcome = await PeerTarget(place, self._services).copy(output, pace)
         if self.holdings.get(attempt) is not holding:
             return False  # it was released meanwhile
-        if outcome.is_there:
+        if outcome is Outcome.COPIED:
             self._services.watches.watch(place.taskmanager_id)
             self._backoff.reset()
             self._warned = False

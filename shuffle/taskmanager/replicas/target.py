@@ -2,22 +2,22 @@
 
 ::
 
-    Replication ─▶ CopyServices.peer ──────▶ PeerTarget ───▶ copier ──▶ another TaskManager
+    Replication ───────────────────────────▶ PeerTarget ───▶ copier ──▶ another TaskManager
     Migration ───▶ CopyServices.targets ─┬─▶ PeerTarget
                                          └─▶ RemoteTarget ─▶ ShuffleStore.move_to_remote
 """
 
 import enum
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import CopyOf
 from ...counters import Counters
 from ...errors import failure_of
-from ...names import MapAttemptKey, TaskManagerPlace
+from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
 from ..cluster.watches import Watches
@@ -28,6 +28,9 @@ from ..store.stored_outputs import MapOutput
 from .copier import Pace, copy_output
 from .copier_connections import CopierConnections
 from .holdings import Holdings
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +43,14 @@ ABSENCE: Final = frozenset(
 class Outcome(enum.Enum):
     """The result of an attempt to make a copy."""
 
-    MADE = "made"
-    FOUND = "found"
-    """The copy existed already."""
+    COPIED = "copied"
+    """The copy exists now; perhaps it existed before."""
     REFUSED = "refused"
     """The other TaskManager drains, is full, or cannot take the copy for another reason."""
     ABSENT = "absent"
     """The other TaskManager cannot be reached."""
     FAILED = "failed"
     """This map output cannot be copied, for example because it cannot be read here."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the copy exists now."""
-        return self in (Outcome.MADE, Outcome.FOUND)
 
 
 class Target(Protocol):
@@ -82,6 +79,18 @@ class Target(Protocol):
         """
 
 
+class DriverNotices(Protocol):
+    """The connected drivers."""
+
+    def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Notify the drivers of an application of copies that are here."""
+
+    def tell_moved(
+        self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
+    ) -> "Iterable[asyncio.Future[None]]":
+        """Announce moved map outputs; each future completes when its driver acknowledges."""
+
+
 class CopyServices(NamedTuple):
     """The parts of a TaskManager that copying uses.
 
@@ -92,6 +101,7 @@ class CopyServices(NamedTuple):
         placement: Ranks them.
         connections: Connections to them.
         holdings: Which of them have which map output.
+        drivers: The connected drivers.
         counters: The counters of this TaskManager.
         config: Numbers and times.
     """
@@ -102,12 +112,9 @@ class CopyServices(NamedTuple):
     placement: Placement
     connections: CopierConnections
     holdings: Holdings
+    drivers: DriverNotices
     counters: Counters
     config: ReplicationConfig
-
-    def peer(self, place: TaskManagerPlace) -> "PeerTarget":
-        """Return another TaskManager as a target."""
-        return PeerTarget(place, self)
 
     def targets(self, places: Sequence[TaskManagerPlace]) -> "Iterator[Target]":
         """Yield other TaskManagers as targets, and then the remote tier, if there is one."""
@@ -149,7 +156,7 @@ class PeerTarget:
         else:
             services.counters.copies_found += 1
         services.holdings.has(MapAttemptKey(output.key, output.map_attempt_id), self.name)
-        return Outcome.MADE if is_new else Outcome.FOUND
+        return Outcome.COPIED
 
     def _failed(self, output: MapOutput, error: SluiceError) -> Outcome:
         placement = self._services.placement
@@ -198,4 +205,4 @@ class RemoteTarget:
                 "it is in the remote tier, and no other TaskManager is known to serve it"
             )
             return Outcome.FAILED
-        return Outcome.MADE
+        return Outcome.COPIED

@@ -68,9 +68,11 @@ def test_released_map_outputs_are_forgotten():
         holdings.has(MapAttemptKey(ShuffleKey("app", number), 0), "b")
     holdings.discard(ShuffleKey("app", 0), [0, 5])
     assert len(holdings) == 2
-    holdings.remove(lambda key: key.shuffle_id == 1)
+    holdings.release(ShuffleKey("app", 1))
     assert holdings.taskmanagers() == {"b"}
-    holdings.remove(lambda key: True)
+    holdings.release(ShuffleKey("app", 2), 0)
+    assert holdings.taskmanagers() == {"b"}
+    holdings.release_application("app")
     assert (len(holdings), holdings.taskmanagers(), holdings.short) == (0, set(), set())
     holdings.has(ATTEMPT, "b")
     holdings.has_not(ATTEMPT, "b")

@@ -13,6 +13,7 @@ from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManag
 from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
+from sluice.shuffle.taskmanager.drivers.drivers import Drivers
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 from sluice.shuffle.taskmanager.replicas.replication import RateLimit, Replication
@@ -57,14 +58,15 @@ class Rig:
             placement=Placement(self.known, self.watches.presence, lambda: "127.0.0.1"),
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
+            drivers=Drivers(list),
             counters=Counters(),
             config=ReplicationConfig(**settings),
         )
-        self.replication = Replication(services, lambda key, attempts: None)
+        self.replication = Replication(services)
 
     async def copy(self, target: PeerTarget, output: MapOutput, pace: Any = None) -> Outcome:
         self.asked.append(output.map_attempt_id)
-        return Outcome.MADE if self.outcome is None else await self.outcome
+        return Outcome.COPIED if self.outcome is None else await self.outcome
 
     async def never(self, address: Address, application_id: str) -> Any:
         """Connect to no TaskManager."""
@@ -84,7 +86,7 @@ class Rig:
 
     def release(self) -> None:
         self.store.outputs.clear()
-        self.replication.released(lambda key: key == KEY)
+        self.replication.shuffle_released(KEY, None)
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ async def test_a_commit_while_a_worker_ends_is_copied(rig):
         else:
             asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
 
-    rig.outcome.set_result(Outcome.MADE)
+    rig.outcome.set_result(Outcome.COPIED)
     asyncio.get_running_loop().call_soon(commit_behind_its_last_look)
     await late.wait()
     await eventually(lambda: rig.asked == [1, 2])
