@@ -112,7 +112,8 @@ def cluster(directory: Path) -> Iterator[StandaloneCluster]:
 def daemons(directory: Path) -> Iterator[Daemons]:
     from tests.support.daemons import Daemons
 
-    with Daemons(directory / "tm") as running:
+    # What an application has left whose driver has failed goes soon, and hinders no other test.
+    with Daemons(directory / "tm", application_expiry_seconds=15) as running:
         yield running
 
 

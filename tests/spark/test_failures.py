@@ -34,7 +34,7 @@ STAGE_ATTEMPTS = 4
 
 RESULT_SECONDS = 150.0
 RELEASE_SECONDS = 12.0
-"""Less than the minute after which TaskManagers drop all of an application that is gone."""
+"""Less than the 15 seconds after which TaskManagers drop all of an application that is gone."""
 COLLECTIONS = 3
 """How often a driver looks for unused shuffles in that time."""
 GIVE_UP_SECONDS = 60.0

@@ -87,22 +87,3 @@ def test_random_plans(both: Both, kind: str):
     print(f"{len(done)} plans of {kind}, seed {SEED}")
     assert done
     assert (both.moved() - before).written_bytes > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_makes_the_same_plans_again(kind: str):
-    plans, _ = KINDS[kind]
-    runs: list[list[str]] = [[], []]
-    for run in runs:
-        for_each_plan(plans(), 50, lambda plan: run.append(plan.snippet()))  # noqa: B023 - at once
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) > 25
-    for snippet in runs[0]:
-        compile(snippet, "plan", "exec")
-
-
-def test_a_wrong_row_fails_with_the_program():
-    with pytest.raises(pytest.fail.Exception) as failure:
-        for_each_plan(frame_plans(), 3, lambda plan: pytest.fail(plan.snippet(), pytrace=False))
-    assert "spark = SparkSession.builder.getOrCreate()" in str(failure.value)
-    assert "rows = " in str(failure.value)
