@@ -5,8 +5,8 @@ same turn, without a buffer in between. The last output of a chain is usually a
 :class:`RecordWriterOutput`, which writes to a partition.
 
 Every call returns None, or an awaitable if the end of the chain waits for a buffer; the caller must
-await it before the next call. So back pressure passes through a chain, and costs records nothing
-that meet none.
+await it before the next call. So back pressure passes through a chain, and costs nothing while
+there is none.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

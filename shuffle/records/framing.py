@@ -102,14 +102,13 @@ def split_equal_frames(
 ) -> tuple[Sequence[bytes], int]:
     """Take the records at the start of a stream, if they all have one length.
 
-    The work is done by a few calls for all of them, where a walk from record to record takes steps
-    for each.
+    A few calls take all of them; going from record to record takes several steps for each.
 
     Args:
         stream: Frames, one behind the other; the last one may be cut.
         start: Offset of the first frame.
         end: Offset behind the last byte.
-        least: Fewer records than this are left to the walk.
+        least: If there are fewer records, none is taken.
 
     Returns:
         The records, and the offset behind the last of them; no record if lengths differ.

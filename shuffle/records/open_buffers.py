@@ -20,7 +20,7 @@ class OpenBuffers:
 
     At any time either unicast or broadcast buffers are open, never both. Before a buffer of the
     other kind is taken, those of this kind are finished: that keeps the order in each channel, and
-    lets their memory come back before the writer may have to wait for some.
+    returns their memory before the writer may have to wait for more.
 
     Args:
         partition: Where the buffers come from and go.

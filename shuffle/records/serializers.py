@@ -64,7 +64,7 @@ class BatchSerializer(Protocol[T]):
         """Return the value of each payload, as ``deserialize`` does.
 
         Args:
-            payloads: The caller needs the list no more. All but the first are bytes, unless the
+            payloads: The caller no longer needs the list. All but the first are bytes, unless the
                 serializer ``borrows``.
         """
 

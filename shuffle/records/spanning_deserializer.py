@@ -1,10 +1,10 @@
-"""The spanning deserializer: puts the records of one channel together again.
+"""The spanning deserializer: reassembles the records of one channel.
 
 The deserializer has one buffer at a time. A record that lies whole in the buffer is returned as a
 view, uncopied; a record that spans buffers is gathered in memory of its own, a very long one in a
 temporary file (:class:`SpillFile`). Even the length before a record may be cut.
 
-A view is valid until the next call; a buffer is given back when its last view has ended. A record
+A view is valid until the next call; a buffer is released when its last view has ended. A record
 gathered in memory is a bytearray, which belongs to the caller.
 """
 

@@ -42,7 +42,7 @@ class SpanningRecordSerializer:
         self._position = 0  # in _data and _tail together
 
     def set_record(self, payload: BytesLike) -> None:
-        """Begin with a record. The rest of the one before is forgotten.
+        """Begin with a record. The rest of the previous one is dropped.
 
         Args:
             payload: The record's bytes; not to be changed until they are all copied.
@@ -66,7 +66,7 @@ class SpanningRecordSerializer:
         self._position = 0
 
     def clear(self) -> None:
-        """Forget the record."""
+        """Drop the record."""
         self._data, self._tail = memoryview(b""), None
         self._position = 0
 

@@ -1,10 +1,10 @@
 """Checks whether settings can work on this host, before anything is opened.
 
-A value that was set and cannot work is refused. A default gives way instead, so that a TaskManager
+A value that was set and cannot work is refused. A default is lowered instead, so that a TaskManager
 without any configuration starts on a small host too: :func:`fitted` lowers ``max_connections`` to
 the descriptors there are, and a default memory tier uses only the space that its tmpfs has.
 
-The checks are pure: :func:`gather` looks at the host for them.
+The checks are pure: :func:`gather` reads the limits of the host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DIRECTORY_THREADS: Final = 2
 """Threads of a storage directory: its journal's, and that of its probes."""
 
 _NO_LIMIT: Final = 1 << 60
-"""A limit of a control group from here on stands for none: version 1 has no word for it."""
+"""From here on, a limit of a control group means none: version 1 has no value for it."""
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 

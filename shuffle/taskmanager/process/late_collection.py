@@ -1,4 +1,4 @@
-"""The collector of cyclic garbage waits until ``sluice taskmanager`` has been imported.
+"""Defers garbage collection until ``sluice taskmanager`` has been imported.
 
 Imports make hundreds of thousands of objects, and all of them stay. The collector would go through
 them again and again, which takes a tenth of the start.
