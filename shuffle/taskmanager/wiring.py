@@ -298,8 +298,7 @@ class NetworkEnvironment:
         Raises:
             AuthenticationFailed: The application may not use this TaskManager.
         """
-        from .embedded.client import EmbeddedClient  # a daemon runs no tasks itself
-        from .embedded.services import EmbeddedServices
+        from .embedded.client import EmbeddedClient, EmbeddedServices  # a daemon has no tasks
 
         services = EmbeddedServices(
             self.address, self.access, self.applications, self.producer_services, self.gate_services

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.shuffle.counters import PROGRESS_KINDS, BoundedCounts, Counters, ServingSeconds
 from sluice.shuffle.partition_status import PipelinedPartitionStatus
 from sluice.shuffle.pool_status import NetworkPoolStatus, PoolStatus
-from sluice.shuffle.taskmanager.bounds.application_status import ApplicationStatus, HoldingStatus
+from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
 from sluice.shuffle.taskmanager.replicas.copies_status import CopiesStatus
 from sluice.shuffle.taskmanager.serve.serving_status import (

@@ -82,7 +82,7 @@ SEEN_AT_ONCE: Final = frozenset(
 FOR_AUTHORS: Final = frozenset(
     {
         "A record or event is for a subpartition that does not exist",
-        "A region was announced and its bytes do not come, so its space is taken back",
+        "A region was announced and its bytes did not come; its space was reclaimed",
         "Another TaskManager answers now",
         "Consumer cannot take the buffers of this TaskManager",
         "HelloAck names a version that was not offered",

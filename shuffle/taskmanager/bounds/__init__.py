@@ -1,1 +1,33 @@
-"""Bounds: accounts of applications, quotas, deadlines of progress."""
+"""Bounds: what one application, connection or task may take, and where each rule is applied.
+
+Paths begin at ``shuffle/taskmanager`` or at the repository. ``bounds/accounts.py`` counts what each
+application holds, ``bounds/quotas.py`` turns settings into its quotas, and ``bounds/progress.py``
+is the timer of all progress deadlines.
+
+==============================  ===============================  ==================================
+resource                        rule                             file
+==============================  ===============================  ==================================
+memory tier                     quota; fair share, reserve       store/tiers/tiers.py
+..                              size of the share                store/tiers/tier_shares.py
+disk tier, remote tier          quota                            store/tiers/tiers.py
+region areas                    quota; limit of all together     store/region_area.py
+network segments                quota                            bounds/accounts.py
+..                              fewest reserved are next         shuffle/memory/segment_queue.py
+..                              fair share of spare segments     shuffle/memory/distribution.py
+..                              progress while others wait       bounds/segment_pressure.py
+open partitions, map outputs    quota; limit of a connection     ingest/incoming_output.py
+regions of a map output         limit                            ingest/region_opener.py
+..                              progress of an announced region  ingest/incoming_output.py
+channels                        quota; limit of a connection     serve/serving_handler.py
+connections                     quota; one kept for the driver   wiring.py
+..                              limit; handshakes                transport/listener.py
+..                              segment size; draining           bounds/connection_rules.py
+..                              idle ones are closed             bounds/idle_connections.py
+file descriptors                reserve                          transport/descriptors.py
+turns of the event loop         equal bytes a turn               transport/loop_share.py
+turns at disks, remote tier     equal bytes in the queue         store/files/fair_queue.py
+partly received messages        limit of all together            protocol/control_memory.py
+unread answers                  limit of a connection            transport/backlog.py
+time of a frame                 deadline                         transport/frame_deadline.py
+==============================  ===============================  ==================================
+"""

@@ -6,10 +6,10 @@ application is released. For an application that was adopted after a restart of 
 deadline runs from the start.
 
 TaskManagers with copies keep an application alive for each other, by their copiers' connections.
-If those were like a client's, two of them that have copies of each other's map outputs would keep
-them for ever when the driver is killed. So the deadline starts when the last client is gone, and
-when it has passed this TaskManager keeps the application alive at no other one. What it has itself
-stays as long as another one keeps it alive here.
+If these counted like a client's, two TaskManagers with copies of each other's map outputs would
+keep them for ever after the driver was killed. So the deadline starts when the last client is gone.
+When it has passed, this TaskManager no longer keeps the application alive elsewhere. It keeps its
+own data as long as another TaskManager keeps the application alive here.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ class Applications:
     Args:
         expiry_seconds: How long an application outlives its last connection.
         release: Frees all data of an application; returns the bytes freed.
-        let_go: Called with an application that had no client for that long, and that only other
-            TaskManagers keep alive here: this one shall not do the same there.
+        on_abandoned: Called with an application that had no client for that long, and that only
+            other TaskManagers keep alive here: this one must not keep it alive there.
     """
 
     def __init__(
         self,
         expiry_seconds: float,
         release: Callable[[str], int],
-        let_go: Callable[[str], None],
+        on_abandoned: Callable[[str], None],
     ) -> None:
         self._expiry_seconds = expiry_seconds
         self._release = release
-        self._let_go = let_go
+        self._on_abandoned = on_abandoned
         self._applications: dict[str, _ApplicationClients] = {}
         self.expired_total = 0
 
@@ -66,11 +66,11 @@ class Applications:
             self._start_deadline(application_id, application)
 
     def knows(self, application_id: str) -> bool:
-        """Return whether an application has connections, data, or its deadline before it."""
+        """Return whether an application has connections, data, or a running deadline."""
         return application_id in self._applications
 
     def lives(self, application_id: str) -> bool:
-        """Return whether an application has a client, or the deadline after it before it."""
+        """Return whether an application has a client, or a running deadline after its last one."""
         application = self._applications.get(application_id)
         return application is not None and application.lives and not application.ended
 
@@ -143,7 +143,7 @@ class Applications:
         application.expiry = None
         if application.copiers:
             application.lives = False
-            self._let_go(application_id)
+            self._on_abandoned(application_id)
             return
         del self._applications[application_id]
         self.expired_total += 1

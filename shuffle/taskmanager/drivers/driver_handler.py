@@ -1,6 +1,6 @@
 """The driver leg: releases shuffles and applications, and keeps an application alive.
 
-It also tells the driver where map outputs are that are not where their producers wrote them.
+It also tells the driver which map outputs are lost, copied or moved.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class DriverHandler:
         self._moves = itertools.count(1)
         self._unnoted: dict[int, Future[None]] = {}
         """Moves that the driver has not acknowledged."""
-        # Behind the HelloAck, which is sent when this handler is made.
+        # After the HelloAck, which is sent when this handler is made.
         asyncio.get_running_loop().call_soon(self._tell_all)
 
     def _tell_all(self) -> None:
@@ -159,7 +159,7 @@ class DriverHandler:
             self._connection.close()
 
     def _answer(self, answer: Message) -> None:
-        """Tell the driver of a release when a restart of this TaskManager will not undo it."""
+        """Acknowledge a release when a restart of this TaskManager will not undo it."""
         released = self._partitions.released()
         if released is None:
             self._connection.send(answer)
@@ -171,7 +171,7 @@ class DriverHandler:
         if self._connection.closing:
             return
         if isinstance(error, SluiceError):
-            self._connection.fail(error)  # the driver connects anew and says it again
+            self._connection.fail(error)  # the driver reconnects and repeats the release
         else:
             self._connection.send(answer)
 

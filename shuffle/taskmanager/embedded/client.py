@@ -1,30 +1,57 @@
 """The client of tasks that run in a TaskManager's own process, on its event loop.
 
-What such a task writes lies in the TaskManager's segments at once. A reader on the same TaskManager
-reads those very segments, without a socket and without a copy; readers elsewhere are sent them over
-TCP, as from any TaskManager.
+Such a task writes into the TaskManager's segments. A reader on the same TaskManager reads these
+segments, without a socket and without a copy; readers elsewhere get them over TCP, as from any
+TaskManager.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....protocol.identity import Credential
 from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from ....transport.access import Access
+from ....transport.address import Address
 from ...client.partition_location import PartitionLocation
 from ...client.shuffle_environment import PartitionSettings, ShuffleEnvironment
+from ...counters import Counters
 from ...errors import PartitionReleased, ShuttingDown
 from ...gate.input_gate import InputGate
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.result_partition_writer import BufferWritingPartition
 from ...partition.stored_result_partition import StoredResultPartition
+from ..drivers.applications import Applications
+from ..ingest.incoming_output import ProducerServices
 from ..serve.read_pool import ReadPool
-from ..serve.taskmanager_channel_opener import GateLimits, TaskManagerChannelOpener
+from ..serve.taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
 from .embedded_handshake import admit
 from .pipelined_partition import EmbeddedPipelinedPartition
-from .services import EmbeddedServices
 from .store_sink import StoreSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class EmbeddedServices(NamedTuple):
+    """The parts of a TaskManager that its embedded tasks use.
+
+    Attributes:
+        address: Address at which other TaskManagers reach this one.
+        access: Who may use it.
+        applications: The applications that are connected.
+        producers: What writers use.
+        gates: What gates use.
+    """
+
+    address: Address
+    access: Access
+    applications: Applications
+    producers: ProducerServices
+    gates: GateServices
+
+    @property
+    def counters(self) -> Counters:
+        """The TaskManager's counters."""
+        return self.producers.counters
 
 
 class EmbeddedClient(ShuffleEnvironment):
@@ -75,9 +102,9 @@ class EmbeddedClient(ShuffleEnvironment):
     async def close(self) -> None:
         """Fail the partitions that are not finished, and close the gates. Idempotent.
 
-        Finished partitions stay with the TaskManager until their readers have them.
+        Finished partitions stay with the TaskManager until they are read.
 
-        Cancellation: safe; the regions under way are given up at their end.
+        Cancellation: safe; regions that are being written are aborted at their end.
         """
         if self._closed is None:
             return

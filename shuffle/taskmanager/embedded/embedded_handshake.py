@@ -1,4 +1,4 @@
-"""Letting a task of the TaskManager's own process in: the rules of a connection, without one."""
+"""Admits tasks of the TaskManager's own process by the rules for connections."""
 
 import secrets
 import time
@@ -24,10 +24,10 @@ _NO_BINDING: Final = b""
 
 
 def admit(access: Access, application_id: str, credential: Credential | None) -> str:
-    """Return the name by which a TaskManager knows an application that it lets in.
+    """Admit an application, and return the name by which the TaskManager knows it.
 
-    The handshake of a producer runs between the two sides in memory, so an embedded task is let in,
-    and named, as one that connects.
+    The handshake of a producer runs between the two sides in memory, so the same rules and names
+    apply to an embedded task and to one that connects.
 
     Args:
         access: The TaskManager's rules.
@@ -47,7 +47,7 @@ def admit(access: Access, application_id: str, credential: Credential | None) ->
         offer, access.admission(None), secrets.token_bytes(NONCE_BYTES)
     )
     now = time.time()
-    # On its way through the bytes a name is checked as one that comes from a connection.
+    # Decoding checks the name like one that comes from a connection.
     to_taskmanager: list[Message] = [decode_control(encode(task.hello)[PREFIX_BYTES:])]
     while to_taskmanager:
         step = taskmanager.receive(to_taskmanager.pop(0), _NO_BINDING, now)

@@ -1,20 +1,21 @@
 """A pipelined partition whose task runs in the TaskManager's own process.
 
-The task fills the TaskManager's own segments; readers on the same TaskManager read them where they
-are, and others are sent them. There is no credit between the task and the TaskManager: the
-partition's pool is what both have.
+The task fills the TaskManager's own segments; readers on the same TaskManager read them in place,
+and others get them over TCP. The task needs no credit: it shares the partition's pool with the
+TaskManager.
 """
 
 from ....protocol.errors import SluiceError
 from ...client.partition_location import PartitionLocation
 from ...client.shuffle_environment import PartitionSettings
-from ...errors import PartitionReleased, ProducerFailed, failure_of
+from ...errors import ProducerFailed, failure_of
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey
 from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ..ingest.incoming_output import ProducerServices
+from ..ingest.pipelined_output import all_readers_gone
 
 
 class EmbeddedPipelinedPartition(PipelinedResultPartition):
@@ -24,7 +25,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         services: The parts of the TaskManager.
         key: The shuffle.
         location: Names the partition.
-        settings: What its task chose.
+        settings: The settings that its task chose.
 
     Raises:
         InsufficientNetworkBuffers: The memory for it cannot be promised.
@@ -82,7 +83,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._leave_task()
 
     def fail(self, error: SluiceError) -> None:
-        """End with an error; readers are told that their producer failed."""
+        """End with an error; readers get ProducerFailed."""
         self._fail(
             ProducerFailed(
                 "The producer failed",
@@ -92,7 +93,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         )
 
     def release(self) -> None:
-        """Give everything up, memory included. Idempotent."""
+        """Release everything, including memory. Idempotent."""
         if self.state is PartitionState.OPEN:
             self._fail(
                 ProducerFailed(
@@ -113,7 +114,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         super().fail(error)
 
     def _leave_task(self) -> None:
-        """Take no more events for the task."""
+        """Stop taking events for the task."""
         self._services.task_events.unregister(
             self._key, self._map_attempt_id, self._task_event_came
         )
@@ -123,14 +124,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
     def _all_read(self) -> None:
         """Release the partition: its last reader has gone."""
-        self._fail(
-            PartitionReleased(
-                "All readers of the pipelined partition have gone",
-                value=self._map_attempt_id,
-                remedy="See why: the tasks that read it have failures of their own",
-                map_attempt_id=self._map_attempt_id,
-            )
-        )
+        self._fail(all_readers_gone(self._map_attempt_id))
         self.release()
 
     def _shuffle_released(self, error: SluiceError) -> None:

@@ -1,10 +1,10 @@
-"""Storing the regions of a partition whose task runs in the TaskManager's own process."""
+"""Stores the regions of a partition whose task runs in the TaskManager's own process."""
 
 from ....protocol.schema import EVERY_SUBPARTITION
-from ...errors import LimitExceeded
 from ...names import ShuffleKey
 from ...partition.region_builder import OutgoingRegion
 from ..ingest.incoming_output import ProducerServices
+from ..ingest.region_opener import check_region_limit
 from ..store.stored_outputs import MapOutput, Region, release_regions
 
 
@@ -16,8 +16,8 @@ class StoreSink:
         key: The shuffle.
         map_attempt_id: Names the partition in the shuffle.
         num_subpartitions: Number of its subpartitions.
-        replicas: TaskManagers that shall keep it, this one included.
-        synchronous: Whether its end waits for the copies.
+        replicas: Number of TaskManagers that should keep it, including this one.
+        synchronous: Whether :meth:`finish` waits for the copies.
     """
 
     def __init__(
@@ -47,17 +47,9 @@ class StoreSink:
             StorageFull: No tier has room.
             StorageWriteFailed: The disk did not take the bytes.
 
-        Cancellation: the parts are free when this raises, and the region is given up.
+        Cancellation: safe; the parts are free when this raises, and the region is aborted.
         """
-        most = self._services.config.max_regions_per_partition
-        if region.number >= most:
-            raise LimitExceeded(
-                "Map output has too many regions",
-                value=region.number + 1,
-                limit=most,
-                remedy="Write larger regions, or raise max_regions_per_partition",
-                map_attempt_id=self._map_attempt_id,
-            )
+        check_region_limit(self._services, region.number, self._map_attempt_id)
         first = EVERY_SUBPARTITION if region.is_broadcast else 0
         writer = self._services.store.begin_region(self._key, first, region.lengths)
         try:
@@ -80,7 +72,7 @@ class StoreSink:
             DuplicateMapOutput: A map output of that name is committed.
             SluiceError: It could not be made durable.
 
-        Cancellation: the commit goes on, but nobody waits for it.
+        Cancellation: safe; the commit continues.
         """
         written, self._regions = self._regions, []
         output = MapOutput(
@@ -95,7 +87,7 @@ class StoreSink:
         self._services.counters.map_outputs_committed += 1
 
     def abort(self) -> None:
-        """Give up all regions; one that is being written is given up at its end. Idempotent."""
+        """Abort all regions; one that is being written is aborted at its end. Idempotent."""
         self._aborted = True
         written, self._regions = self._regions, []
         release_regions(written)

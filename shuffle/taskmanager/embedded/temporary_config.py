@@ -1,4 +1,4 @@
-"""Settings of a TaskManager that needs none: free ports, and directories that go away with it."""
+"""Settings for a temporary TaskManager: free ports, and directories that are removed at the end."""
 
 import os
 import tempfile

@@ -62,7 +62,7 @@ class AttachedArea:
             self._creating = start_task(self._create(application_id, message.size_bytes))
 
     def detach(self) -> None:
-        """Give up the area that is attached, or is being made. Idempotent."""
+        """Release the area that is attached or being made. Idempotent."""
         if self._creating is not None:
             self._creating.cancel()
             self._creating = None
@@ -75,7 +75,7 @@ class AttachedArea:
         try:
             area = await self._areas.create(application_id, size_bytes)
         except Exception:
-            # The producer can do without an area, but not without an answer.
+            # The producer can work without an area, but not without an answer.
             logger.exception("internal error while making a region area")
         self._creating = None
         self._attached(area)
@@ -92,8 +92,8 @@ class AttachedArea:
 class CopiedRegion(IncomingRegion):
     """A region that is copied from an area into its extent, and checked.
 
-    The producer may change the area's bytes once it is told that the region is secured, or the map
-    output finished; either waits for :meth:`flush`.
+    The producer may change the area's bytes when RegionSecured or PartitionFinished has arrived;
+    both wait for :meth:`flush`.
 
     Args:
         writer: Writes to the extent; aborted if this raises.
@@ -136,7 +136,7 @@ class CopiedRegion(IncomingRegion):
         Raises:
             SluiceError: A read or write failed, or the checksum is wrong.
 
-        Cancellation: safe, the copy goes on.
+        Cancellation: safe; the copy continues.
         """
         copying = self._copying
         if copying is not None and (copying.cancelled() or not copying.done()):
@@ -145,7 +145,7 @@ class CopiedRegion(IncomingRegion):
             raise self._failure
 
     def abort(self) -> None:
-        """Give the region up. Its space is free when the thread that copies it has ended."""
+        """Abort the region. Its space is free when the thread that copies it has ended."""
         self._aborted = True
         self._writer.abort()
 
@@ -156,7 +156,7 @@ class CopiedRegion(IncomingRegion):
             found = await self._writer.copy_from(area, offset, checksum=self._verify_checksums)
             if self._verify_checksums and found != self._crc32c:
                 self._failure = ChecksumMismatch(
-                    "Region lies in its region area with a wrong checksum",
+                    "Region has a wrong checksum in its region area",
                     value=f"{found:#010x}",
                     limit=f"{self._crc32c:#010x}",
                     remedy="If it repeats, check the host's memory",

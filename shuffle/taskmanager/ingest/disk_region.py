@@ -25,7 +25,7 @@ class DiskRegion(ReceivedRegion):
 
     The segments of a payload are granted as one credit, filled, written with their neighbours, and
     granted again: memory never holds more than the partition's pool, however slow the disk is. An
-    upload takes them over as far as its budget goes, and then it is the one to wait for.
+    upload takes them over up to its budget; beyond that the region waits for the upload.
     A payload is as large as the pool has segments for when the region begins. The region keeps that
     many until the last one is granted, so that it goes on even if others empty the pool.
 
@@ -112,7 +112,7 @@ class DiskRegion(ReceivedRegion):
         Raises:
             SluiceError: A write failed.
 
-        Cancellation: safe, both go on.
+        Cancellation: safe; both continue.
         """
         if self._writing is not None:
             await asyncio.shield(self._writing)
@@ -121,13 +121,13 @@ class DiskRegion(ReceivedRegion):
         await self._writer.flush()
 
     def stop(self) -> None:
-        """Grant no more credit, and write nothing more."""
+        """Stop granting credit and writing."""
         self._aborted = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     def abort(self) -> None:
-        """Give everything back; segments that a thread writes follow when it is done."""
+        """Free everything; segments that a thread writes follow when it is done."""
         self.stop()
         while self._granted:
             self._pool.recycle_together(self._granted.popleft())
@@ -149,7 +149,7 @@ class DiskRegion(ReceivedRegion):
             for group in batch:
                 group.recycle()
             if self._failure is not None:
-                # The region will never be complete, for want of credit: it fails now.
+                # Without further credit the region cannot be completed: it fails now.
                 if not self._aborted:
                     self._failed(self._failure)
             elif not self._aborted:
@@ -222,7 +222,7 @@ class DiskRegion(ReceivedRegion):
         return True
 
     def _recycled(self, segments: Sequence[MemorySegment]) -> None:
-        """Keep as many segments as a payload needs, and give the others back to the pool."""
+        """Keep as many segments as a payload needs, and return the others to the pool."""
         missing = 0
         if self._ungranted_bytes > 0 and not self._aborted and self._failure is None:
             missing = max(0, self._payload_segments - len(self._free))

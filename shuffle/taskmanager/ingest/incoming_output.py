@@ -1,4 +1,4 @@
-"""An output that a client writes on the producer leg, and all of those of one connection."""
+"""An output that a client writes on the producer leg, and all outputs of one connection."""
 
 import abc
 import asyncio
@@ -67,8 +67,8 @@ class ProducerServices:
     on_idle: Callable[[], None] = _nothing
     """Called when a connection has no output left to write."""
     copies_of: Callable[[MapOutput], "asyncio.Future[None] | None"] = _no_copies
-    """Called with a map output that is committed. Returns a future that ends when its producer need
-    not wait for copies any longer, which others wait for too; None: it need not wait."""
+    """Called with a committed map output. Returns a shared future that ends when its producer need
+    no longer wait for copies; None: it need not wait."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
 
@@ -76,9 +76,9 @@ class ProducerServices:
         """Commit a map output, and wait for its copies if they are synchronous.
 
         Raises:
-            SluiceError: It could not be made durable; a copy that cannot be made is no error.
+            SluiceError: It could not be made durable. A copy that cannot be made is not an error.
 
-        Cancellation: the commit and the copies go on, but nobody waits for them.
+        Cancellation: safe; the commit and the copies continue.
         """
         await self.partitions.commit(output)
         copied = self.copies_of(output)
@@ -89,7 +89,7 @@ class ProducerServices:
 class IncomingOutput:
     """One output while a client writes it; the leg calls a method for each message to it.
 
-    An error that a method raises fails the output, and the client is told.
+    An error that a method raises fails the output and is sent to the client.
 
     Args:
         outputs: All outputs of the connection.
@@ -139,10 +139,10 @@ class IncomingOutput:
 
     @abc.abstractmethod
     def drop_arriving(self) -> None:
-        """Give back the memory of a payload that arrives too late, or not whole. Idempotent."""
+        """Free the memory of a payload that arrives too late, or not whole. Idempotent."""
 
     def abort(self) -> None:
-        """Give the output up because its client says so, and answer."""
+        """Abort the output for its client, and answer."""
         self.give_up("The producer gave its partition up", None)
         self._outputs.answer_abort(self.number)
 
@@ -151,12 +151,12 @@ class IncomingOutput:
         """Free the output, which is neither finished nor committed.
 
         Args:
-            why: The reason that its readers are told, if it has any already.
-            value: The value that belongs to the reason.
+            why: The reason, for the readers that it may have already.
+            value: The value of the error.
         """
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Give the output up, or keep the part of it with which its client can go on."""
+        """Free the output, or keep the part with which its client can resume it."""
         self.give_up("The producer's connection was lost", str(error))
 
     def writable(self) -> None:
@@ -195,7 +195,7 @@ class OpenOutputs:
         self._discard: memoryview | None = None
 
     def find(self, message: DataMessage | OutputMessage) -> IncomingOutput | None:
-        """Find the output that a message is for; None if it has failed and the message is late.
+        """Return the output of a message; None if it has failed and the message is late.
 
         Raises:
             UnexpectedMessage: No output that takes such messages was opened by that number.
@@ -211,16 +211,16 @@ class OpenOutputs:
         )
 
     def contains(self, output: IncomingOutput) -> bool:
-        """Tell whether an output is open: not finished, failed or given up."""
+        """Return whether an output is open: not finished, failed or aborted."""
         return self.by_number.get(output.number) is output
 
     def may_open(self, number: int, *, stored: bool, begun: bool = False) -> bool:
-        """Tell whether an output may be opened; if not, its number has failed.
+        """Return whether an output may be opened; if not, its number has failed.
 
         Args:
             number: Its number.
             stored: Whether it is a map output.
-            begun: Whether a part of it is secured here already.
+            begun: Whether it has secured regions here.
 
         Raises:
             ChannelInUse: An output with that number is open.
@@ -269,8 +269,8 @@ class OpenOutputs:
         """Resume a map output when a commit, or the wait for its copies, has ended.
 
         Args:
-            commit: It ends then.
-            message: The message of the client, which may take it back by an AbortPartition.
+            commit: Ends with the commit.
+            message: The message of the client, which may cancel it by an AbortPartition.
             resume: Called with the message.
 
         Raises:
@@ -287,17 +287,17 @@ class OpenOutputs:
             commit.add_done_callback(ended)
 
     def stop_resuming(self, number: int) -> None:
-        """Let a number be free again."""
+        """Free a number."""
         if self.resuming.pop(number, None) is not None and not self.by_number:
             self.services.on_idle()
 
     def add(self, output: IncomingOutput) -> None:
-        """Let messages reach an output that :meth:`may_open` allowed."""
+        """Register an output that :meth:`may_open` allowed."""
         self.account.hold(Resource.OPEN_PARTITIONS)
         self.by_number[output.number] = output
 
     def fail(self, number: int, error: SluiceError) -> None:
-        """Give up the output with a number, if it is open, and tell the client the error."""
+        """Free the output with a number, if it is open, and send the error to the client."""
         output = self.by_number.get(number)
         if output is not None:
             output.give_up("The producer failed", f"{error.code.name}: {error}")
@@ -308,7 +308,7 @@ class OpenOutputs:
         self.connection.send(error_response(number, error))
 
     def remove(self, output: IncomingOutput) -> None:
-        """Forget an output that has ended; its number is free again."""
+        """Unregister an output that has ended, and free its number."""
         if self.contains(output):
             del self.by_number[output.number]
             self.progress.forget(output)
@@ -324,14 +324,14 @@ class OpenOutputs:
                 yield output, mark
 
     def _late(self, output: IncomingOutput) -> None:
-        """Take the space of a region back that does not come."""
+        """Reclaim the space of a region that does not come."""
         if not self.contains(output):
             return  # it ended with one before it
         self.services.counters.progress_deadlines.bump("region")
         self.fail(
             output.number,
             SluiceError(
-                "A region was announced and its bytes do not come, so its space is taken back",
+                "A region was announced and its bytes did not come; its space was reclaimed",
                 code=ErrorCode.DEADLINE_EXCEEDED,
                 value=f"partition {output.number}",
                 limit=f"{self.progress.timeout_seconds} s without a byte",
@@ -348,7 +348,7 @@ class OpenOutputs:
         self.progress.close()
 
     def answer_abort(self, number: int) -> None:
-        """Acknowledge that a number is given up: messages for it are no longer late."""
+        """Acknowledge an abort: messages for the number are no longer late."""
         self._failed.pop(number, None)
         self.connection.send(PartitionAborted(number))
 
@@ -357,7 +357,7 @@ class OpenOutputs:
         self.services.counters.late_messages.bump(type(message).__name__)
 
     def discarded(self) -> memoryview:
-        """Supply memory for a payload that is thrown away."""
+        """Return memory for a payload that is discarded."""
         if self._discard is None:
             largest = max(
                 self.connection.large_payload_bytes, self.services.config.segment_size_bytes

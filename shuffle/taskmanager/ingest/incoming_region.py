@@ -1,4 +1,4 @@
-"""One region of a map output on its way in, and the kind of it that is received into memory."""
+"""A region of a map output that is received, and the kind received into the memory tier."""
 
 import abc
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class IncomingRegion:
         Raises:
             SluiceError: A byte did not get there, or is wrong.
 
-        Cancellation: safe, the work goes on.
+        Cancellation: safe; the work continues.
         """
 
     def finish(self) -> Region:
@@ -53,7 +53,7 @@ class IncomingRegion:
         return self._writer.finish(self._crc32c)
 
     def abort(self) -> None:
-        """Give the region up."""
+        """Abort the region, and free its extent."""
         self._writer.abort()
 
 
@@ -99,7 +99,7 @@ class ReceivedRegion(IncomingRegion):
         """Take the bytes that have arrived; True when the region is complete."""
 
     def stop(self) -> None:
-        """Grant no more credit; :meth:`abort` follows when the payload under way has arrived."""
+        """Stop granting credit; :meth:`abort` follows when the payload has arrived."""
 
     def verify(self) -> None:
         """Compare the checksum of the complete region with the announced one.
@@ -181,6 +181,6 @@ class MemoryRegion(ReceivedRegion):
         return super().finish()
 
     def abort(self) -> None:
-        """Give the extent back."""
+        """Free the extent."""
         self._view = memoryview(b"")
         super().abort()

@@ -1,9 +1,8 @@
-"""The credit of a producer of a pipelined partition: segments that lie ready for its next buffers.
+"""The credit of a producer of a pipelined partition: segments that are ready for its next buffers.
 
-One credit is one segment drawn from the partition's pool. As many as the window allows lie ready;
-when the pool is empty, one listener waits for the next segment. So a partition whose buffers all
-wait for their readers grants nothing, and its producer stops: that is how back pressure reaches the
-source. Nothing polls.
+One credit is one segment of the partition's pool. Up to a window of segments are ready; when the
+pool is empty, one listener waits for the next segment. So a partition whose buffers all wait for
+their readers grants nothing, and its producer stops: back pressure reaches the source.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ class PipelinedCredit:
     Args:
         pool: The partition's pool.
         grant: Sends credit to the producer.
-        window_buffers: Most segments that lie ready.
+        window_buffers: Most segments that are ready.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class PipelinedCredit:
 
     @property
     def ready(self) -> int:
-        """Segments that lie ready."""
+        """Segments that are ready."""
         return len(self._ready)
 
     def take(self) -> MemorySegment | None:
@@ -53,7 +52,7 @@ class PipelinedCredit:
         return self._ready.pop()
 
     def put_back(self, segment: MemorySegment) -> None:
-        """Take back a segment whose bytes found room elsewhere; call :meth:`fill` next."""
+        """Return a segment whose bytes went into the buffer before; call :meth:`fill` next."""
         self._ready.append(segment)
 
     def fill(self) -> None:
@@ -73,7 +72,7 @@ class PipelinedCredit:
             self._grant(ungranted)
 
     def close(self) -> None:
-        """Grant no more and give the segments back. Idempotent."""
+        """Stop granting and free the segments. Idempotent."""
         self._closed = True
         self._grant = _nobody
         self.outstanding = 0
@@ -100,4 +99,4 @@ class PipelinedCredit:
 
 
 def _nobody(credit: int) -> None:
-    """Grant nobody anything: the credit is closed."""
+    """Ignore: the credit is closed."""

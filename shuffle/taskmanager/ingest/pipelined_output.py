@@ -2,7 +2,7 @@
 
 A data buffer is received straight into the segment that was granted for it, and queued as it is. If
 the buffer before it still waits and has room for the bytes, they are copied there instead, and the
-segment is free again. So flushes that find their reader busy do not become messages of their own.
+segment is free again. So flushes while the reader is busy do not become messages of their own.
 """
 
 from collections import deque
@@ -113,7 +113,7 @@ class PipelinedOutput(IncomingOutput):
 
     @property
     def ready_segments(self) -> int:
-        """Segments of the pool that lie ready for the next buffers."""
+        """Segments of the pool that are ready for the next buffers."""
         return self._credit.ready
 
     @property
@@ -249,7 +249,7 @@ class PipelinedOutput(IncomingOutput):
     # ---- the end ---------------------------------------------------------------------------------
 
     def give_up(self, why: str, value: str | None) -> None:
-        """Give the partition up before it is finished; its readers are told the reason."""
+        """Fail the partition before it is finished; its readers get the reason."""
         self._outputs.remove(self)
         self._counters.pipelined_partitions_failed += 1
         if self._finishing is not None:
@@ -258,33 +258,28 @@ class PipelinedOutput(IncomingOutput):
         self._let_go(ProducerFailed(why, value=value, map_attempt_id=self.map_attempt_id))
 
     def release(self, error: SluiceError) -> None:
-        """Give the partition up because its shuffle is released; the manager has forgotten it."""
+        """Fail the partition because its shuffle is released; the manager has forgotten it."""
         was_open = self.is_open
         self._let_go(error)
         if was_open:
             self._outputs.fail(self.number, error)
 
     def drop_arriving(self) -> None:
-        """Give back the memory of a buffer that arrives too late, or not whole. Idempotent."""
+        """Free the memory of a buffer that arrives too late, or not whole. Idempotent."""
         arriving, self._arriving = self._arriving, None
         if isinstance(arriving, MemorySegment):
             self._pool.recycle(arriving)
 
     def _consumable(self) -> None:
-        """Let readers in; the partition calls this when its consumption allows it."""
+        """Serve waiting requests; the partition calls this when its consumption allows it."""
         self._services.partitions.wake(self.key)
 
     def _consumed(self) -> None:
-        """Release the partition; it calls this when its last reader has gone."""
+        """Release the partition; it calls this when its last reader is gone."""
         if self.state is PipelinedState.FINISHED:
             self._let_go(None)
         elif self.is_open:
-            error = PartitionReleased(
-                "All readers of the pipelined partition have gone",
-                value=self.map_attempt_id,
-                remedy="See why: the tasks that read it have failures of their own",
-                map_attempt_id=self.map_attempt_id,
-            )
+            error = all_readers_gone(self.map_attempt_id)
             self._let_go(error)
             self._outputs.fail(self.number, error)
 
@@ -319,10 +314,10 @@ class PipelinedOutput(IncomingOutput):
             self._connection.send(TaskEvent(self.number, event_type), payload)
 
     def _task_event_came(self, event_type: int, payload: bytes) -> None:
-        """Pass an event of a reader on, or keep a few while the client does not read.
+        """Send an event of a reader to the client, or keep a few while the client does not read.
 
         Raises:
-            TooManyTaskEvents: As many as are kept wait already.
+            TooManyTaskEvents: MAX_KEPT_TASK_EVENTS wait already.
         """
         if not self._connection.writable and len(self._task_events) >= MAX_KEPT_TASK_EVENTS:
             raise TooManyTaskEvents(
@@ -347,3 +342,13 @@ class PipelinedOutput(IncomingOutput):
                 limit=most,
                 map_attempt_id=self.map_attempt_id,
             )
+
+
+def all_readers_gone(map_attempt_id: int) -> PartitionReleased:
+    """Return the error about a pipelined partition that nobody reads before it is finished."""
+    return PartitionReleased(
+        "All readers of the pipelined partition have gone",
+        value=map_attempt_id,
+        remedy="Look at the failures of the tasks that read it",
+        map_attempt_id=map_attempt_id,
+    )

@@ -118,7 +118,7 @@ class ProducerHandler:
     # ---- sluice.transport.connection.ConnectionHandler ------------------------------------------
 
     def payload_buffer(self, message: Message, length: int) -> PayloadMemory:
-        """Supply the memory for a payload; a late one is thrown away."""
+        """Return the memory for a payload; a late one is discarded."""
         if type(message) is not RegionData and type(message) is not PipelinedData:
             raise UnexpectedMessage("Payload on a producer leg", value=type(message).__name__)
         output = self._outputs.find(message)
@@ -148,7 +148,7 @@ class ProducerHandler:
         elif type(message) is OpenPartition:
             if not self._connection.application_id:
                 raise UnexpectedMessage(
-                    "A TaskManager that only watches writes nothing", value="OpenPartition"
+                    "A TaskManager that only watches cannot write", value="OpenPartition"
                 )
             if self._outputs.may_open(message.partition, stored=True):
                 StoredOutput(self._outputs, message).open()
@@ -170,12 +170,12 @@ class ProducerHandler:
             self._connection.close()
 
     def writable(self) -> None:
-        """Let the outputs send messages that had to wait; answers are small and never wait."""
+        """Let the outputs send waiting messages; answers are small and never wait."""
         for output in self._outputs.by_number.values():
             output.writable()
 
     def connection_lost(self, error: SluiceError) -> None:
-        """Give up every output that is not committed or finished and cannot be resumed."""
+        """Free every output that is not committed or finished and cannot be resumed."""
         self._outputs.close()
         for output in list(self._outputs.by_number.values()):
             output.connection_lost(error)
@@ -222,9 +222,9 @@ class ProducerHandler:
         output.open()
 
     def _resume(self, message: ResumePartition) -> None:
-        """Open a map output behind its secured regions, or tell that it is committed.
+        """Open a map output after its secured regions, or answer that it is committed.
 
-        The answer comes no earlier than that to the FinishPartition of the connection before.
+        The answer follows the one to a FinishPartition of an earlier connection.
         """
         store = self._services.store
         attempt = MapAttemptKey(

@@ -1,4 +1,4 @@
-"""The status of producers: the credit that they have."""
+"""The status of producers: their credit."""
 
 from typing import Annotated
 
@@ -26,4 +26,4 @@ class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
             by="kind",
         ),
     ] = 0
-    """Number of producers that would send and have no credit."""
+    """Number of producers that have data to send and no credit."""

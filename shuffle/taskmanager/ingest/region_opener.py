@@ -1,4 +1,4 @@
-"""Opening the regions of a map output: checks an announcement, and finds a place for the bytes."""
+"""Opens the regions of a map output: checks each announcement, and allocates its extent."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -27,6 +27,23 @@ if TYPE_CHECKING:
 RegionAnnouncement: TypeAlias = BeginRegion | SharedRegion
 
 
+def check_region_limit(services: ProducerServices, region: int, map_attempt_id: int) -> None:
+    """Check that a map output may have a region of this number.
+
+    Raises:
+        LimitExceeded: It may not.
+    """
+    most = services.config.max_regions_per_partition
+    if region >= most:
+        raise LimitExceeded(
+            "Map output has too many regions",
+            value=region + 1,
+            limit=most,
+            remedy="Write larger regions, or raise max_regions_per_partition",
+            map_attempt_id=map_attempt_id,
+        )
+
+
 def check_secured(secured: SecureRegion, regions: int, map_attempt_id: int) -> None:
     """Check that a SecureRegion names the last of the regions that a map output has.
 
@@ -45,7 +62,7 @@ def check_secured(secured: SecureRegion, regions: int, map_attempt_id: int) -> N
 def check_totals(
     finish: FinishPartition, total_bytes: int, regions: int, map_attempt_id: int
 ) -> None:
-    """Check that a map output has arrived as its producer has sent it.
+    """Check that a map output has arrived as its producer sent it.
 
     Raises:
         MapOutputMismatch: The totals differ.
@@ -60,7 +77,7 @@ def check_totals(
 
 
 class RegionOpener:
-    """Opens the regions of one map output, one behind the other.
+    """Opens the regions of one map output, one after the other.
 
     Args:
         services: The parts of the TaskManager.
@@ -84,7 +101,7 @@ class RegionOpener:
 
     @property
     def pool(self) -> LocalBufferPool:
-        """The segments for writes to the disk tier, which are promised when they are needed first.
+        """The segments for writes to the disk tier, promised when they are first needed.
 
         Raises:
             InsufficientNetworkBuffers: They cannot be promised.
@@ -100,7 +117,7 @@ class RegionOpener:
         return self._pool
 
     def close(self) -> None:
-        """Give the segments back. Idempotent."""
+        """Free the segments. Idempotent."""
         if self._pool is not None:
             self._pool.destroy()
 
@@ -135,7 +152,7 @@ class RegionOpener:
             raise
 
     def copy(self, announced: SharedRegion, regions: int, area: "RegionArea") -> CopiedRegion:
-        """Open a region whose bytes lie in a region area; a failed copy shows when it is flushed.
+        """Open a region whose bytes are in a region area; flushing it raises a failed copy's error.
 
         Args:
             announced: The message about the region.
@@ -152,7 +169,7 @@ class RegionOpener:
         return CopiedRegion(writer, announced.crc32c, verify, area, announced.area_offset)
 
     def _place(self, announced: RegionAnnouncement, regions: int) -> "RegionWriter":
-        """Check an announcement, and allot the region's extent.
+        """Check an announcement, and allocate the region's extent.
 
         With ``EVERY_SUBPARTITION`` as the first one, the bytes are those of each subpartition.
 
@@ -164,15 +181,7 @@ class RegionOpener:
         """
         first, lengths = announced.first_subpartition, announced.lengths
         map_attempt_id = self._attempt.map_attempt_id
-        most = self._services.config.max_regions_per_partition
-        if announced.region >= most:
-            raise LimitExceeded(
-                "Map output has too many regions",
-                value=announced.region + 1,
-                limit=most,
-                remedy="Write larger regions, or raise max_regions_per_partition",
-                map_attempt_id=map_attempt_id,
-            )
+        check_region_limit(self._services, announced.region, map_attempt_id)
         if announced.region != regions:
             raise MapOutputMismatch(
                 "Regions of a map output must be numbered from 0 without gaps",

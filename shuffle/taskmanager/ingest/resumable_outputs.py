@@ -1,11 +1,11 @@
 """Map outputs with secured regions, and the connection that writes each of them.
 
-A map output whose producer is away, because its connection was lost or the process is a new one, is
-kept until a deadline: the producer may come back and go on. Readers see nothing of it.
+A map output whose producer is away, because its connection was lost or the TaskManager restarted,
+is kept until a deadline: the producer may reconnect and resume it. Readers do not see it.
 
-A producer that streams keeps nothing to send again, so a region that others follow is secured: it
-gets a row in the journal, and an answer. The last one stays with the producer until the commit,
-whose row replaces all of these, so that a map output of one region costs one row.
+A producer that streams keeps nothing to send again, so every region but the last is secured: it
+gets a row in the journal, and an answer. The row of the commit replaces these rows. So a map output
+of one region costs one row.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class ResumableOutputs:
             return  # it was released, or came here as a copy
         self.store.drop_open(attempt)
         logger.info(
-            "map attempt %d of %s is given up: its producer was away for %g s",
+            "map attempt %d of %s dropped: its producer was away for %g s",
             attempt.map_attempt_id,
             attempt.shuffle,
             self._timeout_seconds,

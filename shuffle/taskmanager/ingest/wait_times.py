@@ -1,6 +1,6 @@
 """Adds up the times of waits, including those that still last.
 
-A sum of finished waits only would hide the wait that matters: the one that does not end.
+A sum of finished waits only would hide a wait that does not end.
 """
 
 from time import monotonic

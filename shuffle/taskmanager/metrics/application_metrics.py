@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from ..bounds.application_status import HoldingStatus
+    from ..bounds.accounts import HoldingStatus
     from ..status.status import TaskManagerStatus
 
 LARGEST: Final = 20

@@ -19,7 +19,7 @@ from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
 from ...partition_status import PipelinedPartitionStatus
 from ...pool_status import NetworkPoolStatus
-from ..bounds.application_status import ApplicationStatus
+from ..bounds.accounts import ApplicationStatus
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
 from ..ingest.producing_status import ProducersStatus

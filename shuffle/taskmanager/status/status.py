@@ -17,7 +17,7 @@ from ...counters import BoundedCounts, Counters
 from ...metric import Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
 from ...pool_status import NetworkPoolStatus, PoolStatus
-from ..bounds.application_status import ApplicationStatus
+from ..bounds.accounts import ApplicationStatus
 from ..ingest.producing_status import ProducersStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus

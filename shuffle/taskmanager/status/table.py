@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...partition_status import PipelinedPartitionStatus
-    from ..bounds.application_status import ApplicationStatus
+    from ..bounds.accounts import ApplicationStatus
     from ..serve.serving_status import ChannelStatus, GateStatus
     from .status import TaskManagerStatus
 

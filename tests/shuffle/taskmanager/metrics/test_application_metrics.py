@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
 from sluice.protocol.identity import ClusterSecrets
-from sluice.shuffle.taskmanager.bounds.application_status import ApplicationStatus, HoldingStatus
+from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
