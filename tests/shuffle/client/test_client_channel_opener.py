@@ -7,7 +7,6 @@ import pytest
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import CloseGate, GateChannel, GateOpened, OpenGate
 from sluice.shuffle.client.client_channel_opener import ClientChannelOpener
-from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.channel_opener import GateMemory
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
@@ -118,14 +117,3 @@ async def test_a_channel_without_floating_buffers_returns_its_exclusive_ones():
     with pytest.raises(InsufficientNetworkBuffers):
         await opener.open_now([(remote, SOURCES[0])])
     assert network.available_segments == 2
-
-
-async def test_an_empty_range_is_refused():
-    leg, _ = consumer_leg()
-    with pytest.raises(InvalidRequest, match="3 to 3"):
-        ClientChannelOpener(
-            "gate",
-            SubpartitionRange(SHUFFLE, 3, 3),
-            GateMemory(NetworkBufferPool(2, 64), 1, 0),
-            leg,
-        )

@@ -202,47 +202,6 @@ async def test_task_events_go_back_to_the_producer(tmp_path, reader_at):
 
 
 @TASKS
-@READ_AT
-async def test_a_slow_reader_stops_its_writer_and_memory_is_bounded(
-    tmp_path, reader_at, clients_at
-):
-    async with (
-        mini_cluster(tmp_path) as cluster,
-        clients_at(cluster, 0, reader_at, network_segments=32) as clients,
-    ):
-        producer, consumer = clients
-        async with (
-            producer.open_result_partition(1, 7, 1, max_segments=6) as partition,
-            consumer.open_gate([partition.location], 0) as gate,
-        ):
-            writer = partition.record_writer(BytesSerializer())
-            written = []
-
-            async def write():
-                for number in range(300):
-                    await emitted(writer.emit(bytes([number % 251]) * SEGMENT_SIZE_BYTES))
-                    written.append(number)
-                await partition.finish()
-
-            writing = asyncio.create_task(write())
-            await eventually(lambda: not partition.writer.is_available)
-            most = 0
-            read = 0
-            async for record in gate.records(BytesSerializer()):
-                assert record[0] == read % 251
-                read += 1
-                most = max(most, len(written) - read)
-                if read % 10 == 0:
-                    await asyncio.sleep(0)
-            await writing
-            assert read == 300
-        # Only the pools of the producer, the TaskManagers and the reader hold records.
-        held = 6 + 5 + 2 * (2 + 8) + (2 + 8) + 16
-        assert most <= held
-        assert partition.writer.memory.hard_back_pressured_seconds > 0
-
-
-@TASKS
 async def test_many_partitions_and_gates_at_once(tmp_path, clients_at):
     partitions, subpartitions, records = 8, 4, 300
     async with (

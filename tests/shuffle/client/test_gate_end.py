@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.schema import EVENT, PRIORITY_EVENT
+from sluice.protocol.schema import PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
-from tests.support.api_clients import api_clients, emitted, next_of
+from tests.support.api_clients import api_clients, emitted
 from tests.support.mini_cluster import eventually, mini_cluster
 
 
@@ -28,19 +27,6 @@ async def test_a_closed_gate_has_nothing_to_read(tmp_path):
         async with client.open_gate([partition.location], 0) as gate:
             await eventually(lambda: gate.gate.has_priority_event and gate.gate.is_available)
         assert not gate.gate.has_priority_event
-        assert not gate.gate.is_available
-
-
-async def test_a_gate_is_its_own_context(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster, api_clients(cluster, 0) as (client,):
-        async with client.open_result_partition(1, 7, 1) as partition:
-            await partition.emit_buffer(b"data", 0)
-        async with (
-            client.open_gate([partition.location], 0) as gate,
-            gate as entered,
-        ):
-            assert entered is gate
-            await eventually(lambda: gate.gate.is_available)
         assert not gate.gate.is_available
 
 
@@ -68,24 +54,6 @@ async def test_a_channel_of_a_closed_gate_is_resumed_in_vain(tmp_path):
         gate.gate.resume_consumption(0)
         with pytest.raises(InvalidRequest):
             gate.gate.resume_consumption(1)
-
-
-async def test_an_event_waits_as_one_in_its_channel(tmp_path):
-    async with (
-        mini_cluster(tmp_path, 1) as cluster,
-        api_clients(cluster, 0) as (client,),
-        client.open_result_partition(1, 7, 1) as partition,
-        client.open_gate([partition.location], 0) as gate,
-    ):
-        (channel,) = gate.gate.channels
-        assert isinstance(channel, RemoteInputChannel)
-        partition.writer.emit_event(encode_event(CheckpointBarrier(1, 2, False)), EVENT, 0)
-        await gate.gate.wait_available()
-        assert channel.queued_buffers == 1
-        assert (await next_of(gate)).buffer.data_type == EVENT
-        assert channel.queued_buffers == 0
-        await partition.finish()
-        assert (await next_of(gate)).buffer.data_type == EVENT
 
 
 async def test_a_reader_of_a_closed_gate_gives_no_record_that_it_still_had(tmp_path):

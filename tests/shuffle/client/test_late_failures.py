@@ -8,7 +8,7 @@ import pytest
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.protocol.schema import AddCredit, FinishPartition
+from sluice.protocol.schema import FinishPartition
 from tests.shuffle.client.rig import ProducerRig, turns, write
 
 BROKEN = SluiceError("broken on purpose")
@@ -64,37 +64,4 @@ async def test_a_failure_while_the_connection_is_about_to_send_harms_no_other(en
     assert rig.connection.payloads[-1] == b"def"
     for each in (partition, other):
         each.release()
-    assert rig.all_memory_is_back()
-
-
-async def released(partition, rig):
-    partition.release()
-
-
-@pytest.mark.parametrize("end", [refused, failed, released])
-async def test_the_connection_forgets_a_partition_that_has_ended(end):
-    rig = ProducerRig()
-    partition = await rig.partition()
-    assert rig.leg.partitions == 1
-    await end(partition, rig)
-    assert rig.leg.partitions == 0
-    rig.leg.message_received(AddCredit(partition.number, 3), 0)
-    assert partition.credit == 0
-    partition.release()
-    assert rig.all_memory_is_back()
-
-
-async def test_a_buffer_that_was_complete_from_the_start_goes_behind_an_open_one():
-    rig = ProducerRig()
-    partition = await rig.partition()
-    partition.credit_granted(5)
-    write(partition, 0, b"open")
-    buffer = partition.memory.pool.request_buffer_nowait()
-    assert buffer is not None
-    buffer.segment.memory[:8] = b"complete"
-    buffer.length = 8
-    partition.add_finished_buffer(0, buffer)
-    await turns()
-    assert rig.connection.payloads == [b"open", b"complete"]
-    partition.release()
     assert rig.all_memory_is_back()

@@ -79,17 +79,6 @@ def test_an_open_buffer_stays_until_it_is_flushed_or_full(rig):
     assert not rig.queue.has_open_buffers
 
 
-def test_data_waits_for_credit_and_events_do_not(rig):
-    rig.queue.add_event(b"first", EVENT, 1)
-    rig.write(0, bytes(SIZE))
-    rig.queue.add_event(b"second", EVENT, 0)
-    assert rig.take(0) == (1, EVENT, b"first")
-    assert rig.take(0) is None
-    assert not rig.queue.is_available(0)
-    assert rig.take(1) == (0, DATA, bytes(SIZE))
-    assert rig.take(0) == (0, EVENT, b"second")
-
-
 def test_a_priority_event_overtakes_data_that_has_no_credit(rig):
     rig.write(0, bytes(SIZE))
     told = rig.told
@@ -119,16 +108,6 @@ def test_a_flush_of_a_subpartition_includes_the_open_broadcast_buffer(rig):
     rig.write(ALL_SUBPARTITIONS, b"abc")
     rig.queue.flush(2)
     assert rig.take() == (ALL_SUBPARTITIONS, DATA, b"abc")
-
-
-def test_an_addition_behind_an_open_buffer_finishes_it(rig):
-    rig.write(0, b"a")
-    rig.write(1, b"b")
-    rig.write(ALL_SUBPARTITIONS, b"c")
-    rig.queue.add_event(b"e", BLOCKING_EVENT, 1)
-    taken = [rig.take() for _ in range(4)]
-    assert sorted(taken[:2]) == [(0, DATA, b"a"), (1, DATA, b"b")]
-    assert taken[2:] == [(ALL_SUBPARTITIONS, DATA, b"c"), (1, BLOCKING_EVENT, b"e")]
 
 
 def test_a_buffer_without_unread_bytes_needs_no_credit(rig):

@@ -10,11 +10,10 @@ from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import DATA
 from sluice.shuffle.client.client_gate import BlockSource
 from sluice.shuffle.partition.blocks import BlockCodec
-from sluice.shuffle.partition.output_flusher import DEFAULT_INTERVAL_SECONDS
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer
-from tests.support.api_clients import api_clients, emitted, give_back, pipelined
+from tests.support.api_clients import api_clients, emitted, give_back
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 
 LENGTH_BYTES = 4
@@ -22,12 +21,6 @@ LENGTH_BYTES = 4
 
 FULL = bytes(SEGMENT_SIZE_BYTES - LENGTH_BYTES)
 """A record that fills a segment to its last byte."""
-
-ONLY_FULL = -1
-"""The buffer timeout at which only full buffers are sent."""
-
-NEVER_SECONDS = 3600
-"""A buffer timeout that does not pass in a test."""
 
 
 async def read_one(gate) -> bytes:
@@ -49,134 +42,6 @@ async def ended(partition, *gates) -> list[bytes]:
     left = [record for gate in gates async for record in gate.records(BytesSerializer())]
     await finishing
     return left
-
-
-async def test_a_flusher_sends_the_open_buffers_of_a_client(tmp_path):
-    async with (
-        mini_cluster(tmp_path, 1) as cluster,
-        api_clients(cluster, 0, buffer_timeout_seconds=0.01) as (client,),
-        client.open_result_partition(1, 7, 1) as partition,
-        client.open_gate([partition.location], 0) as gate,
-    ):
-        reader = gate.reader(BytesSerializer())
-        writer = partition.record_writer(BytesSerializer())
-        for record in (b"first", b"second"):
-            await emitted(writer.emit(record))
-            assert await reader.next() == ChannelRecord(0, record)
-        await ended(partition, gate)
-
-
-async def test_with_a_timeout_of_zero_each_call_sends_its_records(tmp_path):
-    async with (
-        mini_cluster(tmp_path, 1) as cluster,
-        api_clients(cluster, 0, buffer_timeout_seconds=NEVER_SECONDS) as (client,),
-        client.open_result_partition(1, 7, 1, buffer_timeout_seconds=0) as partition,
-        client.open_gate([partition.location], 0) as gate,
-    ):
-        reader = gate.reader(BytesSerializer())
-        writer = partition.record_writer(BytesSerializer())
-        for record in (b"first", b"second"):
-            await emitted(writer.emit(record))
-            assert await reader.next() == ChannelRecord(0, record)
-        assert pipelined(partition).buffers_out == 2
-        await ended(partition, gate)
-
-
-async def test_with_a_negative_timeout_only_full_buffers_are_sent(tmp_path):
-    async with (
-        mini_cluster(tmp_path, 1) as cluster,
-        api_clients(cluster, 0, buffer_timeout_seconds=0.01) as (client,),
-        client.open_result_partition(1, 7, 1, buffer_timeout_seconds=ONLY_FULL) as waiting,
-        client.open_result_partition(1, 8, 1) as flushed,
-        client.open_gate([waiting.location], 0) as gate,
-        client.open_gate([flushed.location], 0) as other,
-    ):
-        records = waiting.record_writer(BytesSerializer())
-        await emitted(records.emit(FULL))
-        assert await read_one(gate) == FULL
-        await emitted(records.emit(b"in an open buffer"))
-        # The flusher of the other partition has its turns meanwhile.
-        reader = other.reader(BytesSerializer())
-        writer = flushed.record_writer(BytesSerializer())
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while loop.time() < began + 2 * DEFAULT_INTERVAL_SECONDS:
-            await emitted(writer.emit(b"flushed"))
-            assert await reader.next() == ChannelRecord(0, b"flushed")
-        assert pipelined(waiting).buffers_out == 1
-        assert pipelined(waiting).has_open_buffers
-        assert await ended(waiting, gate) == [b"in an open buffer"]
-        assert await ended(flushed, other) == []
-
-
-@pytest.mark.parametrize("flush_all", [False, True], ids=["flush", "flush_all"])
-async def test_a_second_flush_promises_no_bytes_that_are_written_later(tmp_path, flush_all):
-    async with (
-        mini_cluster(
-            tmp_path, 1, exclusive_buffers_per_channel=1, floating_buffers_per_gate=0
-        ) as cluster,
-        api_clients(cluster, 0, exclusive_buffers_per_channel=1, floating_buffers_per_gate=0) as (
-            client,
-        ),
-        client.open_result_partition(1, 7, 2, buffer_timeout_seconds=ONLY_FULL) as partition,
-    ):
-        sender = pipelined(partition)
-        await eventually(lambda: sender.credit, "the first credit")
-        all_credit = sender.credit
-        records = partition.record_writer(BytesSerializer())
-        for _ in range(all_credit):
-            await emitted(records.emit_to(FULL, 0))
-        await eventually(lambda: sender.buffers_out == all_credit)
-        # Without credit, flushed buffers wait.
-        for subpartition in (0, 1):
-            await emitted(records.emit_to(b"early", subpartition))
-            if not flush_all:
-                records.flush(subpartition)
-        for _ in range(2):
-            if flush_all:
-                records.flush_all()
-            else:
-                records.flush(0)
-        async with client.open_gate([partition.location], 0) as gate:
-            await eventually(lambda: sender.buffers_out > all_credit, "credit for one buffer")
-            assert sender.buffers_out == all_credit + 1
-            await emitted(records.emit_to(b"late", 0))
-            reader = gate.reader(BytesSerializer())
-            for _ in range(all_credit):
-                assert await reader.next() == ChannelRecord(0, FULL)
-            assert await reader.next() == ChannelRecord(0, b"early")
-            async with client.open_gate([partition.location], 1) as other:
-                assert await read_one(other) == b"early"
-                flushed_buffers = all_credit + 2
-                await eventually(lambda: sender.credit or sender.buffers_out > flushed_buffers)
-                await asyncio.sleep(0.01)  # with that credit, nothing more may go
-                assert sender.buffers_out == flushed_buffers
-                assert sender.has_open_buffers
-                assert await ended(partition, gate, other) == [b"late"]
-
-
-@pytest.mark.parametrize(
-    "partition_type", [ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED]
-)
-@pytest.mark.parametrize("consumption", [None, ConsumptionConstraint.WHEN_REGISTERED])
-async def test_a_reader_of_a_registered_partition_waits_for_data(
-    tmp_path, partition_type, consumption
-):
-    async with (
-        mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.02) as cluster,
-        api_clients(cluster, 0) as (client,),
-        client.open_result_partition(
-            1, 7, 1, partition_type=partition_type, consumption=consumption
-        ) as partition,
-        client.open_gate([partition.location], 0) as gate,
-    ):
-        missing = partition.location._replace(map_attempt_id=8)
-        async with client.open_gate([missing], 0) as other:
-            with pytest.raises(SluiceError):  # its request is later, and its deadline passes
-                await other.next_buffer_or_event()
-        records = partition.record_writer(BytesSerializer())
-        await emitted(records.emit(b"first"))
-        assert await ended(partition, gate) == [b"first"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections import deque
 
 import pytest
 
-from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.records.record_reader import ChannelRecord
 from sluice.shuffle.records.serializers import BytesSerializer, ViewSerializer
 from tests.support.api_clients import emitted, give_back
@@ -34,11 +33,6 @@ async def filled(writer, capacity: int) -> asyncio.Future[None]:
     emitting = asyncio.ensure_future(pending)
     assert await is_stuck(emitting)
     return emitting
-
-
-def arrived(channel) -> int:
-    """Return the number of buffers that a channel has for its reader."""
-    return int(channel.buffers_in if isinstance(channel, RemoteInputChannel) else channel.backlog)
 
 
 @REMOTE
@@ -227,36 +221,6 @@ async def test_records_arrive_as_the_buffer_timeout_says(tmp_path, tasks_from, r
         assert await ended(only_full, first) == [b"\0\0\0\x010\0\0\0\x011"]
         assert await ended(at_once, second) == []
         assert await ended(flushed, third) == []
-
-
-@REMOTE
-@EVERY_SOURCE
-async def test_a_gate_reads_its_channels_in_turn(tmp_path, tasks_from, remote):
-    """With data in both, no channel is read twice in a row."""
-    turns = 5
-    async with (
-        tasks_from(tmp_path, remote=remote) as tasks,
-        tasks.producer.open_result_partition(1, 7, 1) as first,
-        tasks.producer.open_result_partition(1, 8, 1) as second,
-        tasks.consumer.open_gate([first.location, second.location], 0) as gate,
-    ):
-        partitions = (first, second)
-        writers = [partition.record_writer(BytesSerializer()) for partition in partitions]
-        for number in range(turns):
-            for writer in writers:
-                assert writer.emit(full_record(number)) is None
-        await eventually(lambda: all(arrived(channel) >= 2 for channel in gate.gate.channels))
-        order = []
-        for _ in range(4):
-            taken = await gate.next_buffer_or_event()
-            assert taken is not None
-            order.append(taken.channel_index)
-            give_back(taken.buffer)
-        assert order in ([0, 1, 0, 1], [1, 0, 1, 0])
-        finishing = asyncio.gather(*(partition.finish() for partition in partitions))
-        records = [record async for record in gate.records(BytesSerializer())]
-        assert len(records) == 2 * turns - len(order)
-        await finishing
 
 
 @REMOTE

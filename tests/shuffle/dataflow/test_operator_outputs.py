@@ -95,27 +95,6 @@ def test_broadcasting_copies_for_all_but_the_last():
     assert [each.got[0].value is record.value for each in operators] == [False, False, True]
 
 
-def test_changes_by_the_last_output_are_not_in_the_copies():
-    class Changing(Operator):
-        def process_record(self, record):
-            record.value.append("changed")
-
-    first = Operator()
-
-    output = BroadcastingOutput([ChainingOutput(first), ChainingOutput(Changing())], copy.deepcopy)
-    record = StreamRecord([1])
-    output.collect(record)
-    assert first.got == [StreamRecord([1])]
-    assert record.value == [1, "changed"]
-
-
-def test_broadcasting_without_copies():
-    operators = [Operator() for _ in range(2)]
-    record = StreamRecord([1])
-    BroadcastingOutput([ChainingOutput(each) for each in operators]).collect(record)
-    assert all(each.got[0] is record for each in operators)
-
-
 def test_broadcasting_hands_over_everything():
     main, side = Operator(), Operator()
     output = BroadcastingOutput([ChainingOutput(main), ChainingOutput(side, LATE)])
@@ -219,15 +198,6 @@ def test_records_are_spread_watermarks_and_statuses_broadcast_markers_sent_at_ra
         [Watermark(2), StreamRecord(b"b"), StreamStatus.IDLE],
     ]
     assert output.watermark_gauge.timestamp_ms == 2
-
-
-def test_a_side_output_is_written():
-    partition = FakePartition()
-    output = RecordWriterOutput(writer_over(partition), LATE)
-    output.collect(StreamRecord(b"main"))
-    output.collect_side(OutputTag("other"), StreamRecord(b"other"))
-    output.collect_side(LATE, StreamRecord(b"late"))
-    assert elements_of(partition.stream()) == [StreamRecord(b"late")]
 
 
 async def test_back_pressure_passes_through_the_chain():

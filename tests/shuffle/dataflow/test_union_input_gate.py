@@ -12,7 +12,6 @@ from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.dataflow.union_input_gate import UnionInputGate, sum_up
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.input_gate import GateStatistics
-from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
 from tests.support.gates import KEY, HandFilledGate, here, shown
 
 if TYPE_CHECKING:
@@ -153,16 +152,6 @@ async def test_messages_of_the_consumer_reach_the_right_producers():
     union.release()
 
 
-async def test_an_event_is_tried_on_every_gate():
-    union, gates = await a_union(1, 1)
-    heard: list[int] = []
-    gates[1].services.task_events.register(KEY, 0, lambda kind, _: heard.append(kind))
-    with pytest.raises(SluiceError, match="No producer"):
-        union.send_task_event(9)
-    assert heard == [9]
-    union.release()
-
-
 async def test_a_gate_has_one_union_and_takes_no_more_channels():
     union, gates = await a_union(1)
     with pytest.raises(InvalidRequest, match="part of a union"):
@@ -183,19 +172,6 @@ async def test_an_unknown_channel_of_a_union_becomes_known():
     gate.views[7].put(b"x")
     assert shown(await union.next_buffer_or_event()) == (0, b"x")
     assert union.statistics().bytes_in_local == 1
-    union.release()
-
-
-async def test_a_reader_that_never_waits_yields_to_the_loop():
-    union, gates = await a_union(1)
-    gates[0].views[0].put(*(b"x" for _ in range(BUFFERS_A_TURN + 1)))
-    ran: list[bool] = []
-    asyncio.get_running_loop().call_soon(ran.append, True)
-    for _ in range(BUFFERS_A_TURN):
-        await union.next_buffer_or_event()
-    assert not ran
-    await union.next_buffer_or_event()
-    assert ran
     union.release()
 
 
