@@ -10,12 +10,24 @@ from sluice.shuffle.errors import ChecksumMismatch, MapOutputMismatch
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT
 
 
-async def test_a_wrong_checksum_at_the_end_of_a_region(rig):
-    rig.output.received(BeginRegion(0, 0, 0, [3], 1))
+@pytest.mark.parametrize("data", [b"abc", b""])
+async def test_a_wrong_checksum_at_the_end_of_a_region(rig, data):
+    def send() -> None:
+        rig.output.received(BeginRegion(0, 0, 0, [len(data)], 0xDEAD))
+        rig.payload(0, data)
+
     with pytest.raises(ChecksumMismatch) as caught:
-        rig.payload(0, b"abc")
+        send()
     assert caught.value.retryable
-    assert caught.value.value == f"{crc32c(b'abc'):#010x}"
+    assert caught.value.value == f"{crc32c(data):#010x}"
+    assert caught.value.limit == "0x0000dead"
+
+
+async def test_data_without_data(rig):
+    rig.begin([100], DATA[:100])
+    with pytest.raises(MapOutputMismatch, match="without data") as caught:
+        rig.output.data_received(RegionData(0, 0), 0)
+    assert (caught.value.value, caught.value.limit) == (0, 1)
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1, 1), (SEGMENT, 1), (0, 101)])
@@ -23,4 +35,5 @@ async def test_data_that_is_not_the_next_part(rig, offset, length):
     rig.begin([100], DATA[:100])
     with pytest.raises(MapOutputMismatch) as caught:
         rig.output.payload_buffer(RegionData(0, offset), length)
+    assert caught.value.value == f"{length} bytes at {offset}"
     assert caught.value.limit == "100 bytes at 0"

@@ -13,12 +13,21 @@ from tests.support.mini_cluster import DISK_ONLY, taskmanager_config
 
 
 @pytest.mark.parametrize(
-    ("region", "first", "lengths"),
-    [(1, 0, [1]), (0, 4, [1]), (0, 0, [1] * 5), (0, 2**32 - 1, []), (0, 0, [2**64 - 1] * 2)],
+    ("region", "first", "lengths", "value", "limit"),
+    [
+        (1, 0, [1], 1, 0),
+        (0, 4, [1], 5, 4),
+        (0, 0, [1] * 5, 5, 4),
+        (0, 2**32 - 1, [], 0, 1),
+        (0, 2**32 - 1, [1, 1], 2, 1),
+        (0, 0, [2**64 - 1] * 2, None, "18446744073709551615 bytes"),
+    ],
 )
-async def test_regions_that_do_not_add_up(rig, region, first, lengths):
-    with pytest.raises(MapOutputMismatch):
+async def test_regions_that_do_not_add_up(rig, region, first, lengths, value, limit):
+    with pytest.raises(MapOutputMismatch) as caught:
         rig.output.received(BeginRegion(0, region, first, lengths, 0))
+    assert value in (None, caught.value.value)
+    assert caught.value.limit == limit
     assert rig.used_bytes() == 0
 
 

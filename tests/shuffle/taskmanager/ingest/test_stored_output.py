@@ -63,8 +63,10 @@ async def test_an_abort_while_it_finishes(grouped, monkeypatch):
 async def test_totals_that_differ(rig, total, regions):
     rig.begin([3], b"abc")
     rig.payload(0, b"abc")
-    with pytest.raises(MapOutputMismatch, match="do not add up"):
+    with pytest.raises(MapOutputMismatch, match="do not add up") as caught:
         rig.output.received(FinishPartition(0, total, regions))
+    assert caught.value.value == f"{total} bytes in {regions} regions"
+    assert caught.value.limit == "3 bytes in 1 regions"
 
 
 async def test_an_abort_during_the_commit_is_answered_after_it(rig):

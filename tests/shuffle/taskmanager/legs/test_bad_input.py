@@ -208,36 +208,6 @@ FIRST = (RegionData(0, 0), DATA[:SEGMENT_SIZE_BYTES])
 Script = list[tuple[Message, bytes]]
 
 BROKEN_PARTITIONS: dict[str, tuple[Script, ErrorCode, str | None, str | None]] = {
-    "region number with a gap": (
-        [OPEN, (BeginRegion(0, 1, 0, [1], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "1",
-        "0",
-    ),
-    "more lengths than subpartitions": (
-        [OPEN, (BeginRegion(0, 0, 2, [1, 1, 1], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "5",
-        "4",
-    ),
-    "more than one length for every subpartition": (
-        [OPEN, (BeginRegion(0, 0, 2**32 - 1, [1, 1], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "2",
-        "1",
-    ),
-    "no length for every subpartition": (
-        [OPEN, (BeginRegion(0, 0, 2**32 - 1, [], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "0",
-        "1",
-    ),
-    "lengths beyond any size": (
-        [OPEN, (BeginRegion(0, 0, 0, [2**64 - 1, 2**64 - 1], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        None,
-        "18446744073709551615 bytes",
-    ),
     "larger than any storage": (
         [OPEN, (BeginRegion(0, 0, 0, [2**62], 0), b"")],
         ErrorCode.STORAGE_FULL,
@@ -245,59 +215,17 @@ BROKEN_PARTITIONS: dict[str, tuple[Script, ErrorCode, str | None, str | None]] =
         None,
     ),
     "data before a region": ([OPEN, FIRST], ErrorCode.REGION_MISMATCH, "state open", None),
-    "data at the wrong offset": (
-        [OPEN, BEGIN, (RegionData(0, 1), b"x")],
-        ErrorCode.REGION_MISMATCH,
-        "1 bytes at 1",
-        f"{len(DATA)} bytes at 0",
-    ),
-    "data beyond the region": (
-        [OPEN, (BeginRegion(0, 0, 0, [3], 0), b""), (RegionData(0, 0), b"four")],
-        ErrorCode.REGION_MISMATCH,
-        "4 bytes at 0",
-        "3 bytes at 0",
-    ),
-    "data without data": (
-        [OPEN, BEGIN, (RegionData(0, 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "0",
-        "1",
-    ),
-    "a region before the last is complete": (
-        [OPEN, BEGIN, FIRST, (BeginRegion(0, 1, 0, [1], 0), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "state in region",
-        "state open",
-    ),
     "a wrong checksum": (
         [OPEN, (BeginRegion(0, 0, 0, [3], 0xDEAD), b""), (RegionData(0, 0), b"abc")],
         ErrorCode.CHECKSUM_MISMATCH,
         f"{crc32c(b'abc'):#010x}",
         "0x0000dead",
     ),
-    "a checksum of nothing": (
-        [OPEN, (BeginRegion(0, 0, 0, [0], 1), b"")],
-        ErrorCode.CHECKSUM_MISMATCH,
-        "0x00000000",
-        "0x00000001",
-    ),
-    "finished in the middle of a region": (
-        [OPEN, BEGIN, FIRST, (FinishPartition(0, SEGMENT_SIZE_BYTES, 1), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "state in region",
-        "state open",
-    ),
     "finished with other bytes": (
         [OPEN, (FinishPartition(0, 5, 0), b"")],
         ErrorCode.REGION_MISMATCH,
         "5 bytes in 0 regions",
         "0 bytes in 0 regions",
-    ),
-    "finished with other regions": (
-        [OPEN, (BeginRegion(0, 0, 0, [0], 0), b""), (FinishPartition(0, 0, 2), b"")],
-        ErrorCode.REGION_MISMATCH,
-        "0 bytes in 2 regions",
-        "0 bytes in 1 regions",
     ),
     "committed twice": (
         [(OpenPartition(0, 1, 1, 1), b""), (FinishPartition(0, 0, 0), b"")],
@@ -360,24 +288,6 @@ async def test_a_forbidden_message_of_a_producer_closes_its_connection(tmp_path,
         assert (error.code, error.value) == (code, value)
 
 
-async def test_credit_is_not_to_be_exceeded_on_the_disk_tier(tmp_path):
-    """Data beyond the granted segments fails the partition; segments are back at the end."""
-    async with (
-        mini_cluster(
-            tmp_path, 1, memory_tier_bytes=DISK_ONLY, write_segments_per_partition=2
-        ) as cluster,
-        beside_a_good_client(cluster) as bad,
-    ):
-        acknowledged(await bad.greet(ROLE_PRODUCER))
-        bad.send_message(*OPEN)
-        bad.send_message(*BEGIN)
-        for offset in range(0, len(DATA), 16):
-            bad.send_message(RegionData(0, offset), DATA[offset : offset + 16])
-        error = await bad.expect(ErrorResponse)
-        assert isinstance(error, ErrorResponse)
-        assert (error.channel, error.code) == (0, ErrorCode.CREDIT_EXCEEDED)
-
-
 @both_tiers
 async def test_a_partition_is_aborted_in_the_middle(tmp_path, memory_tier_bytes):
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=memory_tier_bytes) as cluster:
@@ -395,19 +305,6 @@ async def test_a_partition_is_aborted_in_the_middle(tmp_path, memory_tier_bytes)
         await client.expect(PartitionAborted)
         client.send(OpenPartition(0, 1, 8, 1))
         await client.expect(PartitionOpened)
-
-
-async def test_finishing_twice_fails_the_partition(tmp_path):
-    async with mini_cluster(tmp_path, 1) as cluster:
-        client = await cluster.producer(0)
-        client.send(OpenPartition(0, 1, 7, 1))
-        client.send(FinishPartition(0, 0, 0))
-        client.send(FinishPartition(0, 0, 0))
-        message, _ = await client.receive()
-        assert message == PartitionOpened(0)
-        message, _ = await client.receive()
-        assert isinstance(message, ErrorResponse)
-        assert message.code == ErrorCode.UNEXPECTED_MESSAGE
 
 
 async def test_a_draining_taskmanager_takes_no_map_output_and_goes_on_serving(tmp_path):
