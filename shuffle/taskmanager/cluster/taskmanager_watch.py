@@ -85,7 +85,6 @@ class TaskManagerWatch:
 
     async def close(self) -> None:
         """End the watch. Idempotent."""
-        self._changed = _ignore
         self._tried.set()  # it is no longer tried
         self._stop_deadline()
         self._task.cancel()
@@ -166,7 +165,3 @@ class TaskManagerWatch:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def _ignore(watch: TaskManagerWatch, before: Presence) -> None:
-    """Do nothing: the watch is closed."""

@@ -152,3 +152,12 @@ async def test_closing_a_watch_ends_the_wait_for_its_answer(make_rig):
     assert not waiting.done()
     await rig.watch.close()
     await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_closed_watch_reports_no_changes(make_rig):
+    rig = make_rig(0.02)
+    await rig.watch.first_answer()
+    await rig.watch.close()
+    rig.is_there = True
+    await asyncio.sleep(0.05)
+    assert rig.changes == [Presence.AWAY]
