@@ -12,6 +12,7 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
+from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 
 KEY = ShuffleKey("app-1", 0)
 
@@ -71,7 +72,7 @@ async def fetch(store: ShuffleStore, output: MapOutput) -> bytes:
             buffer = bytearray(region.length)
             cut = region.length // 3
             view = memoryview(buffer)
-            await store.read(region.extent, 0, [view[:cut], view[cut:]])
+            await store.read_all([ExtentRead(region.extent, 0, [view[:cut], view[cut:]])])
             parts.append(bytes(buffer))
     return b"".join(parts)
 

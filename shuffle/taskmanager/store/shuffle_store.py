@@ -5,7 +5,7 @@
     begin_region() ─▶ RegionWriter ─finish()─▶ Region ─┐
     begin_region() ─▶ RegionWriter ─finish()─▶ Region ─┴─▶ MapOutput ─commit()─▶ journal ─▶ index
                                                                                   │
-    read(extent, …), extent.view  ◀──────────────── lookup() / map_outputs() ◀────┘
+    read_all(…), extent.view  ◀──────────────────── lookup() / map_outputs() ◀────┘
 
 One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks: run it before serving,
 or in a thread before the loop uses the store. Afterwards ``io_threads`` threads access the disks,
@@ -40,7 +40,7 @@ from .region_writer import RegionWriter
 from .store_health import StoreHealth
 from .store_status import RemoteStatus, ShuffleStatus, TierStatus
 from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
-from .tiers.tier import Extent, ExtentRead
+from .tiers.tier import ExtentRead
 from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:
@@ -335,31 +335,18 @@ class ShuffleStore:
         """Whether a map output was here until its directory was lost."""
         return self._index.is_lost(key, map_attempt_id)
 
-    async def read(self, extent: Extent, offset: int, buffers: list[memoryview]) -> None:
-        """Fill buffers from one extent; see :meth:`read_all`.
-
-        Args:
-            extent: The extent; the call retains it.
-            offset: Position in the extent, in bytes.
-            buffers: Filled completely.
-
-        Raises:
-            StorageReadFailed: The disk failed or returned less than was written.
-            OutsideRegion: The range ends beyond the extent.
-            asyncio.CancelledError: Raised only after no thread uses the buffers; their
-                content is unknown.
-        """
-        await self.read_all([ExtentRead(extent, offset, buffers)])
-
     async def read_all(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
         """Fill buffers from extents, reading all disks in one thread call.
 
         Args:
-            reads: The reads.
+            reads: The reads; the call retains their extents.
             flow: The flow in whose turn they run.
 
         Raises:
-            StorageReadFailed: And the other errors of :meth:`read`.
+            StorageReadFailed: The disk failed or returned less than was written.
+            OutsideRegion: A range ends beyond its extent.
+            asyncio.CancelledError: Raised only after no thread uses the buffers; their
+                content is unknown.
         """
         try:
             await read_extents(self._threads, reads, flow)

@@ -17,7 +17,7 @@ import hashlib
 import re
 from typing import Final
 
-from ....names import MapAttemptKey, ShuffleKey
+from ....names import MapAttemptKey
 
 APPLICATIONS: Final = "applications"
 TASKMANAGERS: Final = "taskmanagers"
@@ -62,14 +62,10 @@ def moved_application(application_id: str) -> str:
     return f"{MOVED}/{name_of_application(application_id)}"
 
 
-def moved_shuffle(key: ShuffleKey) -> str:
-    """Name the prefix of all moved map outputs of a shuffle."""
-    return f"{moved_application(key.application_id)}/{key.shuffle_id}"
-
-
 def moved_output(attempt: MapAttemptKey) -> str:
     """Name the prefix of a moved map output."""
-    return f"{moved_shuffle(attempt.shuffle)}/{attempt.map_attempt_id}"
+    application_id, shuffle_id = attempt.shuffle
+    return f"{moved_application(application_id)}/{shuffle_id}/{attempt.map_attempt_id}"
 
 
 def manifest_name(attempt: MapAttemptKey) -> str:

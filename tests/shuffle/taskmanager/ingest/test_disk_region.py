@@ -9,6 +9,7 @@ import pytest
 from sluice.protocol.errors import CreditExceeded, ErrorCode
 from sluice.protocol.schema import RegionData
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT, StoredRig
 from tests.support.mini_cluster import DISK_ONLY, taskmanager_config
 
@@ -25,7 +26,7 @@ async def test_a_payload_fills_several_segments(grouped, length):
     output = await grouped.complete(length, 1)
     content = bytearray(length)
     assert output.regions[0].extent is not None
-    await grouped.store.read(output.regions[0].extent, 0, [memoryview(content)])
+    await grouped.store.read_all([ExtentRead(output.regions[0].extent, 0, [memoryview(content)])])
     assert content == data
     assert grouped.pool.lent_segments == 0
 

@@ -14,6 +14,7 @@ from sluice.protocol.schema import (
 )
 from sluice.shuffle.errors import MapOutputMismatch, PartitionReleased
 from sluice.shuffle.taskmanager.ingest.output_states import StoredState
+from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT
 from tests.support.mini_cluster import eventually
 from tests.support.store import Gate
@@ -33,7 +34,7 @@ async def test_a_map_output_of_several_regions(rig):
     assert output.regions[0].crc32c == crc32c(DATA)
     content = bytearray(len(DATA))
     assert output.regions[0].extent is not None
-    await rig.store.read(output.regions[0].extent, 0, [memoryview(content)])
+    await rig.store.read_all([ExtentRead(output.regions[0].extent, 0, [memoryview(content)])])
     assert content == DATA
 
 

@@ -118,7 +118,9 @@ async def test_bytes_outside_a_region_are_refused(opened):
                 await writer.write(offset, [memoryview(bytes(size))])
             assert caught.value.limit == length
         with pytest.raises(OutsideRegion):
-            await store.read(writer._extent, length - 1, [memoryview(bytearray(2))])
+            await store.read_all(
+                [ExtentRead(writer._extent, length - 1, [memoryview(bytearray(2))])]
+            )
         writer.abort()
 
 
@@ -207,7 +209,7 @@ async def test_a_cancelled_read_ends_only_when_the_thread_has_left_the_buffer(op
     gate = Gate(monkeypatch, os, "preadv")
     buffer = bytearray(100)
     extent = extent_of(output)
-    reading = asyncio.create_task(store.read(extent, 0, [memoryview(buffer)]))
+    reading = asyncio.create_task(store.read_all([ExtentRead(extent, 0, [memoryview(buffer)])]))
     await gate.wait_entered()
     for _ in range(3):
         reading.cancel()
@@ -372,4 +374,4 @@ async def test_an_extent_that_was_given_back_cannot_be_read(opened):
     store.release_shuffle(KEY)
     await settle(store)
     with pytest.raises(RuntimeError, match="after its last release"):
-        await store.read(extent, 0, [memoryview(bytearray(1))])
+        await store.read_all([ExtentRead(extent, 0, [memoryview(bytearray(1))])])

@@ -26,6 +26,7 @@ from sluice.shuffle.taskmanager.store.journal import journal_writer
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.tiers import remote_tier
+from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.support.store import config, content, settle, used, write_region
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ async def fetch_all(store: ShuffleStore, regions) -> bytes:
     for region in regions:
         buffer = bytearray(region.length)
         if region.extent is not None:
-            await store.read(region.extent, 0, [memoryview(buffer)])
+            await store.read_all([ExtentRead(region.extent, 0, [memoryview(buffer)])])
         parts.append(bytes(buffer))
     return b"".join(parts)
 

@@ -63,12 +63,6 @@ def test_a_lock_that_is_missing_twice_in_a_row_ends_it_once(state, between):
     assert health.take(UNLOCKED) is Change.NONE
 
 
-def test_a_directory_that_goes_file_by_file_is_lost():
-    health = DirectoryHealth()
-    assert health.take(UNLOCKED) is Change.NONE
-    assert health.take(GONE) is Change.LOSE
-
-
 @pytest.mark.parametrize(
     ("state", "change"),
     [(HealthState.OUT, Change.TAKE_BACK), (HealthState.LOST, Change.MAKE_ANEW)],
@@ -94,13 +88,6 @@ def test_one_that_fails_again_and_again_comes_back_more_and_more_slowly():
     for _ in range(GOOD_TO_FORGET):
         assert health.take(GOOD) is Change.NONE
     health.take(BAD)
-    assert good_until_back(health) == GOOD_TO_RETURN
-
-
-def test_a_failure_that_is_told_twice_counts_once():
-    health = DirectoryHealth()
-    health.failed()
-    health.failed()
     assert good_until_back(health) == GOOD_TO_RETURN
 
 

@@ -73,7 +73,7 @@ async def test_bytes_come_in_any_calls_and_in_order(tmp_path, place):
     await writer.flush()
     region = writer.finish(crc32c(data))
     read = bytearray(LARGE)
-    await store.read(region.extent, 0, [memoryview(read)])
+    await store.read_all([ExtentRead(region.extent, 0, [memoryview(read)])])
     assert read == data
     region.release()
     await eventually(lambda: not place.data())
@@ -329,7 +329,7 @@ async def test_committed_and_secured_regions_are_adopted_without_looking(tmp_pat
     assert await fetch(again, output) == content(1, 5000)
     (secured,) = again.open_output(attempt).regions
     read = bytearray(secured.length)
-    await again.read(secured.extent, 0, [memoryview(read)])
+    await again.read_all([ExtentRead(secured.extent, 0, [memoryview(read)])])
     assert crc32c(read) == secured.crc32c
     assert again.accounts.of(KEY.application_id).held[Resource.REMOTE_TIER_BYTES] == 8192 + 1024
     assert len(place.data()) == 3
