@@ -32,7 +32,7 @@ deadlines."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{3,40})</Code>")
-_OS_ERROR: Final = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR: Final = re.compile(r"(?:\(os error |^\[Errno )(\d+)")
 _UNFINISHED: Final = re.compile(r".+#\d+")
 """How ``obstore`` names a file until it is complete."""
 
