@@ -49,16 +49,6 @@ def test_a_request_above_the_whole_quota_is_not_worth_another_try():
     assert not caught.value.retryable
 
 
-def test_an_application_beyond_its_quota_does_not_concern_another():
-    accounts = Accounts()
-    accounts.set_limits(lambda *_: limited(Resource.CHANNELS, 1))
-    accounts.of("greedy").hold(Resource.CHANNELS)
-    greedy = accounts.of("greedy")
-    with pytest.raises(QuotaExceeded):
-        greedy.take(Resource.CHANNELS)
-    accounts.of("innocent").take(Resource.CHANNELS)
-
-
 def test_new_quotas_hold_for_accounts_that_exist():
     accounts = Accounts()
     account = accounts.of("app")
@@ -94,13 +84,6 @@ def test_what_was_not_held_cannot_be_given_back():
     with pytest.raises(ValueError, match="app gives back 2 channels and holds 1"):
         account.give_back(Resource.CHANNELS, 2)
     assert account.held[Resource.CHANNELS] == 1
-
-
-def test_all_who_ask_for_an_account_at_the_same_time_get_the_same():
-    accounts = Accounts()
-    first, second = accounts.of("app"), accounts.of("app")
-    assert first is second
-    assert accounts.in_use() == []
 
 
 def test_an_account_is_gone_with_the_last_thing_it_holds():
