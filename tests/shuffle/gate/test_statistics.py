@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from sluice.shuffle.gate.buffer_manager import BufferManager, BufferUsage, buffer_usage
 from sluice.shuffle.gate.input_gate import GateStatistics
+from sluice.shuffle.gate.local_input_channel import LocalInputChannel
+from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.gates import HandFilledGate
 
 SIZE = 32
-
-
-class Channel(NamedTuple):
-    is_local: bool
-    bytes_in: int
-    buffers_in: int
 
 
 class IgnoredCredit:
@@ -66,6 +60,12 @@ def test_usage_is_above_the_limit_for_a_while_after_it_has_fallen():
 
 def test_channels_are_counted_by_their_origin():
     gate = HandFilledGate()
-    channels = [Channel(True, 10, 1), Channel(False, 200, 2), Channel(True, 30, 3)]
-    gate.channels[:] = channels  # type: ignore[assignment]
+    for kind, bytes_in, buffers_in in (
+        (LocalInputChannel, 10, 1),
+        (RemoteInputChannel, 200, 2),
+        (LocalInputChannel, 30, 3),
+    ):
+        channel = kind(lambda: None)
+        channel.bytes_in, channel.buffers_in = bytes_in, buffers_in
+        gate.channels.append(channel)
     assert gate.statistics() == GateStatistics(3, 0, 40, 4, 200, 2, 0.0)
