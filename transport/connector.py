@@ -64,7 +64,7 @@ class Attempts:
         await asyncio.sleep(pause_seconds)
 
 
-async def connect(
+async def connect(  # noqa: PLR0913 - all of them are of one connection
     address: Address,
     hello: Hello,
     handler_factory: HandlerFactory,
@@ -72,11 +72,13 @@ async def connect(
     segment_size_bytes: int,
     credential: Credential | None = None,
     networks: "PeerNetworks | None" = None,
+    on_closed: Callable[[Connection], None] | None = None,
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
     With a credential both sides authenticate; a TaskManager that proves nothing is refused. With
-    networks, only addresses in them are tried.
+    networks, only addresses in them are tried. ``on_closed`` is called once the connection, or one
+    of an attempt that failed, is closed.
 
     If an attempt is refused or ends without an answer, it is retried with growing pauses, up to
     ``connect_retries`` times and until ``connect_timeout_seconds``. A TaskManager restarts within
@@ -100,7 +102,12 @@ async def connect(
         try:
             async with asyncio.timeout_at(attempts.deadline):
                 connection = Connection(
-                    config, segment_size_bytes, handler_factory, hello=hello, credential=credential
+                    config,
+                    segment_size_bytes,
+                    handler_factory,
+                    hello=hello,
+                    credential=credential,
+                    on_closed=on_closed,
                 )
                 return connection, await _attempt(address, connection, config, networks)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError

@@ -55,16 +55,19 @@ class Instances:
         address = Address(ack.advertised_host, ack.data_port)
         if ack.taskmanager_id == self._own_id and ack.instance_id != self.own_instance_id:
             raise _clone(ack, "this TaskManager")
-        for each, other in list(self._connected.items()):
-            if each.closing:
-                del self._connected[each]
-            elif (
-                other.taskmanager_id == ack.taskmanager_id
+        for each, other in self._connected.items():
+            if (
+                not each.closing
+                and other.taskmanager_id == ack.taskmanager_id
                 and other.instance_id != ack.instance_id
                 and other.address != address
             ):
                 raise _clone(ack, str(other.address))
         self._connected[connection] = _Instance(ack.taskmanager_id, ack.instance_id, address)
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a closed connection; one that was never admitted is ignored."""
+        self._connected.pop(connection, None)
 
 
 def _clone(ack: HelloAck, first: str) -> SluiceError:

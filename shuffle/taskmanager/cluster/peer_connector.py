@@ -165,6 +165,7 @@ class PeerConnector:
             hello.segment_size_bytes,
             self._access.peer_credential(*address),
             self._networks,
+            self.instances.lost,
         )
         return legs[0]
 
