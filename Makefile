@@ -106,6 +106,7 @@ demo: setup ## TPC-H and RDD jobs with Spark's own shuffle and with Sluice, comp
 quick: setup ## the tests without Spark, in less than a minute
 	$(BIN)/python -m pytest -n 2 -q --one-loop -m "not spark and not slow" --durations=5 \
 	  tests/protocol tests/transport tests/shuffle tests/spark_integration tests/test_layering.py \
+	  tests/test_house.py \
 	  $(PYTEST_ARGS)
 
 # Go checks every module against go.sum. Tests that need the server are left out without it.

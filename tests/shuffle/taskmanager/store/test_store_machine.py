@@ -36,7 +36,7 @@ SHUFFLES = [ShuffleKey("app-1", 0), ShuffleKey("app-1", 1), ShuffleKey("app-2", 
 MEMORY_BYTES = DISK_BYTES = 16 * 4096
 SIZES = st.sampled_from([1, 10, 64, 65, 2000, 5000, 40_000])
 
-pytestmark = pytest.mark.usefixtures("object_store")
+pytestmark = [pytest.mark.usefixtures("object_store"), pytest.mark.slow]
 
 State = dict[tuple[str, MapAttemptKey], bytes]
 """Bytes of each map output, ``committed`` or ``secured``."""
