@@ -359,6 +359,8 @@ def main() -> int:
         "-n",
         "0",
         "--one-loop",
+        "-o",
+        "faulthandler_timeout=0",  # a mutation that spins ends at its own limit
         *sorted(set(tests)),
     ]
     code = pytest.main(arguments, plugins=[matrix])
