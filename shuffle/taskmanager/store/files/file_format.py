@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from .....shuffle.taskmanager.store.errors import StorageUnavailable
+from ..errors import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
