@@ -37,6 +37,7 @@ from tests.support.peers import (
     turns,
     until,
 )
+from tests.support.raises_code import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,7 +314,7 @@ def test_a_handshake_is_not_begun_with_a_user_who_is_not_let_in(
     monkeypatch: pytest.MonkeyPatch, unix_socket: socket.socket
 ) -> None:
     let_in(monkeypatch, STRANGER)
-    with pytest.raises(AuthenticationFailed, match="user and the group"):
+    with raises_code(ErrorCode.AUTHENTICATION_REQUIRED, kind=AuthenticationFailed):
         Accepting(an_ack(), Access()).handshake(unix_socket)
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, SluiceError, UnexpectedMessage
+from sluice.protocol.errors import (
+    ErrorCode,
+    FrameTooLarge,
+    ProtocolViolation,
+    SluiceError,
+    UnexpectedMessage,
+)
 from sluice.protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
@@ -42,6 +48,7 @@ from tests.support.peers import (
     end,
     open_client,
 )
+from tests.support.raises_code import raises_code
 
 if TYPE_CHECKING:
     from sluice.transport.connection import Connection
@@ -193,21 +200,26 @@ async def _answering_server(answer: bytes) -> tuple[asyncio.Server, Address]:
     return server, Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "kind", "code", "text"),
     [
-        (encode(an_ack(version=2)), "version"),
-        (encode(an_ack(version=0)), "version"),
-        (encode(Pong(1)), "Pong is not allowed"),
-        (encode(a_hello()), "Hello is not allowed"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "The answer is HTTP"),
+        (encode(an_ack(version=2)), ProtocolViolation, ErrorCode.UNSUPPORTED_VERSION, "value 2"),
+        (encode(an_ack(version=0)), ProtocolViolation, ErrorCode.UNSUPPORTED_VERSION, "value 0"),
+        (encode(Pong(1)), UnexpectedMessage, ErrorCode.UNEXPECTED_MESSAGE, "Pong is not allowed"),
+        (encode(a_hello()), UnexpectedMessage, ErrorCode.UNEXPECTED_MESSAGE, "Hello is not"),
+        (HTTP, FrameTooLarge, ErrorCode.FRAME_TOO_LARGE, "The answer is HTTP"),
     ],
     ids=["version 2", "version 0", "pong", "hello", "http"],
 )
-async def test_a_client_refuses_a_wrong_answer(answer: bytes, text: str) -> None:
+async def test_a_client_refuses_a_wrong_answer(
+    answer: bytes, kind: type[SluiceError], code: ErrorCode, text: str
+) -> None:
     server, address = await _answering_server(answer)
     try:
-        with pytest.raises(SluiceError, match=text):
+        with raises_code(code, text, kind):
             await open_client(address)
     finally:
         server.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import DATA, BufferResponse, ErrorResponse, Pong
 from sluice.transport.acceptor import bind
@@ -33,6 +33,7 @@ from tests.support.peers import (
     turns,
     until,
 )
+from tests.support.raises_code import raises_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 async def test_a_port_in_use_is_named_with_the_remedy() -> None:
     async with a_service() as service:
         second = Service(a_config(data_port=service.listener.port))
-        with pytest.raises(SluiceError, match="Cannot listen") as caught:
+        with raises_code(ErrorCode.CONFIGURATION, "^Cannot listen on 127") as caught:
             await second.listener.start()
         text = str(caught.value)
         assert str(service.listener.port) in text
@@ -50,7 +51,9 @@ async def test_a_port_in_use_is_named_with_the_remedy() -> None:
 
 
 async def test_an_address_of_another_host_is_refused() -> None:
-    with pytest.raises(SluiceError, match=r"Set transport\.bind_host to an address of this"):
+    with raises_code(
+        ErrorCode.CONFIGURATION, r"^Cannot .*Set transport\.bind_host to an address of this"
+    ):
         await Service(a_config(bind_host="192.0.2.1")).listener.start()
 
 
@@ -82,7 +85,7 @@ async def test_addresses_of_both_families_are_served_at_the_same_port() -> None:
 async def test_an_address_in_use_is_named_with_brackets() -> None:
     async with a_service(a_config(bind_host="::1")) as service:
         port = service.listener.port
-        with pytest.raises(SluiceError, match=rf"127.0.0.1:{port}, \[::1\]:{port}"):
+        with raises_code(ErrorCode.CONFIGURATION, rf"^Cannot .* 127.0.0.1:{port}, \[::1\]:{port}"):
             await Service(a_config(bind_host="127.0.0.1, ::1", data_port=port)).listener.start()
 
 
@@ -175,7 +178,7 @@ async def test_the_socket_of_a_living_daemon_is_respected(tmp_path: Path) -> Non
     path = tmp_path / "sluice.sock"
     async with a_service(a_config(socket_path=path)):
         second = Service(a_config(socket_path=path))
-        with pytest.raises(SluiceError, match=r"transport\.socket_path"):
+        with raises_code(ErrorCode.CONFIGURATION, r"^Cannot listen .*transport\.socket_path"):
             await second.listener.start()
         await end(await open_client(Address(str(path), 0)))
         with pytest.raises(ConnectionRefusedError):  # nor does its TCP port stay open
@@ -185,7 +188,7 @@ async def test_the_socket_of_a_living_daemon_is_respected(tmp_path: Path) -> Non
 async def test_a_file_that_is_not_a_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "sluice.sock"
     path.write_text("precious")
-    with pytest.raises(SluiceError, match="not a socket"):
+    with raises_code(ErrorCode.CONFIGURATION, "^Cannot listen .*not a socket"):
         await Service(a_config(socket_path=path)).listener.start()
     assert path.read_text() == "precious"
 

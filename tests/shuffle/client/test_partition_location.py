@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.client.partition_location import (
     PartitionLocation,
     decode_locations,
@@ -14,6 +14,7 @@ from sluice.shuffle.client.partition_location import (
 )
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.transport.address import Address, InvalidAddress
+from tests.support.raises_code import raises_code
 
 STORED = PartitionLocation(1, 7, 0, "tm-1", "host", 4000)
 PIPELINED = PartitionLocation(1, 8, 2, "tm-2", "::1", 4001)
@@ -46,7 +47,7 @@ def test_a_location_has_a_source_and_a_kind():
     ],
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(SluiceError, match="encode_locations"):
+    with raises_code(ErrorCode.CONFIGURATION, "encode_locations"):
         decode_locations(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, InvalidEvent, SluiceError
+from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
 from sluice.shuffle.gate.input_gate import UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel, TaskEventDispatcher
@@ -16,6 +16,7 @@ from sluice.shuffle.gate.task_events import (
 )
 from sluice.shuffle.names import ShuffleKey
 from tests.support.fakes import FakeView
+from tests.support.raises_code import raises_code
 
 KEY = ShuffleKey("app", 1)
 
@@ -53,7 +54,7 @@ def test_an_unknown_producer_is_reported_with_its_number(dispatcher):
 def test_a_producer_that_has_finished_is_unknown_and_its_successor_stays(dispatcher):
     old, new = Producer(), Producer()
     dispatcher.register(KEY, 1, old.hear)
-    with pytest.raises(SluiceError, match="has a producer already"):
+    with raises_code(ErrorCode.DUPLICATE_MAP_OUTPUT, "has a producer already"):
         dispatcher.register(KEY, 1, new.hear)
     dispatcher.unregister(KEY, 1, old.hear)
     with pytest.raises(UnknownProducer):

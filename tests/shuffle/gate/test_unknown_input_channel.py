@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.input_gate import UnknownInputChannel
@@ -15,6 +15,7 @@ from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
 from tests.support.gates import KEY, HandFilledGate, gate_of, here, source
 from tests.support.mini_cluster import mini_cluster
+from tests.support.raises_code import raises_code
 
 DEADLINE_SECONDS = 0.05
 
@@ -192,7 +193,7 @@ async def test_the_deadline_starts_when_the_producer_is_known(tmp_path):
                 await gate.next_buffer_or_event()
         known_at = loop.time()
         gate.update_channel(0, source(cluster[0], 9))
-        with pytest.raises(SluiceError, match="Map attempt 9") as caught:
+        with raises_code(ErrorCode.PARTITION_NOT_FOUND) as caught:
             await gate.next_buffer_or_event()
         assert loop.time() - known_at >= 0.9 * DEADLINE_SECONDS
         assert caught.value.map_attempt_id == 9

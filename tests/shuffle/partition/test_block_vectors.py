@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier
 from sluice.protocol.schema import BLOCKING_EVENT, DATA
 from sluice.shuffle.client.client_gate import BlockSource
@@ -28,6 +27,7 @@ from sluice.shuffle.records.framing import join_frames
 from sluice.shuffle.records.record_reader import ChannelEvent, ChannelRecord, RecordReader
 from sluice.shuffle.records.serializers import BytesSerializer
 from tests.shuffle.partition import block_vectors
+from tests.support.raises_code import raises_code
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(
     block_vectors.VECTORS.read_text(encoding="utf-8")
@@ -96,7 +96,8 @@ async def test_a_stored_subpartition_is_read_back(piece_bytes):
         BlockSource(Given(bytes.fromhex(vector["stored_hex"]), piece_bytes)), BytesSerializer(), 1
     )
     read: list[ChannelRecord[bytes] | ChannelEvent] = []
-    with suppress(SluiceError):  # the bytes have no end of the partition
+    # The bytes have no end of the partition.
+    with raises_code(ErrorCode.PARTITION_RELEASED, "input gate was released"):
         while (element := await reader.next()) is not None:
             read.append(element)
     records = [each.value.hex() for each in read if isinstance(each, ChannelRecord)]

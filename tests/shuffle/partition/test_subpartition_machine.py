@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import PartitionAlreadyFinished, PartitionReleased
 from tests.shuffle.partition.rig import SubpartitionRig
+from tests.support.raises_code import raises_code
 
 SEGMENTS = 12
 SIZE = 16
@@ -201,7 +202,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
     @rule()
     def create_view(self):
         if self.view is not None:
-            with pytest.raises(SluiceError, match="is read once"):
+            with raises_code(ErrorCode.SUBPARTITION_IN_USE):
                 self.rig.view()
         else:
             self.view = self.rig.view()

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from sluice.protocol.errors import InvalidEvent, SluiceError
+from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition
 from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import MalformedElement, PartitionReleased, RecordTooLarge
@@ -19,6 +19,7 @@ from sluice.shuffle.records.record_reader import (
 )
 from sluice.shuffle.records.serializers import BytesSerializer, Int64Serializer, ViewSerializer
 from tests.support.fake_partition import FakeGate
+from tests.support.raises_code import raises_code
 
 TIMEOUT_SECONDS = 60
 END = EndOfPartition(0, 0)
@@ -171,7 +172,7 @@ async def test_an_end_in_the_middle_of_a_record_is_an_error(method):
     gate = FakeGate()
     gate.put(0, frame(b"ab")[:5])
     gate.put_event(0, END)
-    with pytest.raises(SluiceError, match="middle of a record"):
+    with raises_code(ErrorCode.END_OF_PARTITION_MISMATCH, "middle of a record"):
         await getattr(reader_of(gate), method)()
     assert gate.released == 1
 
@@ -180,7 +181,7 @@ async def test_a_released_gate_is_an_error_and_not_the_end():
     gate = FakeGate()
     reader = reader_of(gate)
     gate.end()
-    with pytest.raises(SluiceError, match="input gate was released"):
+    with raises_code(ErrorCode.PARTITION_RELEASED, "input gate was released"):
         await reader.next()
 
 

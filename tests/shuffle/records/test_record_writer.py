@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.errors import InvalidEvent, SluiceError
+from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.events import CheckpointBarrier, CustomEvent, EndOfData, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import (
@@ -23,6 +23,7 @@ from sluice.shuffle.records.selectors import BroadcastSelector, FunctionSelector
 from sluice.shuffle.records.serializers import BytesSerializer, StringSerializer
 from sluice.shuffle.records.spanning_deserializer import SpanningRecordDeserializer
 from tests.support.fake_partition import FakeEvent, FakePartition
+from tests.support.raises_code import raises_code
 
 
 def frame(record: bytes) -> bytes:
@@ -252,7 +253,7 @@ def test_a_subpartition_that_does_not_exist_is_refused(subpartition):
         lambda: writer.emit_batch([b"", b""], [0, subpartition]),
         lambda: writer.emit_event(EndOfData(), subpartition),
     ):
-        with pytest.raises(SluiceError, match="does not exist"):
+        with raises_code(ErrorCode.CONFIGURATION, "subpartition that does not exist"):
             call()
     assert writer.emit_to(b"a", 2) is None
     assert [partition.stream(index) for index in range(3)] == [b"", b"", frame(b"a")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.framing import Turns
 from sluice.shuffle.records.selectors import (
@@ -19,6 +19,7 @@ from sluice.shuffle.records.selectors import (
     HashSelector,
     RoundRobinSelector,
 )
+from tests.support.raises_code import raises_code
 
 
 def set_up(selector: ChannelSelector, num_subpartitions: int) -> ChannelSelector:
@@ -114,5 +115,5 @@ def test_broadcast():
 
 
 def test_a_selector_needs_a_subpartition():
-    with pytest.raises(SluiceError, match="at least 1 subpartition"):
+    with raises_code(ErrorCode.CONFIGURATION, "at least 1 subpartition"):
         RoundRobinSelector().setup(0)

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.records.spanning_deserializer import SpillFile
+from tests.support.raises_code import raises_code
 
 
 def test_read_returns_the_written_bytes(tmp_path):
@@ -34,13 +35,13 @@ def test_a_full_disk_is_a_typed_error(monkeypatch):
     spill = SpillFile(7)
     spill._file.close()
     monkeypatch.setattr(spill, "_file", FullDisk())
-    with pytest.raises(SluiceError, match="No space left"):
+    with raises_code(ErrorCode.STORAGE_UNAVAILABLE, "temporary file .*No space left"):
         spill.write(b"abc")
 
 
 def test_a_file_that_is_too_short_is_a_typed_error():
     spill = SpillFile(1 << 20)
     spill.write(b"abc")
-    with pytest.raises(SluiceError, match="temporary file"):
+    with raises_code(ErrorCode.STORAGE_UNAVAILABLE, "temporary file"):
         spill.read()
     spill.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import ROLE_CONSUMER
 from sluice.shuffle.taskmanager import wiring as environments
 from sluice.shuffle.taskmanager.store import shuffle_store
@@ -28,6 +28,7 @@ from tests.support.mini_cluster import (
     network_leftovers,
     taskmanager_config,
 )
+from tests.support.raises_code import raises_code
 from tests.support.wire_clients import (
     Client,
     consumer,
@@ -80,7 +81,7 @@ async def test_a_port_in_use_leaves_nothing_open(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(SluiceError, match=f"127.0.0.1:{port}"):
+        with raises_code(ErrorCode.CONFIGURATION, f"Cannot listen on 127.0.0.1:{port}"):
             await NetworkEnvironment.build(taskmanager_config(tmp_path, data_port=port))
     again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
     await again.close()
@@ -164,7 +165,7 @@ async def test_a_http_port_in_use_leaves_nothing_open(tmp_path):
         settings = config(tmp_path)
         http = settings.http.model_copy(update={"http_port": taken.getsockname()[1]})
         taskmanager = TaskManager(settings.model_copy(update={"http": http}))
-        with pytest.raises(SluiceError, match="cannot listen"):
+        with raises_code(ErrorCode.CONFIGURATION, "HTTP cannot listen"):
             await taskmanager.start()
     again = TaskManager(config(tmp_path))
     await again.start()
@@ -207,7 +208,7 @@ async def test_a_start_that_fails_anywhere_leaves_nothing_locked(
         owner = getattr(environments, name) if method else environments
         broken.setattr(owner, method or name, fail)
         taskmanager = TaskManager(config(tmp_path))
-        with pytest.raises(SluiceError, match=f"{error.__name__}: in the test"):
+        with raises_code(ErrorCode.INTERNAL, f"could not start: {error.__name__}: in the test"):
             await taskmanager.start()
         await taskmanager.stop()
     again = await NetworkEnvironment.build(taskmanager_config(tmp_path))
@@ -251,7 +252,7 @@ async def test_a_start_cancelled_while_the_storage_opens_closes_it(tmp_path, mon
 
 async def test_a_taskmanager_that_never_started_can_be_stopped(tmp_path):
     taskmanager = TaskManager(taskmanager_config(tmp_path))
-    with pytest.raises(SluiceError, match="Await start"):
+    with raises_code(ErrorCode.INTERNAL, "not started. Await start"):
         _ = taskmanager.environment
     await taskmanager.stop()
     assert taskmanager.state == "stopped"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from sluice.protocol.errors import ErrorCode, SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import HelloAck
 from sluice.shuffle.taskmanager.cluster.instances import Instances
+from tests.support.raises_code import raises_code
 from tests.support.wire_clients import consumer as connect_consumer
 from tests.support.wire_clients import producer, read_gate, write_map_output
 
@@ -39,14 +40,14 @@ def test_a_clone_is_refused_while_the_first_is_connected() -> None:
     instances = Instances("tm-own")
     connections = [connected(instances, FIRST) for _ in range(2)]
     for connection in connections:
-        with pytest.raises(SluiceError) as caught:
+        with raises_code(ErrorCode.TASKMANAGER_MISMATCH) as caught:
             connected(instances, CLONE)
         connection.closing = True
     assert str(caught.value).startswith(
         "Two TaskManagers run with the id tm-a (value host-b:7337, limit host-a:7337). "
     )
     connected(instances, CLONE)  # the first one has moved
-    with pytest.raises(SluiceError, match="Two TaskManagers run"):
+    with raises_code(ErrorCode.TASKMANAGER_MISMATCH):
         connected(instances, FIRST)
 
 
@@ -66,7 +67,7 @@ def test_an_instance_that_is_not_a_clone_is_admitted(changes: dict[str, str]) ->
 
 def test_a_clone_of_this_taskmanager_is_refused() -> None:
     instances = Instances(FIRST.taskmanager_id)
-    with pytest.raises(SluiceError, match="this TaskManager"):
+    with raises_code(ErrorCode.TASKMANAGER_MISMATCH, "this TaskManager"):
         connected(instances, CLONE)
     connected(instances, replace(CLONE, instance_id=instances.own_instance_id))
 

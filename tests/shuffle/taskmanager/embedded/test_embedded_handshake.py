@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.protocol.errors import AuthenticationFailed, ProtocolViolation
+from sluice.protocol.errors import AuthenticationFailed, ErrorCode, ProtocolViolation
 from sluice.protocol.identity import (
     SALT_BYTES,
     TOKEN_ID_BYTES,
@@ -15,6 +15,7 @@ from sluice.protocol.identity import (
 from sluice.protocol.limits import MAX_NAME_CHARACTERS
 from sluice.shuffle.taskmanager.embedded.embedded_handshake import admit
 from sluice.transport.access import Access
+from tests.support.raises_code import raises_code
 
 SECRET = bytes(range(32))
 SECRETS = ClusterSecrets([SECRET])
@@ -38,7 +39,7 @@ def test_a_credential_puts_an_application_into_its_namespace():
 
 
 def test_whoever_has_no_credential_is_refused_where_there_is_a_secret():
-    with pytest.raises(AuthenticationFailed, match="credential"):
+    with raises_code(ErrorCode.AUTHENTICATION_REQUIRED, kind=AuthenticationFailed):
         admit(Access(SECRETS), "app", None)
     assert admit(Access(SECRETS, allow_anonymous=True), "app", None) == "app"
 

@@ -14,11 +14,12 @@ from sluice import (
     TaskManager,
     TaskManagerConfig,
 )
-from sluice.protocol.errors import AuthenticationFailed, SluiceError
+from sluice.protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from sluice.protocol.identity import SALT_BYTES, TOKEN_ID_BYTES, SubmitToken, secret_to_text
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.api_clients import emitted
 from tests.support.mini_cluster import taskmanager_config
+from tests.support.raises_code import raises_code
 
 SECRET = bytes(range(32))
 
@@ -82,7 +83,7 @@ async def test_tasks_inside_and_beside_share_the_data_of_one_credential(tmp_path
         update={"auth": config.auth.model_copy(update={"cluster_secret_files": (secret_file,)})}
     )
     async with TaskManager.embedded(config) as taskmanager:
-        with pytest.raises(AuthenticationFailed, match="credential"):
+        with raises_code(ErrorCode.AUTHENTICATION_REQUIRED, kind=AuthenticationFailed):
             taskmanager.client("app")
         async with (
             taskmanager.client("app", credential=mine) as inside,

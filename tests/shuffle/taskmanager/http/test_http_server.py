@@ -9,13 +9,14 @@ import aiohttp
 import pytest
 from msgspec import structs
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_pages
 from sluice.shuffle.taskmanager.http.http_server import HttpServer, logger
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from sluice.transport import descriptors
 from tests.support.fakes import no_drain
+from tests.support.raises_code import raises_code
 from tools.docs.sample_status import STATUS
 
 LOCAL = HttpConfig(http_host="127.0.0.1", http_port=0)
@@ -105,7 +106,7 @@ async def test_a_port_in_use_is_named_with_the_remedy():
         server = HttpServer(
             HttpConfig(http_host="127.0.0.1", http_port=port), lambda: STATUS, no_drain
         )
-        with pytest.raises(SluiceError) as caught:
+        with raises_code(ErrorCode.CONFIGURATION) as caught:
             await server.start()
     assert str(caught.value) == (
         f"HTTP cannot listen on 127.0.0.1:{port}: Address already in use. "
@@ -116,7 +117,7 @@ async def test_a_port_in_use_is_named_with_the_remedy():
 
 async def test_an_address_of_another_host_is_refused():
     server = HttpServer(HttpConfig(http_host="192.0.2.1", http_port=0), lambda: STATUS, no_drain)
-    with pytest.raises(SluiceError, match="Cannot assign requested address"):
+    with raises_code(ErrorCode.CONFIGURATION, "^HTTP .*Cannot assign requested address"):
         await server.start()
 
 

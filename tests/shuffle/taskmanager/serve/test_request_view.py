@@ -17,6 +17,7 @@ from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.fakes import FakeView
 from tests.support.mini_cluster import taskmanager_config
+from tests.support.raises_code import raises_code
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory import LocalBufferPool
@@ -140,16 +141,15 @@ async def test_the_consumption_constraint_holds_readers_back(manager):
 async def test_a_first_output_that_never_comes(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     register(manager, consumable=False)
-    with pytest.raises(SluiceError, match="has no output yet"):
+    with raises_code(ErrorCode.PARTITION_NOT_FOUND, "has no output yet"):
         await request(manager, [7])
 
 
 async def test_a_second_reader_is_refused(manager):
     register(manager)
     await request(manager, [7], 1, 2)
-    with pytest.raises(SluiceError) as caught:
+    with raises_code(ErrorCode.SUBPARTITION_IN_USE):
         await request(manager, [7], 1, 2)
-    assert caught.value.code is ErrorCode.SUBPARTITION_IN_USE
     await request(manager, [7], 0, 1)  # the neighbour is free
 
 

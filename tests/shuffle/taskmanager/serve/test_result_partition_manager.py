@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.memory import NetworkBufferPool
@@ -27,6 +27,7 @@ from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually, taskmanager_config
+from tests.support.raises_code import raises_code
 from tests.support.store import Gate
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ async def test_what_lies_here_is_not_looked_for_elsewhere(remote):
 
 async def test_a_request_is_looked_after_no_further_than_to_what_is_not_there(remote):
     manager = ResultPartitionManager(remote[1], 1024, 0.05)
-    with pytest.raises(SluiceError, match="Map attempt"):
+    with raises_code(ErrorCode.PARTITION_NOT_FOUND):
         await request_view(manager, list(range(1000)), 0, 1)
     assert remote[1].remote.lookups == LOOKUPS_AT_A_TIME
 
@@ -170,7 +171,9 @@ async def test_a_request_is_served_by_the_last_commit_it_waits_for(store, manage
 async def test_not_found_after_the_deadline_names_the_first_missing(store):
     manager = ResultPartitionManager(store, 1024, 0.02)
     await manager.commit(an_output(store, 1))
-    with pytest.raises(SluiceError, match="Map attempt 8 of shuffle 1 is not here") as caught:
+    with raises_code(
+        ErrorCode.PARTITION_NOT_FOUND, "Map attempt 8 of shuffle 1 is not here"
+    ) as caught:
         await read_all(manager, [1, 8, 9])
     assert caught.value.map_attempt_id == 8
     assert caught.value.limit == "0.02 s"

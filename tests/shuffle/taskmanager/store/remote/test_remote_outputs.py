@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
@@ -14,6 +15,7 @@ from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailur
 from sluice.shuffle.taskmanager.store.remote import remote_outputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually
+from tests.support.raises_code import raises_code
 from tests.support.remote import (
     REMOTE_ONLY,
     both_places,
@@ -166,7 +168,7 @@ async def test_damaged_bytes_do_not_move(tmp_path, object_store):
     store = open_store(config(tmp_path, **settings))
     output = await put(store, 1, 5000)
     extent_of(output).view[77] ^= 1
-    with pytest.raises(StorageError, match="is corrupt"):
+    with raises_code(ErrorCode.STORAGE_CORRUPT, "is corrupt", StorageError):
         await store.move_to_remote(output)
     assert await found_by(store, KEY, 1) is output
     assert not (tmp_path / "remote" / manifest_name(MapAttemptKey(KEY, 1))).exists()
