@@ -11,8 +11,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from sluice.transport.connection import Connection
+from sluice.transport.loop_protocol import LoopProtocol
+from tests.support.peers import SEGMENT, RecordingHandler, a_config, a_producer
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from sluice.transport.config import TransportConfig
+    from tests.support.peers import Service
 
 
 class InterceptingTransport(asyncio.Transport):
@@ -151,3 +158,19 @@ def intercept(protocol: asyncio.BufferedProtocol) -> list[InterceptingTransport]
 
     protocol.connection_made = interposed  # type: ignore[method-assign]
     return made
+
+
+async def held(
+    service: Service, config: TransportConfig | None = None
+) -> tuple[RecordingHandler, InterceptingTransport]:
+    """Connect; hold the bytes that are written from now on."""
+    connection = Connection(config or a_config(), SEGMENT, RecordingHandler, hello=a_producer())
+    protocol = LoopProtocol(connection)
+    made = intercept(protocol)
+    await asyncio.get_running_loop().create_connection(lambda: protocol, *service.address)
+    assert connection.opened is not None
+    await connection.opened
+    handler = connection._handler
+    assert isinstance(handler, RecordingHandler)
+    made[0].hold()
+    return handler, made[0]

@@ -76,7 +76,6 @@ class Direction:
     stalled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it reads nothing for the time being (what one read brought before is held)."""
     _flowing: asyncio.Event = field(default_factory=asyncio.Event)
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._flowing.set()
@@ -89,12 +88,6 @@ class Direction:
         """Go on."""
         self.stalled.clear()
         self._flowing.set()
-
-    async def wait_passed(self, count: int) -> None:
-        """Wait until so many bytes were passed on in all, or the direction has ended."""
-        while self.passed_bytes < count and not self.ended.is_set():
-            self._moved.clear()
-            await self._moved.wait()
 
     def _damaged(self, piece: bytes) -> bytes:
         """Return a piece as its receiver is to see it."""
@@ -136,14 +129,12 @@ class Direction:
                 piece, data = data[:room], data[room:]
                 await loop.sock_sendall(self.target, self._damaged(piece))
                 self.passed_bytes += len(piece)
-                self._moved.set()
         except OSError:
             on_cut(Cut.RESET)
         finally:
             with contextlib.suppress(OSError):
                 self.target.shutdown(socket.SHUT_WR)
             self.ended.set()
-            self._moved.set()
 
 
 class ProxiedConnection:

@@ -37,7 +37,6 @@ from tests.support.peers import (
     turns,
     until,
 )
-from tests.support.raises_code import raises_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,13 +175,6 @@ def test_one_unusable_file_of_several_is_enough_to_refuse(tmp_path: Path) -> Non
                 Access.open(AuthConfig(cluster_secret_files=files))
 
 
-@pytest.mark.parametrize("anonymous", [False, True])
-def test_without_files_there_are_no_secrets(anonymous: bool) -> None:
-    access = Access.open(AuthConfig(allow_anonymous=anonymous))
-    assert access.secrets is None
-    assert access.allows_anonymous is anonymous
-
-
 # ---- credentials and rules -------------------------------------------------------------------
 
 
@@ -249,13 +241,6 @@ def test_without_a_secret_the_socket_serves_nobody_else(
     assert "cluster secret" in caught.value.remedy
 
 
-def test_the_user_of_a_tcp_connection_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_in(monkeypatch, STRANGER)
-    with socket.socket() as sock:
-        assert Access().admission(sock)[:2] == (None, True)
-    assert Access().admission(None)[:2] == (None, True)
-
-
 def test_the_kernel_tells_the_user_and_the_groups(unix_socket: socket.socket) -> None:
     user = peer_user(unix_socket)
     assert user is not None
@@ -263,17 +248,6 @@ def test_the_kernel_tells_the_user_and_the_groups(unix_socket: socket.socket) ->
     assert user.gids[0] == OWN_GID
     assert set(os.getgroups()) <= set(user.gids)
     assert len(set(user.gids)) == len(user.gids)
-
-
-def test_the_rules_ask_the_owner_for_the_applications_that_it_knows() -> None:
-    knows = {"etl"}.__contains__
-    for access in (
-        Access(knows_application=knows),
-        Access(ClusterSecrets([SECRET]), knows_application=knows),
-        Access(allow_anonymous=True, knows_application=knows),
-    ):
-        assert access.admission(None).knows_application("etl")
-        assert not access.admission(None).knows_application("other")
 
 
 # ---- handshakes ------------------------------------------------------------------------------
@@ -299,23 +273,6 @@ def test_both_sides_of_a_handshake_are_made_with_new_nonces() -> None:
         nonces |= {connects.hello.token[:NONCE_BYTES], challenge.nonce}
     assert len(nonces) == 6
     assert {len(nonce) for nonce in nonces} == {NONCE_BYTES}
-
-
-def test_without_a_credential_nothing_is_claimed() -> None:
-    hello = a_hello(role=ROLE_DRIVER, application_id="etl")
-    connects = connecting_handshake(hello, None)
-    assert connects.hello == hello
-    step = Accepting(an_ack(), Access()).handshake(None).receive(hello, b"", 0)
-    assert step.state is State.OPEN
-    assert step.replies == (an_ack(),)
-
-
-def test_a_handshake_is_not_begun_with_a_user_who_is_not_let_in(
-    monkeypatch: pytest.MonkeyPatch, unix_socket: socket.socket
-) -> None:
-    let_in(monkeypatch, STRANGER)
-    with raises_code(ErrorCode.AUTHENTICATION_REQUIRED, kind=AuthenticationFailed):
-        Accepting(an_ack(), Access()).handshake(unix_socket)
 
 
 @pytest.mark.parametrize("user", [STRANGER, SocketUser(OWN_UID, ())], ids=["stranger", "own"])

@@ -140,21 +140,6 @@ async def test_one_pong_too_many_ends_the_connection() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_a_peer_that_reads_again_may_leave_as_many_pongs_unread() -> None:
-    connection = accepted_connection(ControlMemory(MAX_CONTROL_BYTES))
-    transport = MemoryTransport(connection)
-    assert await transport.feed(encode(a_producer()))
-    for _ in range(5):
-        transport.hold()
-        while connection.writable:
-            assert await transport.feed(encode(Ping(1)))
-        assert await transport.feed(encode(Ping(1)) * MAX_UNREAD_PONGS)
-        transport.flow()
-        assert connection.writable
-    assert not connection.closing
-    await transport.end()
-
-
 # ---- all connections together ----------------------------------------------------------------
 
 
@@ -208,21 +193,3 @@ async def test_long_messages_of_one_application_do_not_stop_those_of_another() -
         await until(lambda: not service.listener.connections)
         assert budget.used_bytes == 0
         assert budget.refused_total == 1
-
-
-async def test_an_application_alone_is_refused_what_is_too_much() -> None:
-    config = a_config(max_control_memory_bytes=MAX_CONTROL_BYTES)
-    data = encode(LONG)
-    async with a_service(config) as service:
-        budget = service.listener.control_memory
-        async with producers(service, ["greedy"] * 5) as peers:
-            for peer in peers[:3]:
-                await peer.send(data[:-1])
-            await until(lambda: budget.used_bytes == 3 * (len(data) - 8))
-            with contextlib.suppress(ConnectionError):
-                await peers[3].send(data[:-1])
-            await until(lambda: len(service.listener.connections) == 4)
-            assert budget.refused_total == 1
-            assert budget.used_bytes <= MAX_CONTROL_BYTES
-        await until(lambda: not service.listener.connections)
-        assert budget.used_bytes == 0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
-from sluice.protocol.remote_error import RemoteError, error_response
+from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping, encode
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
@@ -21,7 +21,7 @@ from tests.support.peers import (
     small_send_buffer,
     turns,
 )
-from tests.support.tcp_proxy import Cut, Fault, FaultProxy
+from tests.support.tcp_proxy import FaultProxy
 
 
 async def test_close_flushes_what_was_sent() -> None:
@@ -45,20 +45,6 @@ async def test_close_flushes_what_was_sent() -> None:
         error = await handler.until_lost()
         assert type(error) is ConnectionLost
         assert handler.writable_calls == 0
-
-
-async def test_close_aborts_at_its_deadline_when_the_peer_does_not_read() -> None:
-    async with a_service(a_config(close_timeout_seconds=0.2)) as service:
-        with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
-            await peer.shake_hands()
-            handler = await service.handler()
-            small_send_buffer(handler.connection)
-            for number in range(50):
-                handler.connection.send(BufferResponse(0, number, 0, DATA), bytes(SEGMENT))
-            handler.connection.close()
-            await turns(10)
-            assert not handler.lost
-            await handler.until_lost()
 
 
 async def test_a_peer_that_half_closes_and_reads_nothing_is_given_up_too() -> None:
@@ -123,29 +109,6 @@ async def test_fail_sends_its_error_to_the_peer_and_the_handler() -> None:
         assert client.received == []
 
 
-async def test_an_error_of_one_channel_goes_to_the_handler() -> None:
-    async with a_service() as service:
-        client = await open_client(service.address)
-        handler = await service.handler()
-        message = error_response(5, UnexpectedMessage("Only channel 5"))
-        handler.connection.send(message)
-        await client.until(lambda: client.received)
-        assert client.received == [(message, b"")]
-        assert not client.lost
-        client.connection.close()
-
-
-async def test_a_close_request_goes_to_the_handler() -> None:
-    async with a_service() as service:
-        client = await open_client(service.address)
-        handler = await service.handler()
-        client.connection.send(CloseRequest())
-        await handler.until(lambda: handler.received)
-        assert handler.received == [(CloseRequest(), b"")]
-        handler.connection.close()
-        await client.until_lost()
-
-
 async def test_messages_behind_the_one_that_closes_are_dropped() -> None:
     async with a_service() as service:
         with await RawPeer.connect(service.address) as peer:
@@ -156,20 +119,6 @@ async def test_messages_behind_the_one_that_closes_are_dropped() -> None:
             assert await peer.read_to_end() == b""
             await handler.until_lost()
             assert handler.received == [(CloseRequest(), b"")]
-
-
-@pytest.mark.parametrize("cut", [Cut.CLOSE, Cut.RESET])
-async def test_a_link_that_breaks_in_a_payload(cut: Cut) -> None:
-    async with a_service() as service, FaultProxy(service.address) as proxy:
-        client = await open_client(Address(proxy.host, proxy.port))
-        handler = await service.handler()
-        link = await proxy.connection()
-        link.down.fault = Fault(cut_after_bytes=link.down.passed_bytes + 1000, cut=cut)
-        handler.connection.send(BufferResponse(0, 0, 0, DATA), bytes(SEGMENT))
-        assert isinstance(await client.until_lost(), ConnectionLost)
-        assert isinstance(await handler.until_lost(), ConnectionLost)
-        assert client.received == []
-        assert client.supplier.lent == 0
 
 
 async def test_a_link_that_stalls_holds_nothing_up_when_it_flows_again() -> None:

@@ -19,7 +19,6 @@ from sluice.protocol.schema import (
     RegionData,
     encode,
 )
-from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.peers import (
@@ -28,14 +27,12 @@ from tests.support.peers import (
     RawPeer,
     RecordingHandler,
     Service,
-    a_producer,
     a_service,
     end,
     open_client,
     small_send_buffer,
     turns,
 )
-from tests.support.tcp_proxy import Fault, FaultProxy
 
 PRODUCER: dict[str, Any] = {"role": ROLE_PRODUCER, "application_id": "app"}
 
@@ -96,36 +93,6 @@ async def test_a_blocked_sink_stops_reading_and_loses_nothing() -> None:
                 )
                 assert handler.received[2 * number + 1] == (AbortPartition(number), b"")
             assert supplier.lent == 0
-
-
-async def test_resume_without_memory_stays_blocked_and_an_unneeded_resume_does_nothing() -> None:
-    async with a_service() as service:
-        service.segments = 0
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            handler.connection.resume_reading()
-            await peer.send_message(RegionData(1, 0), b"abc")
-            await handler.until(lambda: handler.supplier.refused == 1)
-            for count in (2, 3):
-                handler.connection.resume_reading()
-                assert handler.supplier.refused == count
-            handler.supplier = MemorySupplier(1, SEGMENT)
-            handler.connection.resume_reading()
-            await handler.until(lambda: handler.received == [(RegionData(1, 0), b"abc")])
-
-
-async def test_no_memory_is_asked_for_once_the_connection_is_gone() -> None:
-    async with a_service() as service:
-        service.segments = 0
-        with await RawPeer.connect(service.address) as peer:
-            handler = await opened(service, peer)
-            await peer.send_message(RegionData(1, 0), b"abc")
-            await handler.until(lambda: handler.supplier.refused)
-            handler.connection.close()
-            handler.connection.resume_reading()
-            await handler.until_lost()
-            handler.connection.resume_reading()
-            assert handler.supplier.refused == 1
 
 
 @pytest.mark.parametrize("blocked", [False, True])
@@ -207,25 +174,3 @@ async def test_a_peer_that_asks_and_never_reads_is_dropped(
             assert isinstance(error, ConnectionLost)
             assert "does not read" in str(error)
             assert peak < 64 * 1024 + 2 * SEGMENT + len(pings)
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 17, 4095])
-async def test_a_stream_in_small_pieces_gives_the_same_messages(chunk: int) -> None:
-    messages: list[tuple[Message, bytes]] = [
-        (AbortPartition(1), b""),
-        (RegionData(2, 0), payload_of(2, 300)),
-        (RegionData(3, 0), b""),
-        (AbortPartition(4), b""),
-        (RegionData(5, 0), payload_of(5, SEGMENT if chunk > 100 else 70)),
-    ]
-    stream = b"".join(encode(m, len(payload)) + payload for m, payload in messages)
-    async with (
-        a_service() as service,
-        FaultProxy(service.address, up=Fault(chunk_bytes=chunk)) as proxy,
-    ):
-        with await RawPeer.connect(Address(proxy.host, proxy.port)) as peer:
-            handler = await opened(service, peer)
-            await peer.send(stream)
-            await handler.until(lambda: len(handler.received) == len(messages))
-            assert handler.received == messages
-            assert handler.connection.bytes_in == len(encode(a_producer())) + len(stream)

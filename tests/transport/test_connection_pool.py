@@ -9,15 +9,9 @@ import pytest
 
 from sluice.transport.address import Address
 from sluice.transport.connection_pool import ConnectionPool
-from sluice.transport.connector import connect
 from sluice.transport.errors import ConnectFailed
 from tests.support.peers import (
     PATIENCE_SECONDS,
-    SEGMENT,
-    RecordingHandler,
-    a_config,
-    a_hello,
-    a_service,
     turns,
 )
 
@@ -85,44 +79,6 @@ async def test_ten_users_at_once_share_one_connection() -> None:
     assert len(pool) == 0
 
 
-async def test_ten_users_at_once_share_one_real_connection() -> None:
-    async def factory(address: Address) -> RealClient:
-        connection, _ = await connect(address, a_hello(), RecordingHandler, a_config(), SEGMENT)
-        handler = connection._handler
-        assert isinstance(handler, RecordingHandler)
-        return RealClient(handler)
-
-    async with a_service() as service:
-        pool = ConnectionPool(factory)
-        clients = await asyncio.gather(*(pool.acquire(service.address) for _ in range(10)))
-        assert service.listener.accepted_total == 1
-        server = await service.handler()
-        server.connection.close()  # while it is idle
-        await clients[0].handler.until_lost()
-        fresh = await pool.acquire(service.address)
-        assert fresh is not clients[0]
-        assert service.listener.accepted_total == 2
-        for client in clients:
-            pool.release(service.address, client)
-        assert not fresh.closing  # the users of the lost one do not count for the fresh one
-        pool.release(service.address, fresh)
-        assert fresh.closing
-        await fresh.handler.until_lost()
-        assert len(pool) == 0
-
-
-class RealClient:
-    def __init__(self, handler: RecordingHandler) -> None:
-        self.handler = handler
-
-    @property
-    def closing(self) -> bool:
-        return self.handler.connection.closing
-
-    def close(self) -> None:
-        self.handler.connection.close()
-
-
 async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
     factory = Factory(failures=[0, 1])
     pool = ConnectionPool(factory)
@@ -137,49 +93,6 @@ async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
         assert len(pool) == 0
     client = await pool.acquire(A)
     assert client.number == 2
-    pool.release(A, client)
-
-
-@pytest.mark.parametrize(("failures", "succeeds"), [(2, True), (3, False)])
-async def test_users_that_retry_twice(failures: int, succeeds: bool) -> None:
-    factory = Factory(failures=range(failures), at_once=True)
-    pool = ConnectionPool(factory)
-
-    async def stubborn() -> FakeClient:
-        for _ in range(2):
-            try:
-                return await pool.acquire(A)
-            except ConnectFailed:
-                await asyncio.sleep(0)
-        return await pool.acquire(A)
-
-    results = await asyncio.gather(*(stubborn() for _ in range(10)), return_exceptions=True)
-    if succeeds:
-        assert len({id(result) for result in results}) == 1
-        assert factory.attempts == 3
-        for result in results:
-            assert isinstance(result, FakeClient)
-            pool.release(A, result)
-    else:
-        assert all(isinstance(result, ConnectFailed) for result in results)
-    assert len(pool) == 0
-
-
-async def test_a_user_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
-    factory = Factory(failures=[0])
-    pool = ConnectionPool(factory)
-    first = asyncio.ensure_future(pool.acquire(A))
-    await turns()
-    entry = next(iter(pool._entries.values()))
-    assert entry.task is not None
-    late: list[asyncio.Task[FakeClient]] = []
-    # done callbacks run in order: this one before the waiters get the failure
-    entry.task.add_done_callback(lambda _: late.append(asyncio.ensure_future(pool.acquire(A))))
-    factory.proceed.set()
-    with pytest.raises(ConnectFailed):
-        await first
-    client = await late[0]
-    assert client.number == 1
     pool.release(A, client)
 
 
@@ -274,17 +187,6 @@ async def test_a_closing_client_is_replaced_and_its_users_do_not_count() -> None
     pool.release(A, new)
     assert new.closed == 1
     assert len(pool) == 0
-
-
-async def test_addresses_do_not_mix() -> None:
-    factory = Factory(at_once=True)
-    pool = ConnectionPool(factory)
-    a, b = await pool.acquire(A), await pool.acquire(B)
-    assert a is not b
-    pool.release(A, a)
-    assert a.closed
-    assert not b.closed
-    pool.release(B, b)
 
 
 @pytest.mark.parametrize("per_peer", [2, 3])

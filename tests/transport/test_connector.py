@@ -14,8 +14,6 @@ from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
 from tests.support.peers import (
     PATIENCE_SECONDS,
-    RawPeer,
-    Service,
     a_config,
     a_service,
     end,
@@ -33,11 +31,6 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
-
-
-def test_addresses_in_words() -> None:
-    assert str(Address("host", 7337)) == "host:7337"
-    assert str(Address("/run/sluice.sock", 0)) == "unix:/run/sluice.sock"
 
 
 @pytest.mark.parametrize("over", ["tcp", "unix"])
@@ -101,25 +94,6 @@ async def test_an_acceptor_that_hangs_up_is_tried_again() -> None:
         await end(client)
 
 
-async def test_an_acceptor_that_always_hangs_up_fails_at_the_deadline() -> None:
-    async with (
-        a_service() as service,
-        FaultProxy(service.address, up=Fault(cut_after_bytes=5)) as proxy,
-    ):
-        attempts = 0
-        for seconds in (0.4, 2.0, PATIENCE_SECONDS):  # a busy machine needs longer for two attempts
-            before = len(proxy.connections)
-            with pytest.raises(ConnectFailed) as caught:
-                await open_client(
-                    Address(proxy.host, proxy.port), a_config(connect_timeout_seconds=seconds)
-                )
-            assert caught.value.limit == f"{seconds} s"
-            attempts = len(proxy.connections) - before
-            if attempts > 1:
-                break
-        assert attempts > 1
-
-
 async def test_a_refusal_is_final() -> None:
     async with a_service() as service:
         service.refuse = UnexpectedMessage("No")
@@ -166,38 +140,3 @@ async def test_what_was_given_up_is_not_late_any_more(
         asyncio.get_running_loop().call_later(3 * deadline_seconds, after_it.set)
         await after_it.wait()
     assert "closing connection" not in caplog.text
-
-
-async def test_cancelled_while_it_waits_for_the_answer() -> None:
-    with socket.socket() as silent:
-        silent.setblocking(False)
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = Address("127.0.0.1", silent.getsockname()[1])
-        connecting = asyncio.ensure_future(open_client(address))
-        accepted, _ = await asyncio.get_running_loop().sock_accept(silent)
-        with RawPeer(accepted) as peer:
-            assert await peer.read()  # the Hello
-            connecting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await connecting
-            assert await peer.read_to_end() == b""
-
-
-async def test_cancelled_between_two_attempts() -> None:
-    connecting = asyncio.ensure_future(open_client(Address("127.0.0.1", free_port())))
-    await turns(20)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-
-
-async def test_many_connections_at_once() -> None:
-    service = Service(a_config())
-    await service.listener.start()
-    clients = await asyncio.gather(*(open_client(service.address) for _ in range(50)))
-    assert service.listener.accepted_total == 50
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await service.listener.close()
-        for client in clients:
-            await client.until_lost()

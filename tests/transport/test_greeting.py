@@ -7,11 +7,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
-from sluice.protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
+from sluice.protocol.errors import AuthenticationFailed, SluiceError
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
-from sluice.protocol.schema import ROLE_DRIVER, ROLE_PEER, Challenge, Hello, Proof
+from sluice.protocol.schema import ROLE_DRIVER, Challenge, Hello, Proof
 from sluice.protocol.states import State
 from sluice.transport.access import Accepting, Access, SocketUser
 from sluice.transport.errors import DeadlineExceeded
@@ -72,21 +71,6 @@ def begun(greeting: Greeting, **extra: object) -> Greeting:
 # ---- the deadline ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("connects", [False, True], ids=["accepts", "connects"])
-async def test_the_deadline_runs_from_the_beginning(connects: bool) -> None:
-    failures = Failures()
-    hello, rules = (HELLO, None) if connects else (None, Accepting(an_ack(), Access()))
-    greeting = Greeting(hello, None, rules, failures)
-    greeting.begin(a_transport(), 0.001)
-    error = await failures.first()
-    assert isinstance(error, DeadlineExceeded)
-    assert error.limit == "0.001 s"
-    assert error.remedy
-    greeting.end()
-    await turns()
-    assert failures.errors == [error]
-
-
 async def test_the_deadline_is_stopped_at_the_end_and_any_number_of_times() -> None:
     failures, control = Failures(), Failures()
     stopped = Greeting(HELLO, None, None, failures)
@@ -101,53 +85,7 @@ async def test_the_deadline_is_stopped_at_the_end_and_any_number_of_times() -> N
     assert failures.errors == []
 
 
-async def test_messages_do_not_stop_the_deadline() -> None:
-    failures = Failures()
-    greeting = Greeting(None, None, Accepting(an_ack(), SECRETS), failures)
-    greeting.begin(a_transport(), 0)
-    hello = _said(connecting(credential=DRIVER))
-    assert greeting.receive(hello).state is State.AWAIT_PROOF
-    assert isinstance(await failures.first(), DeadlineExceeded)
-
-
-def _said(greeting: Greeting) -> Hello:
-    """Return the Hello of a side that connects."""
-    hello = greeting.begin(a_transport(), LATER_SECONDS)
-    greeting.end()
-    assert hello is not None
-    return hello
-
-
 # ---- refusals --------------------------------------------------------------------------------
-
-
-async def test_too_many_connections_are_refused_at_once() -> None:
-    """Without a deadline, since nothing is waited for."""
-    refusal = SluiceError("Enough", code=ErrorCode.TOO_MANY_CONNECTIONS)
-    failures = Failures()
-    greeting = Greeting(None, None, Accepting(an_ack(), Access(), refusal), failures)
-    with pytest.raises(SluiceError) as caught:
-        greeting.begin(a_transport(), 0)
-    assert caught.value is refusal
-    await turns()
-    assert failures.errors == []
-
-
-async def test_another_user_is_refused_when_its_hello_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sluice.transport.access.peer_user", lambda sock: STRANGER)
-    ours, theirs = socket.socketpair(socket.AF_UNIX)
-    with ours, theirs:
-        greeting = accepting(Access())
-        assert greeting.begin(a_transport(socket=ours), LATER_SECONDS) is None
-        for _ in range(2):
-            with pytest.raises(AuthenticationFailed) as caught:
-                greeting.receive(HELLO)
-            assert caught.value.code is ErrorCode.AUTHENTICATION_REQUIRED
-            assert caught.value.reason == "other user"
-        assert greeting.application_id == ""
-        greeting.end()
 
 
 async def test_another_user_that_says_nothing_is_given_up_at_the_deadline(
@@ -160,15 +98,6 @@ async def test_another_user_that_says_nothing_is_given_up_at_the_deadline(
         greeting = Greeting(None, None, Accepting(an_ack(), Access()), failures)
         greeting.begin(a_transport(socket=ours), 0)
         assert isinstance(await failures.first(), DeadlineExceeded)
-
-
-async def test_another_user_with_a_credential_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.transport.access.peer_user", lambda sock: STRANGER)
-    ours, theirs = socket.socketpair(socket.AF_UNIX)
-    with ours, theirs:
-        connects, accepts = connecting(credential=DRIVER), begun(accepting(), socket=ours)
-        assert accepts.receive(_said(connects)).state is State.AWAIT_PROOF
-        accepts.end()
 
 
 async def test_a_message_before_the_beginning_is_an_error_of_this_side() -> None:
@@ -244,38 +173,4 @@ async def test_the_binding_is_the_one_at_the_time_of_the_message() -> None:
     extra.update(BOUND)
     shake_hands(connects, accepts, hello)
     connects.end()
-    accepts.end()
-
-
-# ---- the other side --------------------------------------------------------------------------
-
-
-async def test_each_side_learns_of_the_other() -> None:
-    connects, accepts = await _handshake({}, {})
-    said = accepts.other_side(an_ack())
-    assert isinstance(said, Hello)
-    assert replace(said, token=b"") == HELLO
-    ack = an_ack(taskmanager_id="tm-other")
-    assert connects.other_side(ack) is ack
-
-
-@pytest.mark.parametrize("name", ["etl", ""])
-async def test_without_a_claim_the_application_has_the_name_that_it_gives(name: str) -> None:
-    hello = a_hello(role=ROLE_DRIVER if name else ROLE_PEER, application_id=name)
-    accepts = begun(accepting(Access()))
-    assert accepts.application_id == ""
-    step = accepts.receive(hello)
-    assert step.agreed is not None
-    assert accepts.other_side(step.agreed) == hello
-    assert accepts.application_id == name
-    accepts.end()
-
-
-async def test_before_the_proof_there_is_no_application() -> None:
-    connects, accepts = connecting(credential=DRIVER), begun(accepting())
-    accepts.receive(_said(connects))
-    assert accepts.application_id == ""
-    with pytest.raises(AuthenticationFailed):
-        accepts.receive(Proof(bytes(32)))
-    assert accepts.application_id == ""
     accepts.end()

@@ -15,7 +15,6 @@ from sluice.protocol.errors import (
     UnexpectedMessage,
 )
 from sluice.protocol.limits import MAX_HANDSHAKE_CONTROL_BYTES
-from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     ROLE_CONSUMER,
     ROLE_DRIVER,
@@ -32,7 +31,6 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.transport.address import Address
-from sluice.transport.connector import connect
 from sluice.transport.errors import ConnectFailed, DeadlineExceeded
 from sluice.transport.listener import Listener
 from tests.support.peers import (
@@ -77,17 +75,6 @@ async def test_both_sides_learn_of_each_other(role: int, application: str) -> No
         assert client.connection.closing
         assert server.connection.closing
         assert not server.connection.writable
-
-
-@pytest.mark.parametrize("cut", [1, 7, 8, 9, 30])
-async def test_a_hello_in_two_parts(cut: int) -> None:
-    data = encode(a_hello())
-    async with a_service() as service:
-        with await RawPeer.connect(service.address) as peer:
-            await peer.send(data[:cut])
-            await peer.send(data[cut:] + encode(Ping(3)))
-            assert await peer.read_frame() == (an_ack(), b"")
-            assert await peer.read_frame() == (Pong(3), b"")
 
 
 @pytest.mark.parametrize(
@@ -143,24 +130,6 @@ async def test_a_second_hello_is_refused() -> None:
             assert isinstance(answer, ErrorResponse)
             assert answer.code == ErrorCode.UNEXPECTED_MESSAGE
         assert isinstance(await (await service.handler()).until_lost(), UnexpectedMessage)
-
-
-async def test_an_error_of_the_handler_factory_refuses_the_peer() -> None:
-    async with a_service() as service:
-        service.refuse = UnexpectedMessage("Not today", value=3, limit=2)
-        with pytest.raises(RemoteError) as caught:
-            await open_client(service.address)
-        assert caught.value.code == ErrorCode.UNEXPECTED_MESSAGE
-        assert (caught.value.value, caught.value.limit) == ("3", "2")
-
-
-async def test_a_refused_client_gets_the_error_and_does_not_retry() -> None:
-    async with a_service() as service:
-        with pytest.raises(RemoteError) as caught:
-            await open_client(service.address, segment_size_bytes=2 * SEGMENT)
-        assert caught.value.code == ErrorCode.SEGMENT_SIZE_MISMATCH
-        assert "memory.segment_size_bytes" in str(caught.value)
-        assert service.listener.accepted_total == 1
 
 
 @pytest.mark.parametrize("drip", [False, True])
@@ -248,15 +217,6 @@ async def test_payloads_are_limited_to_the_smaller_segment() -> None:
             await peer.shake_hands(role=ROLE_PRODUCER, application_id="app", segment_size_bytes=0)
             server = await service.handler(1)
             assert server.connection.max_payload_bytes == SEGMENT
-
-
-async def test_connect_returns_the_answer() -> None:
-    async with a_service(taskmanager_id="tm-9") as service:
-        connection, ack = await connect(
-            service.address, a_hello(), RecordingHandler, a_config(), SEGMENT
-        )
-        assert ack.taskmanager_id == "tm-9"
-        connection.close()
 
 
 async def test_a_handler_that_closes_at_once_gets_no_messages() -> None:

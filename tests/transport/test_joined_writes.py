@@ -89,13 +89,6 @@ async def test_a_crowd_of_small_messages_becomes_few_writes(slow: SlowTransport)
     assert slow.side.writable
 
 
-async def test_small_messages_that_are_taken_at_once_are_not_joined(slow: SlowTransport) -> None:
-    for _ in range(3 * MAX_SMALL_WRITES):
-        write_small(slow, 1)
-        slow.drain()
-    assert slow.writes == [len(MESSAGE)] * 3 * MAX_SMALL_WRITES
-
-
 async def test_what_is_joined_follows_when_the_transport_is_empty(slow: SlowTransport) -> None:
     sent = write_small(slow, MAX_SMALL_WRITES + 2)
     assert slow.side.writable
@@ -109,32 +102,6 @@ async def test_a_large_message_goes_behind_what_is_joined(slow: SlowTransport) -
     slow.side.write(b"head", bytes(SMALL_BYTES), None)
     slow.drain()
     assert slow.received == sent + b"head" + bytes(SMALL_BYTES)
-
-
-async def test_small_messages_of_a_corked_side_are_joined_too(slow: SlowTransport) -> None:
-    sent = b""
-    for _ in range(1000):
-        slow.side.cork()
-        sent += write_small(slow, 2)
-        slow.side.uncork()
-    assert len(slow.writes) <= MAX_SMALL_WRITES + len(sent) // JOINED_BYTES + 2
-    for _ in range(5):
-        slow.drain()
-    assert slow.received == sent
-
-
-async def test_the_end_sends_what_is_joined(slow: SlowTransport) -> None:
-    sent = write_small(slow, MAX_SMALL_WRITES + 2)
-    slow.side.close()
-    slow.drain()
-    assert slow.received == sent
-
-
-async def test_a_transport_that_is_lost_takes_what_is_joined_with_it(slow: SlowTransport) -> None:
-    write_small(slow, MAX_SMALL_WRITES + 2)
-    slow.side.lost()
-    assert slow.side.unsent_bytes == 0
-    assert slow.side.backlog_bytes == 0
 
 
 async def test_bytes_written_while_not_writable_are_counted_until_it_is(

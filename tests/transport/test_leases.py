@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from sluice.protocol.schema import DATA, BufferResponse, Ping, RegionData, encode
 from sluice.transport.connection import Connection
 from sluice.transport.errors import ConnectionLost
-from sluice.transport.loop_protocol import LoopProtocol
 from sluice.transport.write_side import WriteSide
-from tests.support.intercepting_transport import InterceptingTransport, intercept
+from tests.support.intercepting_transport import held
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.peers import (
     BUFFERS,
@@ -91,19 +89,6 @@ async def test_control_the_test_above_sees_a_release_that_comes_too_early(
         assert await wrong_buffers(service, service.address, 64) > 0
 
 
-async def held(service: Service) -> tuple[RecordingHandler, InterceptingTransport]:
-    connection = Connection(a_config(), SEGMENT, RecordingHandler, hello=a_producer())
-    protocol = LoopProtocol(connection)
-    made = intercept(protocol)
-    await asyncio.get_running_loop().create_connection(lambda: protocol, *service.address)
-    assert connection.opened is not None
-    await connection.opened
-    handler = connection._handler
-    assert isinstance(handler, RecordingHandler)
-    made[0].hold()
-    return handler, made[0]
-
-
 async def test_a_lease_ends_with_its_very_last_byte() -> None:
     async with a_service() as service:
         handler, transport = await held(service)
@@ -117,47 +102,6 @@ async def test_a_lease_ends_with_its_very_last_byte() -> None:
         transport.let_through(1)
         assert released == ["a"]
         assert handler.connection.leased_buffers == 0
-        transport.flow()
-        await end(handler)
-
-
-async def test_each_send_ends_the_leases_of_sent_bytes() -> None:
-    async with a_service() as service:
-        handler, transport = await held(service)
-        released: list[int] = []
-
-        def send(number: int) -> None:
-            release = functools.partial(released.append, number)
-            handler.connection.send(EVENT, bytes(100), release)
-
-        send(0)
-        send(1)
-        transport.let_through(HEAD + 100)
-        send(2)
-        assert released == [0]
-        await turns()
-        assert released == [0]
-        transport.let_through()
-        await turns()
-        assert released == [0, 1, 2]
-        transport.flow()
-        await end(handler)
-
-
-async def test_leases_with_and_without_payload_and_release_keep_their_order() -> None:
-    async with a_service() as service:
-        handler, transport = await held(service)
-        released: list[int] = []
-        handler.connection.send(Ping(1))
-        handler.connection.send(EVENT, bytes(10))
-        handler.connection.send(EVENT, bytes(10), lambda: released.append(1))
-        handler.connection.send(Ping(2))
-        handler.connection.send(EVENT, b"", lambda: released.append(2))
-        await turns()
-        assert released == []
-        transport.let_through()
-        await turns()
-        assert released == [1, 2]
         transport.flow()
         await end(handler)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import socket
 import stat
@@ -81,14 +80,6 @@ async def test_addresses_of_both_families_are_served_at_the_same_port() -> None:
         assert remotes[1].startswith("[::1]:")
 
 
-@needs_ipv6
-async def test_an_address_in_use_is_named_with_brackets() -> None:
-    async with a_service(a_config(bind_host="::1")) as service:
-        port = service.listener.port
-        with raises_code(ErrorCode.CONFIGURATION, rf"^Cannot .* 127.0.0.1:{port}, \[::1\]:{port}"):
-            await Service(a_config(bind_host="127.0.0.1, ::1", data_port=port)).listener.start()
-
-
 @pytest.mark.parametrize("hosts", [("*",), ("*", "0.0.0.0"), ("127.0.0.1", "*")])
 async def test_a_star_binds_every_address_of_the_families_that_there_are(
     hosts: tuple[str, ...],
@@ -101,21 +92,6 @@ async def test_a_star_binds_every_address_of_the_families_that_there_are(
     finally:
         for sock in sockets:
             sock.close()
-
-
-async def test_a_star_is_satisfied_with_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = socket.socket
-
-    def without_ipv6(family: int, *rest: int) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, *rest)
-
-    monkeypatch.setattr("sluice.transport.acceptor.socket.socket", without_ipv6)
-    (sock,) = await bind(("*",), 0)
-    sock.close()
-    with pytest.raises(OSError, match="not supported"):
-        await bind(("0.0.0.0", "::"), 0)
 
 
 async def test_a_free_port_is_free_on_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,45 +222,6 @@ async def test_silent_connections_do_not_take_the_places_of_proven_ones() -> Non
             await end(client)
 
 
-async def test_silent_connections_over_tcp_leave_room_on_the_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "sluice.sock"
-    async with a_service(a_config(max_handshakes=1, socket_path=path)) as service:
-        with await RawPeer.connect(service.address):
-            await until(lambda: service.listener.connections)
-            with pytest.raises(RemoteError, match=r"transport\.max_handshakes"):
-                await open_client(service.address)
-            await end(await open_client(Address(str(path), 0)))
-
-
-async def test_a_finished_handshake_makes_room_for_the_next() -> None:
-    async with a_service(a_config(max_handshakes=1)) as service:
-        clients = [await open_client(service.address) for _ in range(5)]
-        assert service.listener.refused_total == 0
-        for client in clients:
-            await end(client)
-
-
-async def test_a_handshake_that_fails_makes_room_for_the_next() -> None:
-    async with a_service(a_config(max_handshakes=1)) as service:
-        for _ in range(3):
-            with await RawPeer.connect(service.address) as peer:
-                await peer.send(b"no protocol of ours")
-                await peer.read_to_end()
-            await until(lambda: not service.listener.connections)
-        await end(await open_client(service.address))
-
-
-async def test_a_silent_connection_above_the_limit_is_refused_too() -> None:
-    async with a_service(a_config(max_connections=1)) as service:
-        first = await open_client(service.address)
-        with await RawPeer.connect(service.address) as peer:
-            answer, _ = await peer.read_frame()
-            assert isinstance(answer, ErrorResponse)
-            assert answer.code == ErrorCode.TOO_MANY_CONNECTIONS
-            assert await peer.read_to_end() == b""
-        await end(first)
-
-
 async def test_stop_accepting_leaves_connections_alone(tmp_path: Path) -> None:
     path = tmp_path / "sluice.sock"
     async with a_service(a_config(socket_path=path)) as service:
@@ -371,27 +308,6 @@ async def test_a_connection_that_is_closed_before_it_is_made_is_closed_all_the_s
 
 def _no_handler(*_: object) -> RecordingHandler:
     raise AssertionError("no handshake took place")
-
-
-async def test_a_connection_accepted_after_the_close_is_closed_at_once() -> None:
-    service = Service(a_config())
-    await service.listener.start()
-    accept = service.listener._accept
-    await service.listener.close()
-    loop = asyncio.get_running_loop()
-    made: list[Connection] = []
-
-    def late() -> LoopProtocol:
-        made.append(accept(service.listener._over_tcp))
-        return LoopProtocol(made[0])
-
-    server = await loop.create_server(late, "127.0.0.1", 0)
-    with await RawPeer.connect(Address("127.0.0.1", server.sockets[0].getsockname()[1])) as peer:
-        assert await peer.read_to_end() == b""
-    server.close()
-    assert made[0].closing
-    assert service.handlers == []
-    await until(lambda: not service.listener.connections)
 
 
 async def test_traffic_of_connections_that_are_gone_is_still_counted() -> None:

@@ -20,34 +20,6 @@ async def loop_turns() -> LoopTurns:
     return LoopTurns()
 
 
-async def test_a_turn_is_worth_so_much(loop_turns):
-    share = TurnShare(loop_turns, A_TURN)
-    assert share.spend(A_TURN - 1)
-    assert not share.spend(1)
-    await turns(1)
-    assert share.spend(A_TURN - 1)
-
-
-async def test_turns_that_are_not_used_are_worth_nothing(loop_turns):
-    share, busy = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
-    share.spend(0)
-    for _ in range(10):
-        busy.spend(1)
-        await turns(1)
-    assert not share.spend(A_TURN)
-
-
-async def test_too_much_is_paid_back_by_later_turns(loop_turns):
-    share = TurnShare(loop_turns, A_TURN)
-    began: list[int] = []
-    assert not share.spend(3 * A_TURN)
-    share.wait(lambda: began.append(loop_turns.number))
-    await turns(1)
-    assert not began
-    await turns(3)
-    assert began == [3]
-
-
 async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(loop_turns):
     share = TurnShare(loop_turns, A_TURN)
     share.spend(A_TURN)
@@ -62,22 +34,6 @@ async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(
     for expected in ([0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4]):
         await turns(1)
         assert went_on == expected
-
-
-async def test_one_that_waits_again_comes_behind_the_others(loop_turns):
-    share = TurnShare(loop_turns, A_TURN)
-    share.spend(A_TURN)
-    went_on: list[str] = []
-
-    def first() -> None:
-        went_on.append("first")
-        if went_on.count("first") < 3:
-            share.wait(first)
-
-    share.wait(first)
-    share.wait(lambda: went_on.append("second"))
-    await turns(5)
-    assert went_on == ["first", "second", "first", "first"]
 
 
 async def test_no_share_waits_for_another(loop_turns):

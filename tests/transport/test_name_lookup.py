@@ -52,11 +52,6 @@ async def test_an_address_is_not_looked_up(names: NameService):
     assert not names.asked
 
 
-async def test_all_addresses_of_a_name_in_order(names: NameService):
-    names.open.set()
-    assert await look_up("host", 7337) == [("127.0.0.1", 7337), ("::1", 7337)]
-
-
 async def test_the_number_of_threads_is_bounded(
     names: NameService, monkeypatch: pytest.MonkeyPatch
 ):
@@ -69,12 +64,6 @@ async def test_the_number_of_threads_is_bounded(
     assert await waiting[0]
     with pytest.raises(socket.gaierror, match="not known"):
         await waiting[1]
-
-
-async def test_an_unknown_name(names: NameService):
-    names.open.set()
-    with pytest.raises(socket.gaierror, match="not known"):
-        await look_up("stranger", 7337)
 
 
 async def test_one_lookup_serves_all_waiters_and_outlives_cancelled_ones(names: NameService):

@@ -167,13 +167,6 @@ async def test_a_connection_that_never_opened_is_freed(first: bytes) -> None:
 
 
 @pytest.mark.usefixtures("without_collector")
-async def test_a_connection_whose_handshake_is_late_is_freed() -> None:
-    async with freed_service(handshake_timeout_seconds=0.05) as service:
-        with await RawPeer.connect(service.address) as peer:
-            await peer.read_to_end()
-
-
-@pytest.mark.usefixtures("without_collector")
 async def test_a_connection_whose_handler_refuses_it_is_freed() -> None:
     async with freed_service() as service:
         service.refuse = UnexpectedMessage("Not here")

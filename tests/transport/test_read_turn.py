@@ -81,25 +81,6 @@ async def test_a_read_of_many_messages_is_the_last_of_its_turn(decoder, messages
         assert transport.reads
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "goes_on"), [(READS_A_TURN_BYTES - 1, True), (READS_A_TURN_BYTES, False)]
-)
-async def test_many_bytes_are_the_last_of_their_turn(decoder, nbytes, goes_on):
-    transport, turn = Transport(), a_turn(decoder)
-    turn.after_read(transport, nbytes // 2)
-    assert transport.reads
-    turn.after_read(transport, nbytes - nbytes // 2)
-    assert transport.reads is goes_on
-
-
-async def test_little_in_each_turn_goes_on_for_ever(decoder):
-    transport, turn = Transport(), a_turn(decoder)
-    for _ in range(2 * MANY_MESSAGES):
-        read(turn, decoder, transport, 1)
-        assert transport.reads
-        await turns(1)
-
-
 async def test_the_connections_of_an_application_have_one_share_together():
     shares = LoopShares()
     decoders = [FrameDecoder(RecordingSink(0), 64) for _ in range(3)]

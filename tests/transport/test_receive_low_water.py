@@ -36,26 +36,6 @@ class Options:
         self.marks.append(value)
 
 
-def test_a_large_payload_wakes_its_reader_once() -> None:
-    options = Options()
-    mark = ReceiveLowWater(options)
-    mark.expect(LARGE, 0)
-    assert options.marks == [LARGE]
-    for piece in range(1, 8):
-        mark.expect(LARGE - piece * LARGE // 8, 0)
-    mark.expect(0, 1)
-    assert options.marks == [LARGE, 1]
-
-
-def test_a_small_payload_costs_nothing() -> None:
-    options = Options()
-    mark = ReceiveLowWater(options)
-    for frame in range(4):
-        mark.expect(WORTH_WAITING_FOR_BYTES - 1, frame)
-        mark.expect(0, frame + 1)
-    assert options.marks == []
-
-
 def test_payloads_of_one_size_leave_the_mark_where_it_is() -> None:
     """As when each read brings one and the head of the next."""
     options = Options()

@@ -14,12 +14,9 @@ import pytest
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
-    DATA,
     ROLE_PRODUCER,
     AddCredit,
-    BufferResponse,
     ErrorResponse,
-    HelloAck,
     Ping,
     Pong,
     RegionData,
@@ -27,7 +24,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.transport.address import Address
-from sluice.transport.errors import DeadlineExceeded, TlsRefused
+from sluice.transport.errors import TlsRefused
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
@@ -40,8 +37,6 @@ from tests.support.peers import (
     open_client,
     until,
 )
-from tests.support.tcp_proxy import Fault as LinkFault
-from tests.support.tcp_proxy import FaultProxy
 from tests.support.tls_files import load_tls
 
 if TYPE_CHECKING:
@@ -118,33 +113,6 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
         prefix = await reader.readexactly(8)
         control = await reader.readexactly(int.from_bytes(prefix[:4], "big"))
         return control, await reader.readexactly(int.from_bytes(prefix[4:], "big"))
-
-
-async def test_a_server_with_the_loops_own_tls(authority: Authority) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_frame(reader)
-        writer.write(encode(HelloAck(1, "other", SEGMENT, 0, 0, "h", 1, "i")))
-        assert (await read_frame(reader))[1] == pattern(3)
-        writer.write(encode(Pong(3)))
-        await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        served.set()
-
-    served = asyncio.Event()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=authority.server_context())
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        client = await open_client(
-            Address("127.0.0.1", port),
-            tls_config(authority),
-            role=ROLE_PRODUCER,
-            application_id="app",
-        )
-        client.connection.send(RegionData(0, 0), pattern(3))
-        client.connection.send(Ping(1))
-        await end(client)
-        await served.wait()
 
 
 async def test_a_client_without_certificate_where_none_is_required(authority: Authority) -> None:
@@ -306,15 +274,6 @@ async def test_after_tls_the_deadline_goes_on_for_the_hello(authority: Authority
         await writer.wait_closed()
 
 
-async def test_a_server_that_does_not_answer_the_client_hello(authority: Authority) -> None:
-    config = tls_config(authority, handshake_timeout_seconds=0.2, connect_timeout_seconds=5)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(DeadlineExceeded, match="No TLS handshake in time"),
-    ):
-        await open_client(Address(*silent.getsockname()), config)
-
-
 async def test_plain_bytes_within_tls_end_the_connection(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,16 +291,6 @@ async def test_plain_bytes_within_tls_end_the_connection(
     assert "refusing connection" in caplog.text
 
 
-async def test_a_connection_above_the_limit_gets_the_reason(authority: Authority) -> None:
-    config = tls_config(authority, max_connections=1)
-    async with a_service(config) as service:
-        first = await open_client(service.address, config)
-        with pytest.raises(RemoteError) as caught:
-            await open_client(service.address, config)
-        assert caught.value.code is ErrorCode.TOO_MANY_CONNECTIONS
-        await end(first)
-
-
 async def test_a_listener_that_closes_does_not_wait_for_handshakes(authority: Authority) -> None:
     config = tls_config(authority, handshake_timeout_seconds=60, close_timeout_seconds=60)
     async with a_service(config) as service:
@@ -350,48 +299,6 @@ async def test_a_listener_that_closes_does_not_wait_for_handshakes(authority: Au
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await service.listener.close()
             assert await peer.read_to_end() == b""
-
-
-async def test_bytes_sent_before_the_end_arrive(authority: Authority) -> None:
-    config = tls_config(authority)
-    async with a_service(config) as service:
-        client = await open_client(service.address, config)
-        server = await service.handler()
-        for number in range(100):
-            server.connection.send(BufferResponse(0, number, 0, DATA), pattern(number))
-        server.connection.close()
-        await client.until_lost()
-        assert [payload for _, payload in client.received] == [pattern(n) for n in range(100)]
-
-
-async def test_a_link_that_breaks_within_the_handshake_is_tried_again(
-    authority: Authority,
-) -> None:
-    config = tls_config(authority)
-    broken = LinkFault(cut_after_bytes=40)
-    async with a_service(config) as service, FaultProxy(service.address, up=broken) as proxy:
-        connecting = asyncio.ensure_future(open_client(Address(proxy.host, proxy.port), config))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await (await proxy.connection(0)).up.ended.wait()
-            proxy.up = LinkFault()
-            client = await connecting
-        assert len(service.handlers) == 1
-        await end(client)
-
-
-async def test_one_byte_at_a_time(authority: Authority) -> None:
-    config = tls_config(authority)
-    drip = LinkFault(chunk_bytes=1)
-    async with (
-        a_service(config) as service,
-        FaultProxy(service.address, up=drip, down=drip) as proxy,
-    ):
-        client = await open_client(Address(proxy.host, proxy.port), config)
-        server = await service.handler()
-        server.connection.send(BufferResponse(0, 0, 0, DATA), pattern(1))
-        await client.until(lambda: client.received)
-        assert client.received[0][1] == pattern(1)
-        await end(client)
 
 
 async def test_a_connect_that_is_cancelled_leaves_nothing(authority: Authority) -> None:

@@ -136,14 +136,3 @@ def test_settings_that_contradict_each_other(
 def test_without_tls_no_file_is_read(given: Given) -> None:
     spoilt = given.settings | {"tls_enabled": False, "tls_ca_file": given.directory / "no.pem"}
     assert load_tls(a_config(**spoilt), accepts=True) is None
-
-
-def test_files_are_read_once(given: Given) -> None:
-    config = a_config(**given.settings)
-    assert load_tls(config) is load_tls(a_config(**given.settings, max_connections=5))
-
-
-def test_a_process_that_only_connects_needs_no_certificate(given: Given) -> None:
-    tls = load_tls(a_config(tls_enabled=True, tls_ca_file=given.authority.ca_file))
-    assert tls is not None
-    assert tls.server is None

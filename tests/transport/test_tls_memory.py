@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,7 @@ import pytest
 from sluice.protocol.schema import (
     DATA,
     ROLE_PRODUCER,
-    AddCredit,
     BufferResponse,
-    Pong,
     RegionData,
     encode,
 )
@@ -232,79 +229,7 @@ async def test_messages_that_are_sent_together_share_records(
         await end(handler)
 
 
-async def test_no_lease_ends_before_its_plain_bytes_could_have_left(
-    config: TransportConfig,
-) -> None:
-    """Encrypted bytes are more than plain ones, so the mark is late and never early."""
-    sizes = [random.Random(size).randint(1, SEGMENT) for size in range(60)]
-    async with a_service(config) as service:
-        handler, transport = await held(service, config)
-        connection = handler.connection
-        released: list[int] = []
-        ends: list[int] = []
-        for number, size in enumerate(sizes):
-            connection.send(EVENT, bytes(size), functools.partial(released.append, number))
-            ends.append(transport.get_write_buffer_size())
-        gone = 0
-        while left := transport.get_write_buffer_size():
-            transport.let_through(min(left, 997))
-            gone += min(left, 997)
-            connection.send_together([])  # nothing
-            connection._out.release_drained()
-            assert all(ends[number] <= gone for number in released)
-        await turns()
-        assert released == list(range(len(sizes)))
-        transport.flow()
-        await end(handler)
-
-
 # ---- watermarks --------------------------------------------------------------------------------
-
-
-async def test_the_watermarks_count_what_the_kernel_has_not_taken(
-    config: TransportConfig,
-) -> None:
-    async with a_service(config) as service:
-        handler, transport = await held(service, config)
-        connection = handler.connection
-        while connection.writable:
-            assert connection.write_buffer_bytes <= 2 * SEGMENT
-            connection.send(EVENT, bytes(1000))
-        assert 2 * SEGMENT < connection.write_buffer_bytes < 2 * SEGMENT + 1200
-        transport.let_through(connection.write_buffer_bytes - SEGMENT - 2)
-        assert not connection.writable
-        transport.let_through(1)
-        assert connection.writable
-        assert handler.writable_calls == 1
-        transport.flow()
-        await end(handler)
-
-
-async def test_a_stopped_writer_goes_on_by_itself(
-    authority: Authority, config: TransportConfig
-) -> None:
-    async with a_service(config) as service:
-        with await TlsPeer.open(service.address, authority.client_context()) as peer:
-            await peer.shake_hands()
-            handler = await service.handler()
-            connection = handler.connection
-            small_send_buffer(connection)
-            peak = sent = 0
-
-            def send_on() -> None:
-                nonlocal sent, peak
-                while connection.writable and sent < BUFFERS:
-                    connection.send(Pong(sent), pattern(sent))
-                    sent += 1
-                    peak = max(peak, connection.write_buffer_bytes)
-
-            handler.on_writable = send_on
-            send_on()
-            assert sent < BUFFERS
-            for number in range(BUFFERS):
-                assert await peer.read_frame() == (Pong(number), pattern(number))
-            assert peak <= 2 * SEGMENT + SEGMENT + 32 + 3 * RECORD_OVERHEAD
-            assert handler.writable_calls > 1
 
 
 def has_more_than(handler: RecordingHandler, number: int) -> bool:
@@ -312,34 +237,6 @@ def has_more_than(handler: RecordingHandler, number: int) -> bool:
 
 
 # ---- receiving ---------------------------------------------------------------------------------
-
-
-async def test_frames_of_all_sizes_come_into_the_handlers_memory(
-    config: TransportConfig,
-) -> None:
-    """Records and frames end at different places; many frames come in one read."""
-    chance = random.Random(20)
-    payloads = [chance.randbytes(chance.choice((1, 5, 60, 1000, SEGMENT))) for _ in range(600)]
-    async with a_service(config) as service:
-        client = await open_client(service.address, config, **PRODUCER)
-        server = await service.handler()
-
-        def send_on() -> None:
-            while client.connection.writable and len(sent) < len(payloads):
-                sent.append(payloads[len(sent)])
-                client.connection.send(RegionData(0, len(sent)), sent[-1])
-                server.connection.send(AddCredit(0, len(sent)))
-
-        sent: list[bytes] = []
-        client.on_writable = send_on
-        send_on()
-        await server.until(lambda: len(server.received) == len(payloads))
-        expected = [(RegionData(0, n), payload) for n, payload in enumerate(payloads, 1)]
-        assert server.received == expected
-        await client.until(lambda: len(client.received) == len(payloads))
-        assert client.received[-1] == (AddCredit(0, len(payloads)), b"")
-        assert server.supplier.lent == 0
-        await end(client)
 
 
 async def test_a_handler_without_memory_stops_reading_and_goes_on(
@@ -364,20 +261,3 @@ async def test_a_handler_without_memory_stops_reading_and_goes_on(
             server.connection.resume_reading()
         assert server.received == [(RegionData(0, n), pattern(n)) for n in range(count)]
         await end(client)
-
-
-async def test_a_connection_may_end_while_it_does_not_read(config: TransportConfig) -> None:
-    async with a_service(config) as service:
-        service.segments = 1
-        client = await open_client(service.address, config, **PRODUCER)
-        server = await service.handler()
-        server.keep_memory = True
-        for number in range(50):
-            client.connection.send(RegionData(0, number), pattern(number))
-        await server.until(lambda: server.supplier.refused)
-        server.connection.resume_reading()  # no memory: without effect
-        server.connection.close()
-        await server.until_lost()
-        server.connection.resume_reading()
-        await client.until_lost()
-        assert len(server.received) == 1

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.protocol.schema import ROLE_PRODUCER, RegionData
-from sluice.transport.address import Address
 from sluice.transport.errors import TlsRefused
 from sluice.transport.greeting import CHANNEL_BINDING
 from sluice.transport.tls import TlsConfigurationError, reloading_tls
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import RecordingHandler, a_config, a_service, end, open_client, pattern
-from tests.support.tls_files import TlsFiles, der, load_tls, replace
+from tests.support.tls_files import TlsFiles, load_tls, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,19 +76,6 @@ def loaded(files: TlsFiles) -> ReloadingTls:
 # ---- both ends know the same -------------------------------------------------------------------
 
 
-async def test_both_ends_know_the_channel_binding_and_each_others_certificate(
-    files: TlsFiles, client_config: TransportConfig
-) -> None:
-    async with a_service(config_of(files)) as service:
-        client, server = await pair(service, client_config)
-        binding = hashlib.sha256(files.shown).digest()
-        assert info(client, CHANNEL_BINDING) == info(server, CHANNEL_BINDING) == binding
-        assert shown_by_other_side_of(client) == files.shown
-        assert client_config.tls_certificate_file is not None
-        assert shown_by_other_side_of(server) == der(client_config.tls_certificate_file)
-        await end(client)
-
-
 async def test_another_server_has_another_channel_binding_and_a_renewed_one_too(
     files: TlsFiles, client_config: TransportConfig, tmp_path: Path
 ) -> None:
@@ -104,27 +90,6 @@ async def test_another_server_has_another_channel_binding_and_a_renewed_one_too(
         assert all(len(binding) == 32 for binding in bindings)
         assert bindings[2] == hashlib.sha256(files.shown).digest()
         for client, _ in pairs:
-            await end(client)
-
-
-async def test_a_client_without_certificate_is_known_by_none(files: TlsFiles) -> None:
-    async with a_service(config_of(files, tls_require_client_certificate=False)) as service:
-        config = a_config(tls_enabled=True, tls_ca_file=files.ca)
-        client, server = await pair(service, config)
-        assert shown_by_other_side_of(server) is None
-        assert info(server, CHANNEL_BINDING) == info(client, CHANNEL_BINDING) is not None
-        await end(client)
-
-
-async def test_without_tls_there_is_no_channel_binding(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    async with a_service(a_config(socket_path=path)) as service:
-        for address in (service.address, Address(str(path), 0)):
-            client = await open_client(address)
-            server = await service.handler(len(service.handlers) - 1)
-            for handler in (client, server):
-                assert info(handler, CHANNEL_BINDING) is None
-                assert shown_by_other_side_of(handler) is None
             await end(client)
 
 
@@ -147,18 +112,6 @@ async def test_a_new_connection_shows_the_new_certificate_and_an_old_one_goes_on
         assert (loaded(files).reloads, loaded(files).failures) == (1, 0)
         for client in (old, new):
             await end(client)
-
-
-async def test_the_side_that_connects_shows_its_new_certificate(
-    files: TlsFiles, tmp_path: Path
-) -> None:
-    mine = TlsFiles(tmp_path / "client", files.authority)
-    async with a_service(config_of(files)) as service:
-        for _ in range(2):
-            client, server = await pair(service, config_of(mine))
-            assert shown_by_other_side_of(server) == mine.shown
-            await end(client)
-            mine.renew(files.authority)
 
 
 async def test_another_authority_takes_over_without_a_gap(
@@ -259,24 +212,6 @@ async def test_files_that_cannot_be_used_change_nothing_and_are_told_once(
         assert (tls.reloads, tls.failures) == (1, 1)
 
 
-async def test_a_key_that_is_replaced_before_its_certificate(
-    files: TlsFiles, client_config: TransportConfig
-) -> None:
-    """Between the two the old pair serves; with the second file the new one does."""
-    certificate, key = files.authority.issue()
-    before = files.shown
-    async with a_service(config_of(files)) as service:
-        replace(files.key, key.read_bytes())
-        first, _ = await pair(service, client_config)
-        replace(files.certificate, certificate.read_bytes())
-        second, _ = await pair(service, client_config)
-        assert shown_by_other_side_of(first) == before
-        assert shown_by_other_side_of(second) == der(certificate)
-        for client in (first, second):
-            await end(client)
-    assert (loaded(files).reloads, loaded(files).failures) == (1, 1)
-
-
 async def test_a_link_to_another_directory_is_a_change(files: TlsFiles, tmp_path: Path) -> None:
     """Kubernetes renews a mounted secret so."""
     second = TlsFiles(tmp_path / "second", files.authority)
@@ -339,13 +274,6 @@ def test_the_end_of_the_certificate_in_use_is_known(files: TlsFiles) -> None:
     assert tls.in_use.certificate.expires_at == end_of.timestamp()
 
 
-def test_a_process_that_accepts_connects_with_the_same_contexts(files: TlsFiles) -> None:
-    tls = loaded(files)
-    assert reloading_tls(config_of(files)) is tls
-    other = TlsFiles(files.ca.parent.parent / "other", files.authority)
-    assert reloading_tls(config_of(other)) is not tls
-
-
 def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: TlsFiles) -> None:
     good = files.certificate.read_bytes()
     half(files, files.ca)
@@ -353,12 +281,3 @@ def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: TlsFiles)
         load_tls(config_of(files), accepts=True)
     files.certificate.write_bytes(good)
     assert load_tls(config_of(files), accepts=True) is not None
-
-
-def test_the_contexts_of_old_settings_are_let_go(files: TlsFiles) -> None:
-    first = load_tls(config_of(files))
-    for number in range(70):
-        authorities = files.ca.with_name(f"authorities{number}.pem")
-        authorities.write_bytes(files.ca.read_bytes())
-        load_tls(a_config(tls_enabled=True, tls_ca_file=authorities))
-    assert load_tls(config_of(files)) is not first

@@ -13,7 +13,6 @@ import pytest
 
 from sluice.transport import unix_socket
 from sluice.transport.address import Address
-from sluice.transport.unix_socket import CHECK_SECONDS
 from tests.support.peers import Service, a_config, a_service, end, open_client
 
 if TYPE_CHECKING:
@@ -52,10 +51,6 @@ def leave_a_dead_one(path: Path) -> None:
     path.unlink()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-
-
-def test_a_removed_file_is_noticed_within_ten_seconds() -> None:
-    assert CHECK_SECONDS < 10
 
 
 @pytest.mark.parametrize("remove", [unlink, remove_the_directory, leave_a_dead_one])
@@ -127,16 +122,6 @@ async def test_a_file_that_cannot_get_its_mode_is_not_taken_for_a_good_one(
             assert restorations(service) == 0
         await until(lambda: restorations(service) == 1)
         await end(await open_client(Address(str(path), 0)))
-
-
-async def test_nothing_is_made_again_after_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    async with a_service(a_config(socket_path=path)) as service:
-        service.listener.stop_accepting()
-        assert not path.exists()
-        for _ in range(5):
-            await asyncio.sleep(SOON_SECONDS)
-        assert not path.exists()
 
 
 def count_looks(service: Service) -> Callable[[], int]:

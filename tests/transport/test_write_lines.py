@@ -56,13 +56,3 @@ async def test_a_writer_of_pieces_is_paused_above_the_high_watermark(monkeypatch
         assert flow.paused
         transport.abort()
         await flow.lost.wait()
-
-
-async def test_other_loops_get_the_pieces_as_they_are():
-    class Transport(asyncio.Transport):
-        def writelines(self, list_of_data) -> None:
-            self.lines = list(list_of_data)
-
-    transport = Transport()
-    lines_writer(transport)([b"a", b"b"])
-    assert transport.lines == [b"a", b"b"]

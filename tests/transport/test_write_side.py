@@ -69,30 +69,6 @@ async def test_gathered_messages_go_out_in_one_write_and_in_order(rig: Rig) -> N
     assert rig.side.messages_out == 4
 
 
-async def test_an_uncork_with_nothing_gathered_writes_nothing(rig: Rig) -> None:
-    rig.side.cork()
-    rig.side.uncork()
-    rig.side.uncork()
-    assert rig.transport.writes == []
-
-
-async def test_no_lease_ends_while_its_memory_is_gathered(rig: Rig) -> None:
-    rig.side.cork()
-    rig.write(b"one")
-    rig.write(b"two")
-    rig.side.release_drained()
-    assert rig.released == []
-    rig.side.uncork()
-    rig.side.release_drained()
-    assert rig.released == []
-    rig.transport.unsent_bytes = len(b"head two")
-    rig.side.release_drained()
-    assert rig.released == [b"one"]
-    rig.transport.unsent_bytes = 0
-    rig.side.release_drained()
-    assert rig.released == [b"one", b"two"]
-
-
 async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     rig.side.cork()
     payload = bytes(MAX_GATHERED_BYTES // 2)
@@ -104,27 +80,6 @@ async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     assert len(rig.transport.writes) == 1
     rig.side.uncork()
     assert rig.transport.writes[1:] == [b"head more"]
-
-
-async def test_closing_sends_gathered_messages(rig: Rig) -> None:
-    rig.side.cork()
-    rig.write(b"last")
-    rig.side.close()
-    assert rig.transport.writes == [b"head last"]
-    rig.write(b"too late")
-    assert rig.released == [b"too late"]
-    assert len(rig.transport.writes) == 1
-
-
-async def test_a_lost_transport_ends_every_lease_of_gathered_messages(rig: Rig) -> None:
-    rig.side.cork()
-    rig.write(b"one")
-    rig.write(b"two")
-    rig.side.lost()
-    assert rig.released == [b"one", b"two"]
-    assert rig.side.unsent_bytes == 0
-    rig.side.uncork()
-    assert rig.transport.writes == []
 
 
 async def test_under_the_drain_watch_the_high_watermark_counts_what_the_loop_has(rig: Rig) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sluice.protocol.schema import Pong, RegionData, encode
-from sluice.transport.connection import Connection
-from sluice.transport.loop_protocol import LoopProtocol
-from tests.support.intercepting_transport import InterceptingTransport, intercept
+from tests.support.intercepting_transport import held
 from tests.support.peers import (
     SEGMENT,
     RawPeer,
-    RecordingHandler,
-    Service,
     a_config,
-    a_producer,
     a_service,
     end,
     small_send_buffer,
@@ -25,26 +19,11 @@ from tests.support.peers import (
 )
 
 if TYPE_CHECKING:
-    from sluice.transport.config import TransportConfig
+    from sluice.transport.connection import Connection
+
 
 EVENT = RegionData(0, 0)
 HEAD = len(encode(EVENT))
-
-
-async def held_client(
-    service: Service, config: TransportConfig
-) -> tuple[RecordingHandler, InterceptingTransport]:
-    """Connect; hold the bytes that are written from now on."""
-    connection = Connection(config, SEGMENT, RecordingHandler, hello=a_producer())
-    protocol = LoopProtocol(connection)
-    made = intercept(protocol)
-    await asyncio.get_running_loop().create_connection(lambda: protocol, *service.address)
-    assert connection.opened is not None
-    await connection.opened
-    handler = connection._handler
-    assert isinstance(handler, RecordingHandler)
-    made[0].hold()
-    return handler, made[0]
 
 
 def fill(connection: Connection, total: int) -> None:
@@ -70,7 +49,7 @@ async def test_the_watermarks_are_exact(
 ) -> None:
     config = a_config(write_low_watermark_bytes=low, write_high_watermark_bytes=high)
     async with a_service() as service:
-        handler, transport = await held_client(service, config)
+        handler, transport = await held(service, config)
         connection = handler.connection
         first = max(expected_high - HEAD, HEAD)
         fill(connection, first)
@@ -96,39 +75,12 @@ async def test_the_watermarks_are_exact(
         await end(handler)
 
 
-async def test_messages_without_a_payload_are_taken_though_not_writable() -> None:
-    async with a_service() as service:
-        handler, transport = await held_client(service, a_config())
-        fill(handler.connection, 2 * SEGMENT + 1)
-        assert not handler.connection.writable
-        handler.connection.send(Pong(9))
-        assert handler.connection.write_buffer_bytes == 2 * SEGMENT + 1 + len(encode(Pong(9)))
-        transport.flow()
-        await end(handler)
-
-
-async def test_a_writable_handler_may_fill_the_buffer_again_at_once() -> None:
-    async with a_service() as service:
-        config = a_config(write_low_watermark_bytes=0, write_high_watermark_bytes=1000)
-        handler, transport = await held_client(service, config)
-        connection = handler.connection
-        handler.on_writable = lambda: fill(connection, 1001)
-        fill(connection, 1001)
-        for calls in (1, 2, 3):
-            transport.let_through(1001)
-            assert handler.writable_calls == calls
-            assert not connection.writable
-        handler.on_writable = lambda: None
-        transport.flow()
-        await end(handler)
-
-
 @pytest.mark.parametrize("high", [1000, 8192])
 async def test_the_drain_watch_does_not_move_the_edges(high: int) -> None:
     """While the loop's own limits are zero, writable follows the configured watermarks."""
     config = a_config(write_low_watermark_bytes=500, write_high_watermark_bytes=high)
     async with a_service() as service:
-        handler, transport = await held_client(service, config)
+        handler, transport = await held(service, config)
         connection = handler.connection
         released: list[int] = []
         connection.send(EVENT, memoryview(bytes(100)), lambda: released.append(1))
@@ -152,7 +104,7 @@ async def test_the_drain_watch_does_not_move_the_edges(high: int) -> None:
 
 async def test_the_end_of_a_drain_watch_does_not_call_the_handler() -> None:
     async with a_service() as service:
-        handler, transport = await held_client(service, a_config())
+        handler, transport = await held(service, a_config())
         released: list[int] = []
         for round_number in range(3):
             handler.connection.send(EVENT, bytes(100), lambda: released.append(1))
