@@ -23,6 +23,7 @@ def test_an_application_uses_named_and_configured_taskmanagers():
     known.configure(place("c"))
     assert not known.tell("app", place("own"))
     known.configure(place("own"))
+    assert known.places_of("nobody") == {"c": place("c")}
     assert known.place_for("nobody", "a") is None
     assert {each.host for each in known.places_of("app").values()} == {"elsewhere", "host-c"}
     assert len(known) == 3
@@ -50,6 +51,7 @@ def test_a_driver_names_places_for_its_own_application_only():
     assert known.place_for("app", "a") == place("a")
     assert known.place_for("other", "a") == place("a", "wrong")
     assert known.place_for("other", "c") == place("c")  # its own word
+    assert known.places_of("nobody") == {"c": place("c")}
     assert known.place_for("nobody", "a") is None
     assert known.places("a") == [place("a", "wrong"), place("a")]
     assert known.places("c") == [place("c"), place("c", "wrong")]
