@@ -90,7 +90,7 @@ class TransportConfig(Settings):
     idle_connection_timeout_seconds: Annotated[
         Annotated[Seconds, Field(ge=_MIN_SECONDS)] | None, NONE_ALLOWED
     ] = 600
-    """Time after which a connection is closed that holds nothing and at most pings. Clients
+    """Time after which a connection that holds nothing, and at most sends Pings, is closed. Clients
     reconnect when they need to. None: idle connections stay open."""
 
     frame_timeout_seconds: Seconds = Field(60, ge=_MIN_SECONDS)
@@ -140,8 +140,8 @@ class TransportConfig(Settings):
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""
 
     tls_enabled: bool = False
-    """Use TLS on the data port and to other TaskManagers, see `docs/operate/tls.md`. The Unix
-    socket does not use TLS."""
+    """Use TLS on the data port and for connections to other TaskManagers, see
+    `docs/operate/tls.md`. The Unix socket does not use TLS."""
 
     tls_certificate_file: Annotated[FilePath | None, NONE_ALLOWED] = None
     """Certificate to show, PEM, followed by intermediate certificates. A TaskManager needs one; a

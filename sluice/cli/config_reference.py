@@ -40,7 +40,7 @@ _HEAD: Final = f"""\
   says otherwise.
 """
 _COMMAS: Final = " As a flag or variable: separated by commas."
-"""The end of a help text that the head of the page says of all lists."""
+"""The end of a help text that the page leaves out: its head says it of all lists."""
 
 
 def main() -> None:

@@ -75,8 +75,8 @@ class ControlMemoryStatus(msgspec.Struct, frozen=True, gc=False):
     metric_prefix: ClassVar[str] = "control_memory_"
 
     used_bytes: Annotated[int, gauge("Memory for partly received messages and unread replies.")] = 0
-    capacity_bytes: Annotated[int, gauge("Limit of this memory for all connections together.")] = 0
-    refusals: Annotated[int, total("Connections closed because this memory was used up.")] = 0
+    capacity_bytes: Annotated[int, gauge("Limit of the control memory.")] = 0
+    refusals: Annotated[int, total("Connections closed because control memory was used up.")] = 0
 
 
 class EventLoopStatus(msgspec.Struct, frozen=True, gc=False):
