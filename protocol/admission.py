@@ -62,7 +62,7 @@ class AcceptingHandshake:
         """Handle a Hello or a Proof.
 
         Raises:
-            AuthenticationFailed: The other side did not authenticate, or may not do this.
+            AuthenticationFailed: The other side did not authenticate, or has no permission.
             MalformedMessage: The magic is wrong, the role, the claim or the flow control is
                 unknown, or the application is missing.
             UNSUPPORTED_VERSION: The two sides have no common version.
@@ -77,7 +77,7 @@ class AcceptingHandshake:
             self._claimed = self._read_claim(message)
             return Step(State.AWAIT_PROOF, (self._challenge,), None)
         if type(message) is m.Proof and self.hello is not None and self._claimed is not None:
-            answer = self._checkproof_of(message, self.hello, self._claimed, binding, now_seconds)
+            answer = self._check_proof(message, self.hello, self._claimed, binding, now_seconds)
             return Step(State.OPEN, (answer, self._offer), self._offer)
         raise MalformedMessage("Not a message of a handshake", value=type(message).__name__)
 
@@ -117,7 +117,7 @@ class AcceptingHandshake:
             )
         return claim
 
-    def _checkproof_of(
+    def _check_proof(
         self,
         message: m.Proof,
         hello: m.Hello,
@@ -140,21 +140,21 @@ class AcceptingHandshake:
             )
         self.claim = claim
         if claim.kind == KIND_PEER:
-            self._check_dialled(claim.subject)
+            self._check_dialed(claim.subject)
             self.application_id = hello.application_id  # a peer's own claim, in its namespace
         else:
             self._scope(hello, claim, secrets, now_seconds)
         said += (message, self._offer)
         return m.Proof(proof_of(key, ACCEPTS, said, binding))
 
-    def _check_dialled(self, dialled: str) -> None:
+    def _check_dialed(self, dialed: str) -> None:
         """Refuse a peer that dialed another address: an attacker forwarded its proof."""
         own = f"{self._offer.advertised_host}:{self._offer.data_port}"
-        if dialled.lower() != own.lower():
+        if dialed.lower() != own.lower():
             raise NotPermitted(
                 "A TaskManager dialed another address than the one advertised here",
                 reason="wrong address",
-                value=dialled,
+                value=dialed,
                 limit=own,
                 remedy="Set transport.advertised_host to the name under which others reach it",
             )
@@ -217,7 +217,7 @@ def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:
     # A copier names an application if it writes, and not if it only watches.
     if hello.role != m.ROLE_COPIER and (hello.role == m.ROLE_PEER) != (hello.application_id == ""):
         raise MalformedMessage(
-            "The Hello of a client must name an application, that of a peer must not",
+            "A client's Hello must name an application, a peer's must not",
             value=f"role {hello.role}, application {hello.application_id!r}",
         )
     if hello.flow_control not in (m.FLOW_CREDIT, m.FLOW_WATERMARK):

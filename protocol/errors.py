@@ -109,7 +109,7 @@ REMOTE_FAULTS: Final = frozenset(
 RETRYABLE: Final = frozenset(
     {
         ErrorCode.DEADLINE_EXCEEDED,
-        ErrorCode.SEQUENCE_GAP,  # the data are still stored, so they can be requested again
+        ErrorCode.SEQUENCE_GAP,  # the data is still stored, so it can be requested again
         ErrorCode.CHECKSUM_MISMATCH,
         ErrorCode.END_OF_PARTITION_MISMATCH,
         ErrorCode.PARTITION_MOVED,
@@ -121,7 +121,7 @@ RETRYABLE: Final = frozenset(
         ErrorCode.TOO_MANY_CONNECTIONS,
     }
 )
-"""Codes whose errors a retry can avoid; a class can differ from its code."""
+"""Codes of errors after which a retry can succeed; a class can differ from its code."""
 
 
 class SluiceError(Exception):

@@ -1,7 +1,7 @@
 """Errors of the shuffle that are caught by name or raised in several places.
 
-The others are a :class:`~sluice.protocol.errors.SluiceError` with a code where they are raised. The
-store of a TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
+All others are raised as a :class:`~sluice.protocol.errors.SluiceError` with a code. The store of a
+TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
 """
 
 import logging

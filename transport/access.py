@@ -31,7 +31,7 @@ _UCRED = struct.Struct("3i")
 _GID = struct.Struct("I")
 _SO_PEERGROUPS = 59
 _MAX_GROUPS = 4096
-"""Most groups of a process to read; the kernel allows 65536, and fails if there are more."""
+"""Maximum number of groups to read of a process; the kernel allows 65536, and fails above it."""
 
 
 class SecretUnusable(SluiceError):

@@ -125,7 +125,7 @@ class ShuffleClient(ShuffleEnvironment):
             kind="map_output" if location.is_stored else "pipelined",
         )
         try:
-            if location.is_stored:  # a task loads the writer of the type that it writes
+            if location.is_stored:  # load only the writer that the task needs
                 from .leg_region_sink import open_stored
 
                 return await open_stored(leg, location, settings, pool)

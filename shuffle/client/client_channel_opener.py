@@ -65,7 +65,7 @@ class ClientChannelOpener(ChannelOpener):
         if self._leg.closing and self._live_leg is not None:
             self._leg = await self._live_leg()
         leg = self._leg
-        # All or none: two gates that each wait for the other's segments would wait for ever.
+        # All or none: two gates that each wait for the other's segments would wait forever.
         segments = await self.exclusive_segments(len(batch))
         each = len(segments) // len(batch)
         wanted: list[tuple[RemoteInputChannel, ChannelSource]] = []

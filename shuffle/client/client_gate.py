@@ -28,7 +28,7 @@ class _Stream:
     Attributes:
         decoder: Takes them out of its bytes.
         verified_bytes: Length of the blocks that are complete and right.
-        skip_bytes: Bytes to skip: the previous TaskManager has given their blocks.
+        skip_bytes: Bytes to skip: their blocks came from the previous TaskManager.
     """
 
     __slots__ = ("decoder", "skip_bytes", "verified_bytes")
@@ -39,7 +39,7 @@ class _Stream:
         self.skip_bytes = 0
 
     def restart(self) -> None:
-        """Expect the stream from its beginning again; skip the blocks already given."""
+        """Expect the stream from its beginning again; skip the blocks already returned."""
         before, self.decoder = self.decoder, BlockDecoder()
         self.decoder.stored_bytes, self.decoder.raw_bytes = before.stored_bytes, before.raw_bytes
         self.skip_bytes = self.verified_bytes
@@ -259,7 +259,7 @@ class ClientGate:
 
     def reader(self, serializer: "ValueSerializer[T]") -> "RecordReader[T]":
         """Make a reader of records and events; the gate closes it."""
-        from ..records.record_reader import RecordReader  # a task that reads buffers has none
+        from ..records.record_reader import RecordReader  # not needed to read buffers
 
         reader = RecordReader(self.source, serializer, len(self.gate.channels))
         self._readers.append(reader)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Continue at another TaskManager if a stored partition is lost, damaged or has moved.
 
 All copies of a stored partition have the same bytes. So a channel that fails is reopened at another
-TaskManager, and skips the blocks that its reader has.
+TaskManager, and skips the blocks that its reader already has.
 """
 
 import logging

@@ -255,7 +255,7 @@ async def open_pipelined(
     Raises:
         SluiceError: The TaskManager refused the partition, or the connection is gone.
 
-    Cancellation: safe; the partition is given up.
+    Cancellation: safe; the partition is aborted.
     """
     number = leg.new_number()
     writer = PipelinedWriter(

@@ -41,7 +41,7 @@ class ResultPartition:
         self, serializer: "ValueSerializer[T]", selector: "ChannelSelector[T] | None" = None
     ) -> "RecordWriter[T]":
         """Make the partition's only record writer, which ends with the partition."""
-        from ..records.record_writer import RecordWriter  # a task that writes buffers has none
+        from ..records.record_writer import RecordWriter  # not needed to write buffers
 
         writer = RecordWriter(
             self.writer, serializer, selector, buffer_timeout_seconds=self._buffer_timeout_seconds

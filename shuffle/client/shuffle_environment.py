@@ -252,7 +252,7 @@ class ShuffleEnvironment(abc.ABC):
             shuffle_id: The shuffle; needed if no location is known.
             alternatives: For each location those of copies of the same stored partition, in the
                 order to try them. A channel whose TaskManager is lost, damaged or unreachable
-                continues there, behind what was read; a partition that has moved is followed.
+                continues there, after what was read; a partition that has moved is followed.
 
         Raises:
             InvalidRequest: There are no locations, or those of several shuffles or types; or the

@@ -68,7 +68,7 @@ class UnknownInputChannel:
 
         Raises:
             InvalidEvent: It does not fit the wire.
-            TooManyTaskEvents: The channel keeps as many already as it may.
+            TooManyTaskEvents: The channel already keeps as many as it may.
         """
         check_task_event(event_type, payload)
         self.task_events.keep(event_type, payload)

@@ -85,7 +85,7 @@ class LocalBufferPool:
         self._network_pool = network_pool
         self._limit = bounds.required_segments
         # The limit while nothing waits, else -1: one comparison tells a recycle that there is
-        # nothing else to do. May stay -1 when the last one gave up; recycling mends it.
+        # nothing else to do. May stay -1 after the last one gave up; the next recycle sets it.
         self._quick_limit = bounds.required_segments
         self._held = 0
         self._idle: list[MemorySegment] = []

@@ -8,10 +8,9 @@ Listeners run inside the call that made a segment available and may call any poo
 already handing out segments, a nested call only adds to them, and the outer loop hands them out.
 
 :class:`ExclusiveRequests` are those that a network pool has not served yet.
-A request is first *unpromised*: there is no reservation for it. A promised one has a reservation,
-so the limits of local pools have been lowered, and it waits for segments to come home. It is
-*parked* while its owner still holds so much that it would be beyond its limit: what comes home of
-the owner's own segments brings it back.
+A request is first *unpromised*: it has no reservation. A *promised* one has a reservation, so the
+limits of local pools have been lowered, and it waits until segments are returned. It is *parked*
+while it would take its owner above its limit, until the owner has returned enough segments.
 """
 
 import asyncio
@@ -289,7 +288,7 @@ class ExclusiveRequests(Generic[SharerT]):
         return min(allowed, key=_promised_segments) if allowed else None
 
     def promise(self, request: ExclusiveRequest) -> None:
-        """Note that there is a reservation for a request."""
+        """Record that a request has a reservation."""
         self._promised[request] = self._unpromised.pop(request)
 
     def next_to_serve(self) -> tuple[ExclusiveRequest, OwnerShare[SharerT]] | None:

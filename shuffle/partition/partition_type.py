@@ -113,8 +113,8 @@ def pool_bounds(
     """Compute how many segments a partition's pool needs, and how many it may take.
 
     One buffer of each subpartition of a pipelined partition can be open, and another lets the
-    writer continue meanwhile. A stored partition writes its open buffers as a region when it has no
-    other, so that it needs a single one.
+    writer continue meanwhile. A stored partition that finds no free buffer writes its open buffers
+    as a region, so it needs only one.
 
     Args:
         partition_type: A pipelined bounded partition has a ceiling by its channels.
@@ -125,7 +125,7 @@ def pool_bounds(
             uses these, and is slower.
 
     Returns:
-        The segments that the pool requires, and the most that it may take; None: without a maximum.
+        The segments that the pool requires, and the maximum that it may take; None: no maximum.
     """
     required = num_subpartitions + 1 if partition_type.is_pipelined else 1
     most: int | None = None

@@ -111,7 +111,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             subpartition.flush()
 
     async def finish(self) -> None:
-        """End every subpartition. Its readers read on; the memory is released as they do.
+        """End every subpartition. Its readers read the rest, which releases the memory.
 
         Raises:
             SluiceError: The partition has failed or is released.

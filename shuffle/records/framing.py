@@ -102,7 +102,7 @@ def split_equal_frames(
 ) -> tuple[Sequence[bytes], int]:
     """Take the records at the start of a stream, if they all have one length.
 
-    A few calls take all of them; going from record to record takes several steps for each.
+    This takes a few calls for all records, instead of several steps for each.
 
     Args:
         stream: Frames, one behind the other; the last one may be cut.

@@ -90,7 +90,8 @@ class RecordWriter(Generic[T]):
         Raises:
             SluiceError: The awaitable of the previous call was not awaited to its end.
             WriterUnusable: The writer has ended or failed.
-            RecordTooLarge, CONFIGURATION, MalformedElement: The record; nothing was written.
+            RecordTooLarge, CONFIGURATION, MalformedElement: The record is refused; nothing was
+                written.
             SluiceError: The partition's failure.
         """
         if self._blocked:

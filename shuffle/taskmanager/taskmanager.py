@@ -64,7 +64,7 @@ class TaskManager:
             INTERNAL: It has not started, or failed to.
         """
         if self._environment is None:
-            raise SluiceError("The TaskManager is not started", remedy="Await start() before")
+            raise SluiceError("The TaskManager is not started", remedy="Await start() first")
         return self._environment
 
     @classmethod

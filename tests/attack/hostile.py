@@ -33,7 +33,7 @@ class Hostile(RawClient):
 
     name = ""
     daemon: AttackedDaemon
-    """The other side, of those that come from :meth:`at`."""
+    """The other side, if it was made by :meth:`at`."""
     _since: int
 
     @classmethod
@@ -43,7 +43,7 @@ class Hostile(RawClient):
         address: Address | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Hostile:
-        """Connect to a daemon, whose log is then looked at from here on."""
+        """Connect to a daemon, and remember how long its log is."""
         since = len(daemon.lines)
         client = await cls.reach(address or daemon.address, tls)
         client.daemon, client._since = daemon, since

@@ -118,7 +118,7 @@ def secret_texts(*applications: Application) -> set[str]:
 
 
 class AttackedDaemon(Daemon):
-    """A TaskManager that waits for nobody for long, and writes down each connection."""
+    """A TaskManager with short deadlines that logs each connection."""
 
     def __init__(self, directory: Path, **keys: Any) -> None:
         super().__init__(

@@ -112,7 +112,7 @@ def cluster(directory: Path) -> Iterator[StandaloneCluster]:
 def daemons(directory: Path) -> Iterator[Daemons]:
     from tests.support.daemons import Daemons
 
-    # What an application has left whose driver has failed goes soon, and hinders no other test.
+    # Data of an application whose driver failed is dropped soon, so that it disturbs no other test.
     with Daemons(directory / "tm", application_expiry_seconds=15) as running:
         yield running
 

@@ -84,7 +84,7 @@ def _expired(daemon: Daemon, application: Application) -> None:
             ),
             EXPIRY_SECONDS,
         )
-        # The driver comes back late, if the machine is busy: what is written must not expire, too.
+        # On a busy machine the driver comes back late: data written meanwhile must not expire.
         daemon.restart(application_expiry_seconds=None)
     finally:
         os.kill(application.driver_pid, signal.SIGCONT)

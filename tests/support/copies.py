@@ -41,7 +41,7 @@ async def drivers(cluster: MiniCluster, application_id: str = "app") -> list[Cli
 async def copying(
     directory: Path, count: int = 2, *, hosts_apart: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[MiniCluster, list[Client]]]:
-    """Run TaskManagers on hosts of their own, and such a driver at each; end the application."""
+    """Run TaskManagers on different hosts, each with such a driver; end the application."""
     if hosts_apart:
         settings["hosts_apart"] = True
     async with mini_cluster(directory, count, **settings) as cluster:

@@ -35,14 +35,14 @@ SLUICE = Path(sys.executable).with_name("sluice")
 ENVIRONMENT = {
     name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")
 } | {"PYTHONPATH": f"{Path(framing.__file__).parents[2].absolute()}:{REPOSITORY}"}
-"""With the data path that this process has, compiled or not."""
+"""Runs the data path that this process has loaded, compiled or not."""
 
 TIMEOUT_SECONDS = 60
 """Longer than a TaskManager drains by default."""
 TOKEN_SECONDS = 3600
-"""For how long an access token is good: longer than any test."""
+"""Time for which an access token is valid: longer than any test."""
 POLL_SECONDS = 0.1
-"""Pause between two looks at the status page, which cannot be waited for."""
+"""Pause between two requests for the status."""
 
 READY = re.compile(
     r"is ready: data port \S*:(?P<advertised>\d+)(?: \(here (?P<here>\d+)\))?, "
@@ -53,7 +53,7 @@ READY = re.compile(
 def arguments(directory: Path, **settings: object) -> list[str]:
     """Return the command of a small TaskManager on loopback with all its files in a directory.
 
-    A setting that is None has its default.
+    None gives a setting its default.
     """
     given = {
         "bind_host": "127.0.0.1",
@@ -74,13 +74,13 @@ def arguments(directory: Path, **settings: object) -> list[str]:
 class Daemon:
     """A TaskManager that can be killed, and started again on its directories and ports.
 
-    A context manager that starts it and kills it.
+    As a context manager it starts, and is killed at the end.
 
     Args:
         directory: Receives its log, and what it stores unless its settings say otherwise.
         host: Address to bind.
-        program: What runs ``sluice``, in place of the installed command.
-        environment: Further variables of its process.
+        program: Command that runs ``sluice``, instead of the installed one.
+        environment: Additional environment variables of its process.
         settings: Keys of its configuration, for :func:`arguments`.
     """
 
@@ -127,7 +127,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self.process.pid
 
     @property
@@ -137,17 +137,17 @@ class Daemon:
 
     @property
     def endpoint(self) -> str:
-        """Its data port, as ``spark.sluice.endpoints`` writes it."""
+        """Its data port, in the form of ``spark.sluice.endpoints``."""
         return f"{self.host}:{self.data_port}"
 
     @property
     def url(self) -> str:
-        """Its HTTP server."""
+        """URL of its HTTP server."""
         return f"http://{self.host}:{self.http_port}"
 
     @property
     def metrics_url(self) -> str:
-        """Its metrics page."""
+        """URL of its metrics page."""
         return f"{self.url}/metrics"
 
     @property
@@ -166,16 +166,16 @@ class Daemon:
         return self.log.partition("TaskManager ")[2].split()[0]
 
     def wait_for_log(self, text: str, since: int = 0) -> str:
-        """Wait until a line has the text, the first ``since`` lines apart; return the line."""
+        """Wait for a line with the text after the first ``since`` lines; return the line."""
         pattern = re.compile(re.escape(text))
         return self.process.wait_for_line(pattern, TIMEOUT_SECONDS, since).string
 
     def change(self, **settings: object) -> None:
-        """Give it other settings with its next start; None takes one back to its default."""
+        """Change settings for its next start; None resets one to its default."""
         self._settings = self._settings | settings
 
     def start(self) -> Self:
-        """Start it and wait until it is ready; the second time on the ports of the first."""
+        """Start it and wait until it is ready; a later start keeps its ports."""
         self.launch()
         self.wait_until_ready()
         return self
@@ -198,10 +198,10 @@ class Daemon:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until it serves.
+        """Wait until it is ready.
 
         Raises:
-            ProcessFailed: It has ended, or the time ran out.
+            ProcessFailed: It has ended, or is not ready in time.
         """
         ready = self.process.wait_for_line(READY, TIMEOUT_SECONDS)
         self.data_port = int(ready["here"] or ready["advertised"])
@@ -215,71 +215,71 @@ class Daemon:
         return code
 
     def kill(self) -> None:
-        """End it as a crash does, and wait until it is gone."""
+        """Kill it, as a crash does, and wait until it has ended."""
         if self._process is not None:
             self.end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in good order."""
+        """Stop it gracefully."""
         if self._process is not None:
             self._process.stop()
 
     def pause(self) -> None:
-        """Let it stand still, as on a host that hangs."""
+        """Suspend its process, as on a host that hangs."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume its process."""
         self.process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Ask it to end, as a service's stop does; it drains first, and goes on meanwhile."""
+        """Send SIGTERM without waiting; it drains first, and serves meanwhile."""
         self.process.send_signal(signal.SIGTERM)
 
     def restart(self, **settings: object) -> None:
-        """Stop it as an upgrade does, and start it on its directories, with other settings if any.
+        """Stop it as an upgrade does, and start it on its directories, with changed settings.
 
         Raises:
-            ProcessFailed: It did not end in good order, or does not start.
+            ProcessFailed: It did not stop gracefully, or does not start.
         """
         if self.end():
-            raise ProcessFailed(self.process.describe("did not end in good order"))
+            raise ProcessFailed(self.process.describe("did not stop gracefully"))
         self.change(**settings)
         self.start()
 
     def drain(self, *, migrate: bool = False) -> None:
-        """Let it take nothing new, as ``sluice drain`` does; returns when it has nothing to do.
+        """Drain it with ``sluice drain``; return when nothing is written or read.
 
         Args:
-            migrate: Whether it gives its committed map outputs to others.
+            migrate: Whether it moves its map outputs to other TaskManagers.
         """
         sluice("drain", self.url, *self._proof, *(["--migrate"] if migrate else []))
 
     def undrain(self) -> None:
-        """Let it take work again, as ``sluice undrain`` does."""
+        """Let it accept work again, with ``sluice undrain``."""
         sluice("undrain", self.url, *self._proof)
 
     def lose_data(self, *, keeps_id: bool = False) -> None:
-        """Remove all it has stored; not while it runs.
+        """Remove everything that it has stored; call this while it does not run.
 
         Args:
-            keeps_id: Whether a directory without map outputs is left, which has its id.
+            keeps_id: Whether its data directories, which contain its id, stay.
         """
         for directory in (self._memory_directory, self._data_directory)[: 1 if keeps_id else 2]:
             shutil.rmtree(directory)
             directory.mkdir()
 
     def remove_data_directory(self) -> None:
-        """Remove its data directory while it runs: all at once, as a disk that is pulled."""
+        """Remove its data directory at once while it runs, as when a disk is pulled."""
         remove_used(self._data_directory)
 
     def mend_data_directory(self) -> None:
-        """Make its data directory again, empty; return when it is used."""
+        """Recreate its data directory, empty; return when it is in use."""
         self._data_directory.mkdir(mode=0o700)
         self.wait_for_all_tiers()
 
     def remove_memory_directory(self) -> None:
-        """Remove the directory of its memory tier while it runs, which makes it again, empty."""
+        """Remove the directory of its memory tier while it runs; it recreates the directory."""
         remove_used(self._memory_directory)
 
     def wait_for_all_tiers(self) -> None:
@@ -308,7 +308,7 @@ class Daemon:
         return [] if secret is None else ["--secret-file", str(secret)]
 
     def access_token(self) -> str:
-        """Return a token that lets its status be read; empty without a secret."""
+        """Return a token that allows reading its status; empty without a secret."""
         secret = self._settings.get("cluster_secret_files")
         if secret is None:
             return ""
@@ -319,7 +319,7 @@ class Daemon:
         """Return its status.
 
         Raises:
-            ConnectionError: It does not answer, or not this question.
+            ConnectionError: It does not answer, or refuses.
         """
         try:
             document = fetch_json(self.url, "/api/v1/status", token=self.access_token())
@@ -330,7 +330,7 @@ class Daemon:
     def wait_until(
         self, what: Callable[[TaskManagerStatus], object], timeout_seconds: float
     ) -> TaskManagerStatus:
-        """Look at the status until ``what`` is true of it.
+        """Poll the status until ``what`` is true of it.
 
         Raises:
             TimeoutError: It did not become true; the message has the last status.
@@ -339,7 +339,7 @@ class Daemon:
 
 
 def look_until(look: Callable[[], T], what: Callable[[T], object], timeout_seconds: float) -> T:
-    """Look until ``what`` is true: a TaskManager tells nobody when its status changes.
+    """Poll until ``what`` is true: a TaskManager does not report changes of its status.
 
     Raises:
         TimeoutError: It did not become true; the message has what was seen last.
@@ -353,7 +353,7 @@ def look_until(look: Callable[[], T], what: Callable[[T], object], timeout_secon
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever its exit code."""
+    """Run a command to its end; any exit code is accepted."""
     return subprocess.run(
         command,
         capture_output=True,
@@ -368,7 +368,7 @@ def sluice(*words: str) -> str:
     """Run the command ``sluice`` and return its output.
 
     Raises:
-        ProcessFailed: Its exit code is not 0; the message has what it said.
+        ProcessFailed: Its exit code is not 0; the message has its standard error.
     """
     done = run([str(SLUICE), *words])
     if done.returncode:

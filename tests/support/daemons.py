@@ -22,21 +22,23 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 
 AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
-"""Whether TaskManagers have a cluster secret, and applications a token, unless a test says."""
+"""Whether TaskManagers have a cluster secret, and applications a token, by default."""
 
 _MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
 
 class Daemons:
-    """One TaskManager per host, each with a Unix socket; a context manager that ends them.
+    """One TaskManager per host, each with a Unix socket; a context manager that stops them.
 
     Args:
-        directory: Receives everything but the memory tiers; keep its path short.
+        directory: Receives everything except the memory tiers; its path must be short, because it
+            contains the sockets.
         hosts: Addresses, one TaskManager each.
         options: Settings of single TaskManagers, by host.
         authenticated: Whether they have a secret.
-        wrapper: Program and arguments that run the command given behind them, ``{host}`` replaced.
-        environment: Further variables of their processes.
+        wrapper: Program and arguments that run the command that follows them; ``{host}`` is
+            replaced.
+        environment: Additional environment variables of their processes.
         settings: Settings of all.
     """
 
@@ -112,33 +114,33 @@ class Daemons:
 
     @property
     def endpoints(self) -> str:
-        """Value of ``spark.sluice.endpoints``: each executor takes its own host's socket."""
+        """Value of ``spark.sluice.endpoints``: each executor uses the socket of its host."""
         return f"unix:{self._directory}/{{host}}.sock"
 
     @property
     def metrics_urls(self) -> list[str]:
-        """The metrics page of each."""
+        """URL of the metrics page of each."""
         return [daemon.metrics_url for daemon in self._all]
 
     @property
     def secret_file(self) -> Path:
-        """The file of their secret."""
+        """File of their secret."""
         return self._directory / "cluster.secret"
 
     @property
     def token_file(self) -> Path:
-        """The file of a submit token."""
+        """File of a submit token."""
         return self._directory / "token"
 
     @property
     def credentials(self) -> dict[str, str]:
-        """Return the settings with which a Spark application proves itself to them."""
+        """Settings with which a Spark application authenticates."""
         return {TOKEN_FILE: str(self.token_file)} if self._authenticated else {}
 
     def wait_until(
         self, what: Callable[[list[TaskManagerStatus]], object], timeout_seconds: float
     ) -> list[TaskManagerStatus]:
-        """Look at the status of all until ``what`` is true of them.
+        """Poll the status of all until ``what`` is true of them.
 
         Raises:
             TimeoutError: It did not become true; the message has the last status of each.
@@ -154,7 +156,7 @@ class Daemons:
         return sum(cpu_time.of_process(daemon.pid) for daemon in self._all)
 
     def newest_outputs(self, application_id: str) -> list[int]:
-        """How many map outputs of an application's newest shuffle each of them has."""
+        """Return the number of map outputs of an application's newest shuffle at each of them."""
         shuffles = [
             (shuffle.shuffle_id, number, shuffle.committed_map_outputs)
             for number, daemon in enumerate(self._all)
@@ -170,15 +172,15 @@ class Daemons:
 
 
 def is_of(application_id: str, name: str) -> bool:
-    """Tell whether a TaskManager's name for an application is that of this one.
+    """Return whether a TaskManager's name for an application stands for this application.
 
-    With a credential it has the namespace of the application's key, too.
+    With a credential the name ends with the namespace of the application's key.
     """
     return name == application_id or name.startswith(f"{application_id}@")
 
 
 def leftovers(status: TaskManagerStatus) -> dict[str, object]:
-    """Return what a TaskManager without applications should not have; empty when all is well."""
+    """Return what a TaskManager without applications should not have; empty if it has nothing."""
     found = {
         "partitions": status.partitions,
         "applications": status.applications,

@@ -108,7 +108,7 @@ class ManagedProcess:
     def wait_for_line(
         self, pattern: re.Pattern[str], timeout_seconds: float, since: int = 0
     ) -> re.Match[str]:
-        """Wait until the output has a line that matches, the first ``since`` lines apart.
+        """Wait for a line of output that matches, after the first ``since`` lines.
 
         Raises:
             ProcessFailed: The output ended or the time ran out first.

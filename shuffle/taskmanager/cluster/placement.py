@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
 
     @property
     def adds_safety(self) -> bool:
-        """Whether a copy here is a new one, on another host, and likely to be taken."""
+        """Whether a copy here is a new one, on another host, and likely to be accepted."""
         return self.lacks_copy and not self.has_refused and not self.shares_host
 
 
@@ -65,7 +65,7 @@ class Placement:
         self._own_host: Final = own_host
         self._refused_until: dict[tuple[str, str], float] = {}
         self.last_refusal = "no other TaskManager is known"
-        """Why the last copy that was not made was not made."""
+        """Why the last attempt to make a copy failed."""
 
     def candidates(
         self, attempt: MapAttemptKey, holders: Collection[str], absent: Collection[Presence]

@@ -7,7 +7,7 @@ deadline runs from the start.
 
 TaskManagers with copies keep an application alive for each other, by their copiers' connections.
 If these counted like a client's, two TaskManagers with copies of each other's map outputs would
-keep them for ever after the driver was killed. So the deadline starts when the last client is gone.
+keep them forever after the driver was killed. So the deadline starts when the last client is gone.
 When it has passed, this TaskManager no longer keeps the application alive elsewhere. It keeps its
 own data as long as another TaskManager keeps the application alive here.
 """

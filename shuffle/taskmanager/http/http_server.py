@@ -57,8 +57,8 @@ class HttpServer:
             as ``http_snapshot_interval_seconds`` allows.
         drain: Begins to drain, and returns when nothing is written or read; called there
             with whether to move all map outputs.
-        access: Makes the rules of access, in the thread of the server; by default there are no
-            tokens, and this host drains.
+        access: Makes the rules of access, in the thread of the server; by default no token is
+            checked, and only clients on this host may drain.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
     """

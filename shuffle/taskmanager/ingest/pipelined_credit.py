@@ -21,7 +21,7 @@ class PipelinedCredit:
     Args:
         pool: The partition's pool.
         grant: Sends credit to the producer.
-        window_buffers: Most segments that are ready.
+        window_buffers: Maximum number of segments that are ready.
     """
 
     def __init__(

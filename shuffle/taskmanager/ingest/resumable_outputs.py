@@ -124,7 +124,7 @@ class Resumption:
         Raises:
             SluiceError: They could not be secured.
 
-        Cancellation: safe; the journal's write goes on.
+        Cancellation: safe; the write to the journal continues.
         """
         try:
             secured = self._outputs.store.secure(self._attempt, num_subpartitions, regions)

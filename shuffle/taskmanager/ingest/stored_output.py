@@ -310,7 +310,7 @@ class StoredOutput(IncomingOutput):
         if self._resumption is not None and self.state is not StoredState.COMMITTING:
             self._resumption.park()
             self._resumption = None
-        self._end(drop=False)  # a commit goes on
+        self._end(drop=False)  # a commit continues
 
     def drop_arriving(self) -> None:
         """Free the memory of a payload that arrives after the end. Idempotent."""

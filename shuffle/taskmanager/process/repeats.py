@@ -110,7 +110,7 @@ class Repeats:
         return self._began + self._period_seconds - self._clock()
 
     def entry(self, record: logging.LogRecord) -> RecordBudget:
-        """Return the budget of a record; call it in a period that is not over."""
+        """Return the budget of a record in a period that is not over."""
         source: str | None = getattr(record, "source", None)
         if source is None:
             is_own = record.name.startswith(_OWN_LOGGERS)

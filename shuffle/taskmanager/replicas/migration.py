@@ -94,7 +94,7 @@ class Migration:
         """Move all map outputs that are here, and return the progress.
 
         Raises:
-            RuntimeError: A move runs already.
+            RuntimeError: A move is already running.
 
         Cancellation: safe; incomplete copies are dropped, moved map outputs stay moved.
         """

@@ -73,7 +73,7 @@ class Target(Protocol):
             output: The map output.
             pace: Waits until a number of bytes may be sent; the target is then asked first whether
                 it has the map output.
-            moved: Whether this TaskManager will not keep its own.
+            moved: Whether this TaskManager will not keep its own map output.
 
         Cancellation: safe; an incomplete copy is deleted.
         """
@@ -142,7 +142,7 @@ class PeerTarget:
     ) -> Outcome:
         """Copy a map output to the TaskManager: :meth:`Target.copy`."""
         services = self._services
-        # The sender is the origin of the copy, also if it replaces a lost one.
+        # The sender is the origin of the copy, even if the copy replaces a lost one.
         copy_of = CopyOf(0, services.store.taskmanager_id, output.replicas, moved)
         try:
             with output.kept():

@@ -59,7 +59,7 @@ class ReadAheadView(StoredPartitionView):
     ) -> None:
         super().__init__(wanted.shuffle, slices, sizes, listener, on_released)
         self._store = store
-        # Views of one connection have one read pool, so that it tells connections apart.
+        # Each connection has one read pool, whose id identifies the connection.
         self._flow = Flow(wanted.shuffle.application_id, id(read_pool))
         self._segment_size_bytes = sizes.segment_bytes
         self._read_pool = read_pool
@@ -230,7 +230,7 @@ class ReadAheadView(StoredPartitionView):
             if used:
                 groups.append(BufferGroup(run[:used], length, pool.recycle_together))
             spare += run[used:]
-        if spare:  # the memory tier goes on from here
+        if spare:  # a large slice of the memory tier comes next
             pool.recycle_together(spare)
         self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
         return reads, groups

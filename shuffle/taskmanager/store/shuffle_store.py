@@ -74,7 +74,7 @@ class ShuffleStore:
         self._health = StoreHealth(storage, self._tiers, self._journal, config)
         self.remote: RemoteOutputs | None = None
         """The map outputs that moved to the remote tier; None without a remote tier."""
-        if storage.remote is not None:  # the modules of the remote tier are loaded with it only
+        if storage.remote is not None:  # only then load the modules of the remote tier
             from .remote import remote_outputs
 
             self.remote = remote_outputs.RemoteOutputs(
