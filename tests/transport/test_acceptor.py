@@ -133,6 +133,22 @@ async def test_in_need_a_few_are_served_and_then_room_is_asked_for() -> None:
         await asyncio.sleep(0.01)  # the ends of the connections, on uvloop
 
 
+async def test_limits_fit_into_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "data_connections", lambda: 5)  # three are served
+    async with a_service(a_config()) as service:
+        served = [await open_client(service.address) for _ in range(3)]
+        with pytest.raises(RemoteError) as caught:
+            await open_client(service.address)
+        assert caught.value.code == ErrorCode.TOO_MANY_CONNECTIONS
+        for client in served:
+            await end(client)
+        await service.handler(2)
+        with await RawPeer.connect(service.address):  # one that says nothing
+            await until(lambda: len(service.listener.connections) == 1)
+            with pytest.raises(RemoteError, match="unfinished handshakes"):
+                await open_client(service.address)
+
+
 async def test_a_crowd_that_is_refused_does_not_take_the_last_descriptors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -175,6 +175,13 @@ def test_one_unusable_file_of_several_is_enough_to_refuse(tmp_path: Path) -> Non
                 Access.open(AuthConfig(cluster_secret_files=files))
 
 
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_without_files_there_are_no_secrets(anonymous: bool) -> None:
+    access = Access.open(AuthConfig(allow_anonymous=anonymous))
+    assert access.secrets is None
+    assert access.allows_anonymous is anonymous
+
+
 # ---- credentials and rules -------------------------------------------------------------------
 
 
@@ -248,6 +255,17 @@ def test_the_kernel_tells_the_user_and_the_groups(unix_socket: socket.socket) ->
     assert user.gids[0] == OWN_GID
     assert set(os.getgroups()) <= set(user.gids)
     assert len(set(user.gids)) == len(user.gids)
+
+
+def test_the_rules_ask_the_owner_for_the_applications_that_it_knows() -> None:
+    knows = {"etl"}.__contains__
+    for access in (
+        Access(knows_application=knows),
+        Access(ClusterSecrets([SECRET]), knows_application=knows),
+        Access(allow_anonymous=True, knows_application=knows),
+    ):
+        assert access.admission(None).knows_application("etl")
+        assert not access.admission(None).knows_application("other")
 
 
 # ---- handshakes ------------------------------------------------------------------------------

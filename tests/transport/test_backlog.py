@@ -140,6 +140,21 @@ async def test_one_pong_too_many_ends_the_connection() -> None:
     assert budget.used_bytes == 0
 
 
+async def test_a_peer_that_reads_again_may_leave_as_many_pongs_unread() -> None:
+    connection = accepted_connection(ControlMemory(MAX_CONTROL_BYTES))
+    transport = MemoryTransport(connection)
+    assert await transport.feed(encode(a_producer()))
+    for _ in range(5):
+        transport.hold()
+        while connection.writable:
+            assert await transport.feed(encode(Ping(1)))
+        assert await transport.feed(encode(Ping(1)) * MAX_UNREAD_PONGS)
+        transport.flow()
+        assert connection.writable
+    assert not connection.closing
+    await transport.end()
+
+
 # ---- all connections together ----------------------------------------------------------------
 
 

@@ -96,6 +96,24 @@ async def test_a_failure_goes_to_all_waiters_and_is_not_kept() -> None:
     pool.release(A, client)
 
 
+async def test_a_user_in_the_turn_of_a_failure_gets_a_new_attempt() -> None:
+    factory = Factory(failures=[0])
+    pool = ConnectionPool(factory)
+    first = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    entry = next(iter(pool._entries.values()))
+    assert entry.task is not None
+    late: list[asyncio.Task[FakeClient]] = []
+    # done callbacks run in order: this one before the waiters get the failure
+    entry.task.add_done_callback(lambda _: late.append(asyncio.ensure_future(pool.acquire(A))))
+    factory.proceed.set()
+    with pytest.raises(ConnectFailed):
+        await first
+    client = await late[0]
+    assert client.number == 1
+    pool.release(A, client)
+
+
 async def test_one_cancelled_waiter_does_not_hurt_the_others() -> None:
     factory = Factory()
     pool = ConnectionPool(factory)

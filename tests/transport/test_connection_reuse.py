@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.peers import (
     a_config,
     a_hello,
     a_service,
+    turns,
 )
 from tests.support.tcp_proxy import Fault, FaultProxy
 
@@ -123,6 +125,14 @@ async def test_two_failures_with_two_retries_succeed_and_three_fail(
             await user.handler.until_lost()
 
 
+async def test_without_retries_the_first_failure_counts() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", nobody.getsockname()[1])
+        with pytest.raises(ConnectFailed, match="0 retries"):
+            await a_pool(a_config(connect_retries=0)).acquire(address)
+
+
 async def test_an_idle_connection_serves_the_next_user() -> None:
     async with a_service() as service:
         pool = a_pool(a_config(peer_idle_timeout_seconds=LONG_SECONDS))
@@ -180,4 +190,26 @@ async def test_a_user_within_the_idle_time_stops_the_clock() -> None:
     pool.release(A, client)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await client.closed.wait()
+    assert len(pool) == 0
+
+
+async def test_cancelled_users_do_not_keep_an_attempt() -> None:
+    """Only connections have an idle time; an attempt without waiters is given up."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(address: Address) -> FakeClient:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return FakeClient()
+
+    pool = ConnectionPool(endless, idle_timeout_seconds=LONG_SECONDS)
+    user = asyncio.ensure_future(pool.acquire(A))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await begun.wait()
+        user.cancel()
+        await ended.wait()
+    await turns()
     assert len(pool) == 0

@@ -140,3 +140,11 @@ async def test_what_was_given_up_is_not_late_any_more(
         asyncio.get_running_loop().call_later(3 * deadline_seconds, after_it.set)
         await after_it.wait()
     assert "closing connection" not in caplog.text
+
+
+async def test_cancelled_between_two_attempts() -> None:
+    connecting = asyncio.ensure_future(open_client(Address("127.0.0.1", free_port())))
+    await turns(20)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting

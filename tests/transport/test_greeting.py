@@ -85,6 +85,23 @@ async def test_the_deadline_is_stopped_at_the_end_and_any_number_of_times() -> N
     assert failures.errors == []
 
 
+async def test_messages_do_not_stop_the_deadline() -> None:
+    failures = Failures()
+    greeting = Greeting(None, None, Accepting(an_ack(), SECRETS), failures)
+    greeting.begin(a_transport(), 0)
+    hello = _said(connecting(credential=DRIVER))
+    assert greeting.receive(hello).state is State.AWAIT_PROOF
+    assert isinstance(await failures.first(), DeadlineExceeded)
+
+
+def _said(greeting: Greeting) -> Hello:
+    """Return the Hello of a side that connects."""
+    hello = greeting.begin(a_transport(), LATER_SECONDS)
+    greeting.end()
+    assert hello is not None
+    return hello
+
+
 # ---- refusals --------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import socket
 import stat
@@ -92,6 +93,21 @@ async def test_a_star_binds_every_address_of_the_families_that_there_are(
     finally:
         for sock in sockets:
             sock.close()
+
+
+async def test_a_star_is_satisfied_with_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *rest)
+
+    monkeypatch.setattr("sluice.transport.acceptor.socket.socket", without_ipv6)
+    (sock,) = await bind(("*",), 0)
+    sock.close()
+    with pytest.raises(OSError, match="not supported"):
+        await bind(("0.0.0.0", "::"), 0)
 
 
 async def test_a_free_port_is_free_on_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +324,27 @@ async def test_a_connection_that_is_closed_before_it_is_made_is_closed_all_the_s
 
 def _no_handler(*_: object) -> RecordingHandler:
     raise AssertionError("no handshake took place")
+
+
+async def test_a_connection_accepted_after_the_close_is_closed_at_once() -> None:
+    service = Service(a_config())
+    await service.listener.start()
+    accept = service.listener._accept
+    await service.listener.close()
+    loop = asyncio.get_running_loop()
+    made: list[Connection] = []
+
+    def late() -> LoopProtocol:
+        made.append(accept(service.listener._over_tcp))
+        return LoopProtocol(made[0])
+
+    server = await loop.create_server(late, "127.0.0.1", 0)
+    with await RawPeer.connect(Address("127.0.0.1", server.sockets[0].getsockname()[1])) as peer:
+        assert await peer.read_to_end() == b""
+    server.close()
+    assert made[0].closing
+    assert service.handlers == []
+    await until(lambda: not service.listener.connections)
 
 
 async def test_traffic_of_connections_that_are_gone_is_still_counted() -> None:

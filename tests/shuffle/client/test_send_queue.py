@@ -79,6 +79,17 @@ def test_an_open_buffer_stays_until_it_is_flushed_or_full(rig):
     assert not rig.queue.has_open_buffers
 
 
+def test_data_waits_for_credit_and_events_do_not(rig):
+    rig.queue.add_event(b"first", EVENT, 1)
+    rig.write(0, bytes(SIZE))
+    rig.queue.add_event(b"second", EVENT, 0)
+    assert rig.take(0) == (1, EVENT, b"first")
+    assert rig.take(0) is None
+    assert not rig.queue.is_available(0)
+    assert rig.take(1) == (0, DATA, bytes(SIZE))
+    assert rig.take(0) == (0, EVENT, b"second")
+
+
 def test_a_priority_event_overtakes_data_that_has_no_credit(rig):
     rig.write(0, bytes(SIZE))
     told = rig.told
