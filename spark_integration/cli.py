@@ -1,4 +1,4 @@
-"""``sluice spark-conf`` and ``sluice submit`` (entry points of the group ``sluice.commands``)."""
+"""``sluice spark-conf`` and ``sluice submit``, which ``sluice.cli.main`` imports on first use."""
 
 from __future__ import annotations
 

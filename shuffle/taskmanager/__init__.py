@@ -1,1 +1,1 @@
-"""The TaskManager daemon: configuration, life cycle, HTTP, metrics and the command line."""
+"""The TaskManager daemon: configuration, store, copies, status, HTTP port and process."""

@@ -75,7 +75,7 @@ def test_good_hello(hello: m.Hello) -> None:
         (replace(PEER, segment_size_bytes=65536), ErrorCode.SEGMENT_SIZE_MISMATCH, 65536),
     ],
 )
-def test_refused_hello(hello: m.Hello, code: ErrorCode, value: object) -> None:
+def test_an_unusable_hello_is_refused(hello: m.Hello, code: ErrorCode, value: object) -> None:
     with pytest.raises(ProtocolViolation) as caught:
         answer_hello(hello, OFFER)
     assert caught.value.code is code

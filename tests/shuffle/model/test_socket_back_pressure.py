@@ -17,7 +17,7 @@ from tests.support.mini_cluster import SEGMENT_SIZE_BYTES
 
 MUCH_CREDIT = 1000
 STUCK_SECONDS = 0.3
-"""Without a buffer for so long the producer counts as stopped; a turn takes well below 1 ms."""
+"""A producer that waits this long for a buffer counts as stopped; a turn takes below 1 ms."""
 
 
 async def write_until_stuck(between: Pipe) -> tuple[int, asyncio.Task[None]]:
@@ -55,7 +55,7 @@ def shrink_socket_buffers(between: Pipe) -> asyncio.Transport:
     return receiving
 
 
-async def test_without_credit_the_socket_carries_it_alone(tmp_path):
+async def test_without_credit_the_socket_alone_carries_back_pressure(tmp_path):
     """Watermark mode: a receiver without memory does not read, and the sender fills up."""
     segments = 3
     async with (
@@ -71,7 +71,7 @@ async def test_without_credit_the_socket_carries_it_alone(tmp_path):
         await producing
 
 
-async def test_the_socket_carries_back_pressure_between_task_managers(tmp_path):
+async def test_the_socket_carries_back_pressure_beside_credit(tmp_path):
     """There is credit, but the network takes no more: the producer stops."""
     segments = 3
     async with (

@@ -11,7 +11,7 @@ from tests.shuffle.taskmanager.ingest.rig import DATA, SEGMENT
 
 
 @pytest.mark.parametrize("data", [b"abc", b""])
-async def test_a_wrong_checksum_at_the_end_of_a_region(rig, data):
+async def test_a_wrong_checksum_fails_the_map_output(rig, data):
     def send() -> None:
         rig.output.received(BeginRegion(0, 0, 0, [len(data)], 0xDEAD))
         rig.payload(0, data)
@@ -23,7 +23,7 @@ async def test_a_wrong_checksum_at_the_end_of_a_region(rig, data):
     assert caught.value.limit == "0x0000dead"
 
 
-async def test_data_without_data(rig):
+async def test_empty_region_data_is_refused(rig):
     rig.begin([100], DATA[:100])
     with pytest.raises(MapOutputMismatch, match="without data") as caught:
         rig.output.data_received(RegionData(0, 0), 0)
@@ -31,7 +31,7 @@ async def test_data_without_data(rig):
 
 
 @pytest.mark.parametrize(("offset", "length"), [(1, 1), (SEGMENT, 1), (0, 101)])
-async def test_data_that_is_not_the_next_part(rig, offset, length):
+async def test_data_that_is_not_the_next_part_is_refused(rig, offset, length):
     rig.begin([100], DATA[:100])
     with pytest.raises(MapOutputMismatch) as caught:
         rig.output.payload_buffer(RegionData(0, offset), length)

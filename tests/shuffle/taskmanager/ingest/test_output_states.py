@@ -70,7 +70,7 @@ def say(rig: StoredRig, message: OutputMessage | m.RegionData) -> None:
 
 @pytest.mark.parametrize("column", range(len(MESSAGES)), ids=lambda n: type(MESSAGES[n]).__name__)
 @pytest.mark.parametrize("state", list(ROWS)[1:])
-async def test_every_message_in_every_state(rig, tmp_path, state, column):
+async def test_each_message_leads_to_the_state_of_the_table(rig, tmp_path, state, column):
     await reach(rig, state)
     memory = os.memfd_create("area")
     area = RegionArea("app", tmp_path / "area", memory, SEGMENT, lambda _: None)
@@ -93,7 +93,7 @@ async def test_every_message_in_every_state(rig, tmp_path, state, column):
 
 
 @pytest.mark.parametrize("state", list(ROWS)[1:])
-async def test_the_end_in_every_state(rig, state):
+async def test_the_end_leads_to_the_state_of_the_table(rig, state):
     await reach(rig, state)
     rig.outputs.fail(0, PartitionReleased("Map output was resumed on another connection"))
     assert rig.output.state.name == ROWS[state][-1]

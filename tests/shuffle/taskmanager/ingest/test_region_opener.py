@@ -23,7 +23,7 @@ from tests.support.mini_cluster import DISK_ONLY, taskmanager_config
         (0, 0, [2**64 - 1] * 2, None, "18446744073709551615 bytes"),
     ],
 )
-async def test_regions_that_do_not_add_up(rig, region, first, lengths, value, limit):
+async def test_an_impossible_region_is_refused(rig, region, first, lengths, value, limit):
     with pytest.raises(MapOutputMismatch) as caught:
         rig.output.received(BeginRegion(0, region, first, lengths, 0))
     assert value in (None, caught.value.value)

@@ -61,7 +61,7 @@ async def test_an_abort_while_it_finishes(grouped, monkeypatch):
 
 
 @pytest.mark.parametrize(("total", "regions"), [(2, 1), (3, 0), (3, 2)])
-async def test_totals_that_differ(rig, total, regions):
+async def test_wrong_totals_fail_the_map_output(rig, total, regions):
     rig.begin([3], b"abc")
     rig.payload(0, b"abc")
     with pytest.raises(MapOutputMismatch, match="do not add up") as caught:
