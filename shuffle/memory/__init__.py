@@ -31,7 +31,7 @@ from .buffer import (
     runs_of_neighbours,
 )
 from .channel_accounts import NO_CHANNEL
-from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
+from .distribution import MemoryDemand, PoolBounds
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
 from .segment import MemorySegment
@@ -51,7 +51,6 @@ __all__ = [
     "MemorySegment",
     "NetworkBuffer",
     "NetworkBufferPool",
-    "NetworkBufferPoolStatistics",
     "NetworkBufferTimeout",
     "PoolBounds",
     "PoolDestroyed",

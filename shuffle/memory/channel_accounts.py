@@ -72,8 +72,3 @@ class ChannelAccounts:
         if account.lent == self._maximum:
             self.full_channels -= 1
         account.lent -= 1
-
-    def lent_to(self, channel: int) -> int:
-        """Return how many segments ``channel`` has; 0 if nothing is counted."""
-        account = self._by_channel.get(channel)
-        return 0 if account is None else account.lent

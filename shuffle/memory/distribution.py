@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import InvalidPoolSize
-from ..pool_status import PoolStatus
 
 logger = logging.getLogger(__name__)
 
@@ -248,26 +247,3 @@ class MemoryDemand:
             self.total_segments,
             self.wanted_segments * 100 // self.total_segments,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkBufferPoolStatistics:
-    """The network memory of a TaskManager at one moment, in segments.
-
-    Always ``free_segments + idle_segments + out_segments == total_segments``. ``out_segments`` are
-    those lent by local pools (destroyed ones too) and ``exclusive_segments``.
-    ``reserved_exclusive_segments`` are ``exclusive_segments`` and those promised to waiting
-    requests. ``draining_pools`` are destroyed pools whose segments are still out.
-    """
-
-    total_segments: int
-    segment_size_bytes: int
-    free_segments: int
-    idle_segments: int
-    out_segments: int
-    exclusive_segments: int
-    reserved_exclusive_segments: int
-    required_segments: int
-    waiting_requests: int
-    local_pools: tuple[PoolStatus, ...]
-    draining_pools: tuple[PoolStatus, ...]

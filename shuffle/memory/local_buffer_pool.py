@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from ..errors import PoolDestroyed
-from ..pool_status import PoolStatus
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
 from .distribution import PoolBounds
@@ -327,21 +326,6 @@ class LocalBufferPool:
     def is_destroyed(self) -> bool:
         """Whether the pool gives out no more segments."""
         return self._is_destroyed
-
-    def status(self) -> PoolStatus:
-        """Return its numbers of this moment."""
-        return PoolStatus(
-            self.name,
-            self._limit,
-            self.bounds.required_segments,
-            self.bounds.maximum_segments,
-            self.lent_segments,
-            len(self._listeners),
-            self.kind,
-            self.overdraft_segments,
-            self.overdrafts,
-            self.channels.full_channels,
-        )
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
-from .distribution import MemoryDemand, NetworkBufferPoolStatistics, PoolBounds
+from .distribution import MemoryDemand, PoolBounds
 from .local_buffer_pool import LocalBufferPool
 from .segment import MemorySegment, SegmentMapping, from_the_end
 from .segment_owner import OwnerShare, OwnerShares, SegmentOwner
@@ -37,6 +37,11 @@ class NetworkBufferPool:
         demand: Compares the segments that all want with the total; warns when it is exceeded.
         refused_requests: Local pools and exclusive requests refused as insufficient; only grows.
         expired_requests: Exclusive requests that ended by their deadline; only grows.
+        required_segments: Segments promised to local pools.
+        exclusive_segments: Segments that are out and exclusive.
+        reserved_segments: ``exclusive_segments``, and those promised to waiting requests.
+        local_pools: In the order in which they were made.
+        draining_pools: Destroyed local pools whose segments are still out.
 
     Raises:
         InvalidPoolSize: One of the numbers is below 1.
@@ -56,16 +61,16 @@ class NetworkBufferPool:
         self.demand: Final = MemoryDemand(total_segments)
         self.refused_requests = 0
         self.expired_requests = 0
-        self._required = 0  # sum over the local pools
+        self.required_segments = 0
         self._wanted = 0  # sum over the local pools: segments that each could use
-        self._exclusive = 0  # segments that are out and exclusive
-        self._reserved = 0  # _exclusive + the counts of the requests with a reservation
+        self.exclusive_segments = 0
+        self.reserved_segments = 0
         self._requests: Final[ExclusiveRequests[LocalBufferPool]] = ExclusiveRequests()
 
-        self._local_pools: dict[LocalBufferPool, None] = {}
+        self.local_pools: Final[dict[LocalBufferPool, None]] = {}
         self._no_owner: Final = SegmentOwner("the TaskManager")
         self._shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
-        self._draining: dict[LocalBufferPool, None] = {}
+        self.draining_pools: Final[dict[LocalBufferPool, None]] = {}
         # Local pools below their limit that have waiters, in the order of their turn. A pool
         # that no longer needs a segment is dropped when its turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
@@ -115,8 +120,8 @@ class NetworkBufferPool:
             raise self._insufficient(required_segments, self.unpromised_segments)
         share = self._shares.of(owner)
         pool = LocalBufferPool(self, name, kind, bounds, share)
-        self._local_pools[pool] = None
-        self._required += required_segments
+        self.local_pools[pool] = None
+        self.required_segments += required_segments
         self._wanted += bounds.wanted_segments
         owner.promise(required_segments)
         share.sharing.add(pool)
@@ -124,32 +129,6 @@ class NetworkBufferPool:
         self._rebalance()
         self._serve()
         return pool
-
-    def request_segments(self, count: int) -> list[MemorySegment]:
-        """Take ``count`` exclusive segments, all or nothing; back with :meth:`recycle_segments`.
-
-        Raises:
-            InsufficientNetworkBuffers: They cannot be promised, are not free now, or others wait.
-            InvalidPoolSize: ``count`` is negative.
-            PoolDestroyed: This pool is destroyed.
-        """
-        self._check_open(count)
-        if count == 0:
-            return []
-        available = 0 if self._requests else self.unpromised_segments
-        if count <= available:
-            share = self._shares.of(self._no_owner)
-            self._reserve(share, count)
-            self._rebalance()  # shrinking limits may bring idle segments home
-            if count <= len(self._free):
-                segments = self._take_exclusive(share, count)
-                self._serve()
-                return segments
-            available = len(self._free)
-            self._unreserve(share, count)
-            self._rebalance()
-            self._serve()
-        raise self._insufficient(count, available)
 
     async def request_segments_within(
         self, count: int, timeout_seconds: float, owner: SegmentOwner | None = None
@@ -218,7 +197,7 @@ class NetworkBufferPool:
             else:
                 stranger = segment
         if returned:
-            self._exclusive -= returned
+            self.exclusive_segments -= returned
             self._rebalance()
             self._serve()
         if stranger is not None:
@@ -241,7 +220,7 @@ class NetworkBufferPool:
         if self._is_destroyed:
             return
         self._is_destroyed = True  # from here on no request is served
-        for pool in list(self._local_pools):
+        for pool in list(self.local_pools):
             pool.destroy()
         for request, share in self._requests.clear():
             if share is not None:
@@ -263,30 +242,23 @@ class NetworkBufferPool:
     @property
     def unpromised_segments(self) -> int:
         """Segments that can still be promised to a new local pool or exclusive request."""
-        return self.total_segments - self._reserved - self._required
+        return self.total_segments - self.reserved_segments - self.required_segments
+
+    @property
+    def lent_segments(self) -> int:
+        """Segments that are out: exclusive ones, and those of local pools, destroyed ones too."""
+        pools = (*self.local_pools, *self.draining_pools)
+        return self.exclusive_segments + sum(pool.lent_segments for pool in pools)
+
+    @property
+    def waiting_requests(self) -> int:
+        """Exclusive requests that wait for their segments."""
+        return len(self._requests)
 
     def waiting_owners(self) -> set[SegmentOwner]:
         """Return the owners that wait for segments which others hold."""
         starving = {pool.share.owner for pool in self._starving if pool.wants_segment}
         return starving | self._requests.waiting_owners()
-
-    def statistics(self) -> NetworkBufferPoolStatistics:
-        """Return a frozen snapshot; costs a look at every local pool."""
-        pools = tuple(pool.status() for pool in self._local_pools)
-        draining = tuple(pool.status() for pool in self._draining)
-        return NetworkBufferPoolStatistics(
-            total_segments=self.total_segments,
-            segment_size_bytes=self.segment_size_bytes,
-            free_segments=len(self._free),
-            idle_segments=sum(pool.idle_segments for pool in self._local_pools),
-            out_segments=self._exclusive + sum(pool.lent_segments for pool in (*pools, *draining)),
-            exclusive_segments=self._exclusive,
-            reserved_exclusive_segments=self._reserved,
-            required_segments=self._required,
-            waiting_requests=len(self._requests),
-            local_pools=pools,
-            draining_pools=draining,
-        )
 
     # ---- what local pools call
 
@@ -323,24 +295,24 @@ class NetworkBufferPool:
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
         """Give the promise and the share of a destroyed local pool to the others."""
-        del self._local_pools[pool]
+        del self.local_pools[pool]
         share = pool.share
         self._starving.pop(pool, None)
         share.starving.pop(pool, None)
-        self._required -= pool.bounds.required_segments
+        self.required_segments -= pool.bounds.required_segments
         self._wanted -= pool.bounds.wanted_segments
         share.owner.promise(-pool.bounds.required_segments)
         share.sharing.remove(pool)
         share.local_pools -= 1
         self._holds_less(share, 0)
         if pool.held_segments:
-            self._draining[pool] = None
+            self.draining_pools[pool] = None
         self._rebalance()
         self._serve()
 
     def local_pool_drained(self, pool: LocalBufferPool) -> None:
         """Forget a destroyed local pool: its last segment is on its way home."""
-        self._draining.pop(pool, None)
+        self.draining_pools.pop(pool, None)
 
     # ---- inside
 
@@ -355,11 +327,11 @@ class NetworkBufferPool:
         return InsufficientNetworkBuffers(required, available, self.total_segments)
 
     def _reserve(self, share: _Share, count: int) -> None:
-        self._reserved += count
+        self.reserved_segments += count
         share.owner.promise(count)
 
     def _unreserve(self, share: _Share, count: int) -> None:
-        self._reserved -= count
+        self.reserved_segments -= count
         share.owner.promise(-count)
 
     def _holds_less(self, share: _Share, segments: int) -> None:
@@ -377,7 +349,7 @@ class NetworkBufferPool:
         for segment in segments:
             segment.holder = share
         share.held_segments += count
-        self._exclusive += count
+        self.exclusive_segments += count
         return segments
 
     def _withdraw(self, request: ExclusiveRequest) -> None:
@@ -398,7 +370,9 @@ class NetworkBufferPool:
                 break  # smaller ones behind it wait too, or it would wait for ever
             self._requests.promise(request)
             self._reserve(share, request.count)
-        self.demand.update(self._wanted + self._reserved + self._requests.unpromised_segments)
+        self.demand.update(
+            self._wanted + self.reserved_segments + self._requests.unpromised_segments
+        )
         for pool, extra in self._shares.distribute(self.unpromised_segments):
             limit = pool.bounds.required_segments + extra
             if limit != pool.size_segments:

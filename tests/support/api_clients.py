@@ -96,9 +96,9 @@ def pipelined(partition: ResultPartition) -> PipelinedWriter:
 
 def memory_is_back(client: ShuffleClient) -> bool:
     """Tell whether a client's partitions and gates have given everything back."""
-    pool = client.network_pool.statistics()
+    pool = client.network_pool
     return (
-        pool.free_segments == pool.total_segments
+        pool.available_segments == pool.total_segments
         and not pool.local_pools
         and not pool.draining_pools
     )

@@ -197,7 +197,7 @@ async def until_clean(
 
 def network_leftovers(environment: NetworkEnvironment) -> list[str]:
     """Return what is not back to zero but for the stored data."""
-    pool = environment.network_pool.statistics()
+    pool = environment.network_pool
     left = [
         ("connections", len(environment.listener.connections)),
         ("handlers", len(environment.handlers)),
@@ -205,8 +205,8 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
         ("gates", len(gates(environment))),
         ("peer connections", len(environment.peers)),
         ("local pools", len(pool.local_pools) + len(pool.draining_pools)),
-        ("segments out", pool.total_segments - pool.free_segments),
-        ("reserved segments", pool.reserved_exclusive_segments),
+        ("segments out", pool.total_segments - pool.available_segments),
+        ("reserved segments", pool.reserved_segments),
         ("control memory", environment.listener.control_memory.used_bytes),
         ("region areas", environment.region_areas.status().areas),
         ("waiting requests", pool.waiting_requests + environment.partitions.waiting_requests),
@@ -216,7 +216,7 @@ def network_leftovers(environment: NetworkEnvironment) -> list[str]:
 
 def segments_out(environment: NetworkEnvironment) -> list[str]:
     """Return the segments that are not back, also in a pool that is closed."""
-    out = environment.network_pool.statistics().out_segments
+    out = environment.network_pool.lent_segments
     return [f"segments out: {out}"] if out else []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sluice.shuffle.counters import PROGRESS_KINDS, BoundedCounts, Counters, ServingSeconds
 from sluice.shuffle.partition_status import PipelinedPartitionStatus
-from sluice.shuffle.pool_status import NetworkPoolStatus, PoolStatus
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
 from sluice.shuffle.taskmanager.replicas.copies_status import CopiesStatus
@@ -13,6 +12,7 @@ from sluice.shuffle.taskmanager.serve.serving_status import (
     GateStatus,
     ServedChannelsStatus,
 )
+from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.status.status import (
     ConnectionStatus,

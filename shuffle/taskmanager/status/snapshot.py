@@ -14,11 +14,10 @@ from ....protocol.schema import (
 )
 from ....transport.connection import Connection
 from ...counters import BoundedCounts, Counters
-from ...memory import NetworkBufferPoolStatistics
+from ...memory import LocalBufferPool
 from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
 from ...partition_status import PipelinedPartitionStatus
-from ...pool_status import NetworkPoolStatus
 from ..bounds.accounts import ApplicationStatus
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
@@ -30,6 +29,7 @@ from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import ShuffleStatus
 from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
+from .pool_status import NetworkPoolStatus, PoolStatus
 from .room import StorageRoom
 from .status import (
     ConnectionStatus,
@@ -77,7 +77,6 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
     counters = _counters(environment, vitals)
     legs = _Legs(environment, counters)
     shuffles = environment.store.shuffles()
-    memory = environment.network_pool.statistics()
     tiers = environment.store.tiers()
     full = vitals.room.none_because(tiers)
     socket_path = environment.socket_path
@@ -93,8 +92,8 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         socket_path=None if socket_path is None else utf8_text(socket_path),
         state=vitals.state,
         uptime_seconds=vitals.uptime_seconds,
-        pools=memory.local_pools,
-        network_pool=_network_pool(environment, memory, legs.in_flight_segments),
+        pools=tuple(map(_local_pool, environment.network_pool.local_pools)),
+        network_pool=_network_pool(environment, legs.in_flight_segments),
         storage=tuple(tiers),
         partitions=_shuffles(shuffles, legs.open_map_outputs),
         pipelined_partitions=_pipelined(environment, legs.pipelined_outputs),
@@ -139,19 +138,32 @@ def _serves(environment: NetworkEnvironment) -> Served:
     return "this host" if environment.access.secrets is None else "authenticated"
 
 
-def _network_pool(
-    environment: NetworkEnvironment, seen: NetworkBufferPoolStatistics, in_flight_segments: int
-) -> NetworkPoolStatus:
+def _local_pool(pool: LocalBufferPool) -> PoolStatus:
+    return PoolStatus(
+        pool.name,
+        pool.size_segments,
+        pool.bounds.required_segments,
+        pool.bounds.maximum_segments,
+        pool.lent_segments,
+        pool.waiting_listeners,
+        pool.kind,
+        pool.overdraft_segments,
+        pool.overdrafts,
+        pool.channels.full_channels,
+    )
+
+
+def _network_pool(environment: NetworkEnvironment, in_flight_segments: int) -> NetworkPoolStatus:
     pool = environment.network_pool
     return NetworkPoolStatus(
-        seen.total_segments,
-        seen.segment_size_bytes,
-        seen.free_segments + seen.idle_segments,
-        seen.out_segments,
+        pool.total_segments,
+        pool.segment_size_bytes,
+        pool.available_segments + sum(local.idle_segments for local in pool.local_pools),
+        pool.lent_segments,
         in_flight_segments,
-        len(seen.local_pools),
+        len(pool.local_pools),
         pool.demand.wanted_segments,
-        seen.waiting_requests,
+        pool.waiting_requests,
         pool.refused_requests,
         pool.expired_requests,
         pool.demand.warnings,

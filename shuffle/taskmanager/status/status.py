@@ -16,12 +16,12 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import BoundedCounts, Counters
 from ...metric import Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
-from ...pool_status import NetworkPoolStatus, PoolStatus
 from ..bounds.accounts import ApplicationStatus
 from ..ingest.producing_status import ProducersStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
+from .pool_status import NetworkPoolStatus, PoolStatus
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]

@@ -88,7 +88,7 @@ class ProducerRig:
 
     def all_memory_is_back(self) -> bool:
         self.connection.drain()
-        return self.network.statistics().free_segments == SEGMENTS
+        return self.network.available_segments == SEGMENTS
 
 
 def open_message(number: int) -> OpenPipelinedPartition:
@@ -168,4 +168,4 @@ class ConsumerRig:
         self.leg.message_received(message, len(payload))
 
     def all_memory_is_back(self) -> bool:
-        return self.network.statistics().free_segments == SEGMENTS
+        return self.network.available_segments == SEGMENTS

@@ -13,6 +13,7 @@ from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import InsufficientNetworkBuffers, NetworkBufferPool
 from sluice.shuffle.names import SubpartitionRange
 from tests.shuffle.client.rig import SEGMENTS, SHUFFLE, SOURCES, ConsumerRig, consumer_leg, turns
+from tests.support.network_memory import take_exclusive
 
 
 async def test_channels_of_one_turn_are_one_gate_and_are_read_to_their_end():
@@ -35,12 +36,12 @@ async def test_channels_of_one_turn_are_one_gate_and_are_read_to_their_end():
 @pytest.mark.parametrize("when", ["at once", "waiting for segments"])
 async def test_a_gate_that_is_released_while_it_opens_leaves_nothing(when):
     rig = ConsumerRig()
-    taken = rig.network.request_segments(SEGMENTS - 3) if when != "at once" else []
+    taken = take_exclusive(rig.network, SEGMENTS - 3) if when != "at once" else []
     for source in SOURCES:
         rig.gate.add_channel(source)
     if taken:
         await turns()
-        assert rig.network.statistics().waiting_requests == 1
+        assert rig.network.waiting_requests == 1
     rig.gate.release()
     await turns()
     assert rig.connection.sent == []
@@ -79,12 +80,12 @@ async def test_a_gate_with_more_channels_than_memory_fails_at_once():
 async def test_the_channels_of_a_turn_get_their_segments_together():
     """A gate that waits holds none, so that another one can open meanwhile."""
     rig = ConsumerRig(floating=0)
-    taken = rig.network.request_segments(SEGMENTS - 3)
+    taken = take_exclusive(rig.network, SEGMENTS - 3)
     waiting, open_one = (rig.new_gate(floating=0, exclusive=2) for _ in range(2))
     for source in SOURCES:
         waiting.add_channel(source)
     await turns()
-    assert rig.network.statistics().free_segments == 3
+    assert rig.network.available_segments == 3
     rig.network.recycle_segments(taken)
     open_one.add_channel(SOURCES[0])
     await turns()

@@ -167,7 +167,7 @@ async def test_a_broadcast_buffer_is_held_once_by_the_taskmanager(tmp_path):
         producer, consumer = clients
         async with producer.open_result_partition(1, 7, 5) as partition:
             await partition.emit_buffer(RANDOM[: 3 * SEGMENT_SIZE_BYTES], ALL_SUBPARTITIONS)
-        (pool,) = cluster[0].network_pool.statistics().draining_pools
+        (pool,) = cluster[0].network_pool.draining_pools
         assert pool.lent_segments == 3
         assert pipelined(partition).bytes_out == 3 * SEGMENT_SIZE_BYTES
         for subpartition in range(5):
@@ -297,11 +297,11 @@ async def test_the_memory_of_a_partition_follows_its_subpartitions(tmp_path, kin
         api_clients(cluster, 0, network_segments=16, **settings) as (client,),
         client.open_result_partition(1, 7, 5, partition_type=kind, max_segments=most),
     ):
-        (pool,) = client.network_pool.statistics().local_pools
-        assert (pool.required_segments, pool.maximum_segments) == bounds
+        (pool,) = client.network_pool.local_pools
+        assert (pool.bounds.required_segments, pool.bounds.maximum_segments) == bounds
         if kind.is_pipelined and most is None:
-            (pool,) = cluster[0].network_pool.statistics().local_pools
-            assert (pool.required_segments, pool.maximum_segments) == bounds
+            (pool,) = cluster[0].network_pool.local_pools
+            assert (pool.bounds.required_segments, pool.bounds.maximum_segments) == bounds
 
 
 async def test_a_partition_with_more_subpartitions_than_memory_is_refused(tmp_path):

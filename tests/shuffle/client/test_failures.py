@@ -155,7 +155,7 @@ async def test_a_closed_client_fails_its_open_partitions_and_gates(tmp_path):
         with pytest.raises(SluiceError):
             async with client.open_result_partition(1, 8, 1):
                 pytest.fail("opened")
-        await eventually(lambda: client.network_pool.statistics().out_segments == 0)
+        await eventually(lambda: client.network_pool.lent_segments == 0)
         async with other.open_result_partition(1, 9, 1):
             pass
 

@@ -395,4 +395,4 @@ async def test_bad_arguments_are_refused():
             partition.emit_event(payload, EVENT, 0)
     assert partition.state is PartitionState.OPEN
     partition.release()
-    assert rig.network.statistics().free_segments == SEGMENTS
+    assert rig.network.available_segments == SEGMENTS

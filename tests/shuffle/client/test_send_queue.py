@@ -56,7 +56,7 @@ class Rig:
 
     def all_memory_is_back(self) -> bool:
         self.pool.destroy()  # gives the segments kept for the next writer back too
-        return self.network.statistics().free_segments == SEGMENTS
+        return self.network.available_segments == SEGMENTS
 
 
 @pytest.fixture

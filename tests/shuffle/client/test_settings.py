@@ -184,9 +184,7 @@ async def test_the_pool_of_a_partition_is_bounded_and_of_its_kind(tmp_path):
         ) as stored,
         client.open_gate([written.location], 0) as gate,
     ):
-        pools = {
-            partition: partition.writer.memory.pool.status() for partition in (written, stored)
-        }
+        pools = {partition: partition.writer.memory.pool for partition in (written, stored)}
         assert [pool.kind for pool in pools.values()] == ["pipelined", "map_output"]
-        assert [pool.maximum_segments for pool in pools.values()] == [3, None]
+        assert [pool.bounds.maximum_segments for pool in pools.values()] == [3, None]
         await ended(written, gate)

@@ -9,6 +9,7 @@ import pytest
 from sluice.protocol.limits import RECEIVE_TAIL_BYTES
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.memory import NetworkBufferPool
+from tests.support.network_memory import take_exclusive
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory.buffer import BufferGroup
@@ -41,7 +42,7 @@ class Rig:
         self.manager = self.another(self.credit, exclusive)
 
     def another(self, credit: Credit, exclusive: int = 2) -> BufferManager:
-        segments = self.network_pool.request_segments(exclusive)
+        segments = take_exclusive(self.network_pool, exclusive)
         return BufferManager(self.network_pool, self.pool, segments, credit)
 
     def check_all_back(self) -> None:

@@ -20,6 +20,7 @@ from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 from tests.support.fakes import FakeCreditSender, FakeView
+from tests.support.network_memory import take_exclusive
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory.buffer import BufferGroup
@@ -38,7 +39,7 @@ class Pair:
     def __init__(self, network_pool: NetworkBufferPool, gate_pool) -> None:
         self.announcer = FakeCreditSender()
         self.receiver = RemoteInputChannel(lambda: None)
-        exclusive = network_pool.request_segments(2)
+        exclusive = take_exclusive(network_pool, 2)
         self.buffers = BufferManager(network_pool, gate_pool, exclusive, self.receiver)
         self.receiver.attach(self.buffers, self.announcer)
         self.sender = CreditBasedViewReader(
@@ -188,7 +189,7 @@ class ChannelMachine(RuleBasedStateMachine):
         if hasattr(self, "pool"):
             self.gate_pool.destroy()
             assert self.pool.available_segments == SEGMENTS
-            assert self.pool.statistics().reserved_exclusive_segments == 0
+            assert self.pool.reserved_segments == 0
 
 
 TestChannels = ChannelMachine.TestCase

@@ -50,6 +50,7 @@ from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
+from tests.support.network_memory import take_exclusive
 
 KEY = ShuffleKey("app", 7)
 SEGMENT = 16
@@ -71,7 +72,7 @@ class Rig:
 
     def channel(self) -> RemoteInputChannel:
         channel = RemoteInputChannel(lambda: None)
-        exclusive = self.pool.request_segments(2)
+        exclusive = take_exclusive(self.pool, 2)
         channel.attach(BufferManager(self.pool, self.floating, exclusive, channel), self.client)
         self.client.request(channel, SubpartitionRange(KEY, 1, 3), [4, 5])
         self.channels.append(channel)
@@ -344,7 +345,7 @@ async def test_messages_to_the_producer_before_the_request_follow_it(rig):
     channel = RemoteInputChannel(lambda: None)
     rig.channels.append(channel)
     channel.send_task_event(7, b"early")
-    exclusive = rig.pool.request_segments(2)
+    exclusive = take_exclusive(rig.pool, 2)
     channel.attach(BufferManager(rig.pool, rig.floating, exclusive, channel), rig.client)
     channel.send_task_event(8, b"")
     rig.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])

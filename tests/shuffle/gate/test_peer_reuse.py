@@ -16,7 +16,7 @@ LONG_SECONDS = 1000.0
 
 
 def no_local_pools(pool: NetworkBufferPool) -> bool:
-    return not pool.statistics().local_pools
+    return not pool.local_pools
 
 
 async def test_successive_gates_share_a_connection(tmp_path):

@@ -8,6 +8,7 @@ from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
 from sluice.shuffle.memory import NetworkBufferPool
 from tests.support.gates import HandFilledGate
+from tests.support.network_memory import take_exclusive
 
 SIZE = 32
 
@@ -23,7 +24,7 @@ def test_usage_of_a_gate_without_channels_is_nothing():
 
 def test_usage_without_floating_buffers_counts_exclusive_ones():
     network = NetworkBufferPool(8, SIZE)
-    manager = BufferManager(network, None, network.request_segments(2), IgnoredCredit())
+    manager = BufferManager(network, None, take_exclusive(network, 2), IgnoredCredit())
     assert manager.take(1) is not None
     assert buffer_usage([manager]) == BufferUsage(2, 1, 0, 0)
 
@@ -32,7 +33,7 @@ def test_usage_adds_up_the_channels_that_share_floating_buffers():
     network = NetworkBufferPool(16, SIZE)
     pool = network.create_local_pool("gate", 1, 4)
     managers = [
-        BufferManager(network, pool, network.request_segments(2), IgnoredCredit()) for _ in range(2)
+        BufferManager(network, pool, take_exclusive(network, 2), IgnoredCredit()) for _ in range(2)
     ]
     assert buffer_usage(managers) == BufferUsage(4, 0, 4, 0)
     managers[0].on_backlog(3)
@@ -50,7 +51,7 @@ def test_usage_adds_up_the_channels_that_share_floating_buffers():
 def test_usage_is_above_the_limit_for_a_while_after_it_has_fallen():
     network = NetworkBufferPool(6, SIZE)
     pool = network.create_local_pool("gate", 1, 4)
-    manager = BufferManager(network, pool, network.request_segments(1), IgnoredCredit())
+    manager = BufferManager(network, pool, take_exclusive(network, 1), IgnoredCredit())
     manager.on_backlog(4)
     assert manager.take(4 * SIZE) is not None
     network.create_local_pool("other", 3, 3)

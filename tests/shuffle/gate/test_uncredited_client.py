@@ -24,6 +24,7 @@ from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost
 from tests.support.fakes import FakeConnection
+from tests.support.network_memory import take_exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,7 @@ class Rig:
 
     def channel(self, gate: int = 0) -> RemoteInputChannel:
         channel = RemoteInputChannel(lambda: None)
-        exclusive = self.pool.request_segments(EXCLUSIVE)
+        exclusive = take_exclusive(self.pool, EXCLUSIVE)
         channel.attach(BufferManager(self.pool, self.gates[gate], exclusive, channel), self.client)
         self.client.request(channel, SubpartitionRange(KEY, 0, 1), [4])
         self.channels.append(channel)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         NetworkBufferPool,
         SegmentListener,
     )
-    from sluice.shuffle.memory.distribution import NetworkBufferPoolStatistics
 
 
 def take(pool: LocalBufferPool, channel: int = -1) -> MemorySegment:
@@ -24,13 +23,6 @@ def take(pool: LocalBufferPool, channel: int = -1) -> MemorySegment:
 def take_many(pool: LocalBufferPool, count: int, channel: int = -1) -> list[MemorySegment]:
     """Take segments, which must be available."""
     return [take(pool, channel) for _ in range(count)]
-
-
-def conserved(pool: NetworkBufferPool) -> NetworkBufferPoolStatistics:
-    """Check that no segment is lost or counted twice; return the pool's statistics."""
-    seen = pool.statistics()
-    assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
-    return seen
 
 
 def declining(offered: list[MemorySegment | None]) -> SegmentListener:

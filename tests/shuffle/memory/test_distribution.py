@@ -18,6 +18,7 @@ from sluice.shuffle.memory import (
 )
 from sluice.shuffle.memory.distribution import WARNING_INTERVAL_SECONDS, Sharing, fair_shares
 from tests.support.clock import Clock
+from tests.support.network_memory import take_exclusive
 
 SHORT_SECONDS = 0.02
 
@@ -142,9 +143,9 @@ def test_demand_adds_up_pools_and_exclusive_requests(log):
     assert network.demand.wanted_segments == 20  # an estimate: twice the required segments
     network.create_local_pool("fixed", 5, 5)
     bounded = network.create_local_pool("bounded", 1, 60)
-    exclusive = network.request_segments(15)
+    exclusive = take_exclusive(network, 15)
     assert (network.demand.wanted_segments, log.records) == (100, [])
-    more = network.request_segments(1)
+    more = take_exclusive(network, 1)
     assert levels(log) == ["WARNING"]
     assert "101 segments are wanted and there are 100 (101 %)" in log.text
     network.recycle_segments(more)
@@ -171,8 +172,6 @@ async def test_refusals_are_counted():
     with pytest.raises(InsufficientNetworkBuffers):
         network.create_local_pool("a", 11)
     with pytest.raises(InsufficientNetworkBuffers):
-        network.request_segments(11)
-    with pytest.raises(InsufficientNetworkBuffers):
         await network.request_segments_within(11, SHORT_SECONDS)
-    assert (network.refused_requests, network.expired_requests) == (3, 0)
+    assert (network.refused_requests, network.expired_requests) == (2, 0)
     assert network.demand.wanted_segments == 0

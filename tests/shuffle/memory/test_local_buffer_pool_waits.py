@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import NetworkBufferPool, NetworkBufferTimeout, PoolDestroyed
-from tests.shuffle.memory.rig import Waiter, conserved, drained
+from tests.shuffle.memory.rig import Waiter, drained
+from tests.support.network_memory import conserved, take_exclusive
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
@@ -30,7 +31,7 @@ def test_pools_that_wait_are_served_in_turn():
 
 def test_a_listener_that_takes_more_cannot_overtake_the_listeners_of_other_pools():
     network = NetworkBufferPool(6, 64)
-    exclusive = network.request_segments(2)
+    exclusive = take_exclusive(network, 2)
     over_full, _ = drained(network, "over-full")
     first = network.create_local_pool("first", 1)
     second = network.create_local_pool("second", 1)

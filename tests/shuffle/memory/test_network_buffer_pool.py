@@ -12,7 +12,8 @@ from sluice.shuffle.memory import (
     PoolDestroyed,
     SegmentNotLent,
 )
-from tests.shuffle.memory.rig import conserved, declining, take
+from tests.shuffle.memory.rig import declining, take
+from tests.support.network_memory import conserved, take_exclusive
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 SHORT_SECONDS = 0.02
@@ -28,7 +29,7 @@ def sizes(*pools):
 def test_the_default_pool_is_allocated_once_at_start():
     pool = NetworkBufferPool(2048, 32 * 1024)
     assert pool.available_segments == 2048
-    segments = pool.request_segments(2048)
+    segments = take_exclusive(pool, 2048)
     assert len({segment.index for segment in segments}) == 2048
     assert len({id(segment.memory.obj) for segment in segments}) == 1
     assert {segment.memory.nbytes for segment in segments} == {32 * 1024}
@@ -47,7 +48,7 @@ def test_a_pool_without_memory_is_refused(total, size):
 def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     pool = NetworkBufferPool(10, 64)
     pool.create_local_pool("a", 4)
-    pool.request_segments(3)
+    take_exclusive(pool, 3)
     with pytest.raises(InsufficientNetworkBuffers) as caught:
         pool.create_local_pool("b", 4)
     error = caught.value
@@ -57,7 +58,7 @@ def test_insufficient_network_buffers_names_the_numbers_and_the_remedy():
     assert isinstance(error, SluiceError)
     assert "insufficient number of network buffers: required 4, available 3" in str(error)
     assert "Raise network_segments" in str(error)
-    assert len(pool.statistics().local_pools) == 1
+    assert len(pool.local_pools) == 1
     pool.create_local_pool("c", 3)  # exactly the rest
 
 
@@ -68,13 +69,13 @@ def test_ten_segments_shared_by_unbounded_pools_and_exclusive_requests():
     pool = NetworkBufferPool(10, 64)
     first = pool.create_local_pool("first", 1)
     assert sizes(first) == [10]
-    taken = [pool.request_segments(2)]
+    taken = [take_exclusive(pool, 2)]
     assert sizes(first) == [8]
     second = pool.create_local_pool("second", 1)
     assert sizes(first, second) == [4, 4]
-    taken.append(pool.request_segments(2))
+    taken.append(take_exclusive(pool, 2))
     assert sizes(first, second) == [3, 3]
-    taken.append(pool.request_segments(2))
+    taken.append(take_exclusive(pool, 2))
     assert sizes(first, second) == [2, 2]
     for expected in (3, 4, 5):
         pool.recycle_segments(taken.pop())
@@ -104,7 +105,7 @@ def test_limits_move_at_once_and_segments_follow_lazily():
     assert other.is_available
 
 
-def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
+async def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
     rng = random.Random(22)
     for _ in range(1000):
         total = rng.randrange(8, 60)
@@ -120,10 +121,10 @@ def test_distribution_error_is_at_most_one_over_a_thousand_random_orders():
                 elif action < 0.65 and alive:
                     alive.pop(rng.randrange(len(alive))).destroy()
                 elif action < 0.85:
-                    exclusive.append(pool.request_segments(rng.randrange(1, 6)))
+                    exclusive.append(await pool.request_segments_within(rng.randrange(1, 6), 0))
                 elif exclusive:
                     pool.recycle_segments(exclusive.pop(rng.randrange(len(exclusive))))
-            except InsufficientNetworkBuffers:
+            except (InsufficientNetworkBuffers, NetworkBufferTimeout):
                 continue
             finally:
                 check_distribution(pool, alive, sum(map(len, exclusive)))
@@ -144,28 +145,26 @@ def check_distribution(pool, alive, exclusive):
 # ---- exclusive segments
 
 
-def test_exclusive_request_is_all_or_nothing():
+async def test_exclusive_request_is_all_or_nothing():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 2)
     lent = [take(local) for _ in range(6)]
-    with pytest.raises(InsufficientNetworkBuffers) as caught:
-        pool.request_segments(9)  # only 8 can be promised
-    assert (caught.value.required, caught.value.available) == (9, 8)
-    with pytest.raises(InsufficientNetworkBuffers) as caught:
-        pool.request_segments(5)  # can be promised, but only 4 are free
-    assert (caught.value.required, caught.value.available) == (5, 4)
+    for count in (9, 5):  # only 8 can be promised, and only 4 are free
+        with pytest.raises(NetworkBufferTimeout) as caught:
+            await pool.request_segments_within(count, 0)
+        assert (caught.value.required, caught.value.available) == (count, 4)
     assert pool.available_segments == 4
     assert sizes(local) == [10]
-    assert len(pool.request_segments(4)) == 4
+    assert len(await pool.request_segments_within(4, 0)) == 4
     assert len(lent) == local.lent_segments
-    assert pool.request_segments(0) == []
+    assert await pool.request_segments_within(0, 0) == []
     with pytest.raises(InvalidPoolSize):
-        pool.request_segments(-1)
+        await pool.request_segments_within(-1, 0)
 
 
 def test_recycling_an_exclusive_segment_twice_is_refused_and_the_others_are_back():
     pool = NetworkBufferPool(4, 64)
-    one, two = pool.request_segments(2)
+    one, two = take_exclusive(pool, 2)
     with pytest.raises(SegmentNotLent) as caught:
         pool.recycle_segments([one, one, two])
     assert caught.value.segment_index == one.index
@@ -177,27 +176,26 @@ def test_a_segment_of_a_local_pool_is_refused_as_an_exclusive_one():
     pool = NetworkBufferPool(4, 64)
     local = pool.create_local_pool("a", 1)
     lent = take(local)
-    (exclusive,) = pool.request_segments(1)
+    (exclusive,) = take_exclusive(pool, 1)
     with pytest.raises(SegmentNotLent):
         pool.recycle_segments([lent])
     with pytest.raises(SegmentNotLent):
         local.recycle(exclusive)
-    assert conserved(pool).out_segments == 2
+    assert conserved(pool).lent_segments == 2
 
 
 async def test_exclusive_request_times_out_with_a_typed_error_and_without_effect():
     pool = NetworkBufferPool(10, 64)
     local = pool.create_local_pool("a", 1)
     lent = [take(local) for _ in range(7)]
-    before = pool.statistics()
     with pytest.raises(NetworkBufferTimeout) as caught:
         await pool.request_segments_within(5, SHORT_SECONDS)
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.required, caught.value.available) == (5, 3)
     assert caught.value.timeout_seconds == SHORT_SECONDS
-    assert pool.statistics() == before
+    assert conserved(pool).reserved_segments == 0
     assert sizes(local) == [10]
-    assert len(lent) == 7
+    assert (len(lent), pool.available_segments, pool.waiting_requests) == (7, 3, 0)
 
 
 async def test_exclusive_request_waits_for_over_full_pools_to_give_back():
@@ -264,12 +262,12 @@ async def test_the_promise_of_a_request_that_just_ended_is_given_up_once(end):
     else:
         assert isinstance(waiting.exception(), NetworkBufferTimeout)
     assert sizes(local) == [10]
-    assert conserved(pool).reserved_exclusive_segments == 0
+    assert conserved(pool).reserved_segments == 0
 
 
 async def test_exclusive_requests_are_served_in_order_of_arrival():
     pool = NetworkBufferPool(4, 64)
-    held = pool.request_segments(4)
+    held = take_exclusive(pool, 4)
     order: list = []
 
     async def take(count):
@@ -282,8 +280,6 @@ async def test_exclusive_requests_are_served_in_order_of_arrival():
     pool.recycle_segments([held.pop()])
     await asyncio.sleep(0)
     assert order == []  # the smaller one does not overtake
-    with pytest.raises(InsufficientNetworkBuffers):
-        pool.request_segments(1)  # neither does a request that cannot wait
     pool.recycle_segments(held)
     await asyncio.gather(*tasks)
     assert order == [3, 1]
@@ -291,7 +287,7 @@ async def test_exclusive_requests_are_served_in_order_of_arrival():
 
 async def test_a_cancelled_head_of_the_queue_lets_the_next_one_through():
     pool = NetworkBufferPool(4, 64)
-    held = pool.request_segments(2)
+    held = take_exclusive(pool, 2)
     first = asyncio.ensure_future(pool.request_segments_within(4, LONG_SECONDS))
     second = asyncio.ensure_future(pool.request_segments_within(2, LONG_SECONDS))
     await asyncio.sleep(0)
@@ -304,7 +300,7 @@ async def test_a_cancelled_head_of_the_queue_lets_the_next_one_through():
 
 async def test_cancelling_after_the_segments_were_handed_over_gives_them_back():
     pool = NetworkBufferPool(4, 64)
-    held = pool.request_segments(4)
+    held = take_exclusive(pool, 4)
     waiting = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
     await asyncio.sleep(0)
     pool.recycle_segments(held)
@@ -313,12 +309,12 @@ async def test_cancelling_after_the_segments_were_handed_over_gives_them_back():
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert pool.available_segments == 4
-    assert conserved(pool).reserved_exclusive_segments == 0
+    assert conserved(pool).reserved_segments == 0
 
 
 async def test_segments_recycled_in_the_turn_of_a_cancel_go_to_the_next_request():
     pool = NetworkBufferPool(4, 64)
-    held = pool.request_segments(4)
+    held = take_exclusive(pool, 4)
     first = asyncio.ensure_future(pool.request_segments_within(3, LONG_SECONDS))
     await asyncio.sleep(0)
     second = asyncio.ensure_future(pool.request_segments_within(4, LONG_SECONDS))
@@ -326,7 +322,7 @@ async def test_segments_recycled_in_the_turn_of_a_cancel_go_to_the_next_request(
     first.cancel()
     pool.recycle_segments(held)
     assert len(await second) == 4
-    assert pool.statistics().waiting_requests == 0
+    assert pool.waiting_requests == 0
 
 
 # ---- the end
@@ -336,7 +332,7 @@ async def test_destroy_fails_requests_calls_listeners_and_unmaps_after_the_last_
     pool = NetworkBufferPool(4, 64)
     local = pool.create_local_pool("a", 1)
     lent = take(local)
-    exclusive = pool.request_segments(3)
+    exclusive = take_exclusive(pool, 3)
     told: list = []
     local.add_listener(declining(told))
     waiting = asyncio.ensure_future(pool.request_segments_within(2, LONG_SECONDS))
@@ -349,14 +345,12 @@ async def test_destroy_fails_requests_calls_listeners_and_unmaps_after_the_last_
     with pytest.raises(PoolDestroyed):
         pool.create_local_pool("b", 1)
     with pytest.raises(PoolDestroyed):
-        pool.request_segments(1)
-    with pytest.raises(PoolDestroyed):
         await pool.request_segments_within(1, LONG_SECONDS)
-    assert conserved(pool).out_segments == 4
-    assert [p.name for p in pool.statistics().draining_pools] == ["a"]
+    assert conserved(pool).lent_segments == 4
+    assert [p.name for p in pool.draining_pools] == ["a"]
     pool.recycle_segments(exclusive)
     assert lent.memory[0] == 0  # still there for its holder
     local.recycle(lent)
-    assert conserved(pool).free_segments == 4
+    assert conserved(pool).available_segments == 4
     with pytest.raises(ValueError, match="released"):
         lent.memory[0]

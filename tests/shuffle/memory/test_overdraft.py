@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from sluice.shuffle.memory import InvalidPoolSize, NetworkBufferPool
-from tests.shuffle.memory.rig import conserved, take_many
+from tests.shuffle.memory.rig import take_many
+from tests.support.network_memory import conserved
 
 LONG_SECONDS = 30.0  # never reached: the tested event comes first
 
@@ -19,8 +20,7 @@ def test_at_the_limit_the_overdraft_is_lent_and_no_more():
     assert local.request_segment_nowait() is None
     assert local.request_buffer_nowait() is None
     assert (local.lent_segments, local.size_segments) == (8, 3)
-    seen = local.status()
-    assert (seen.overdraft_segments, seen.overdrafts) == (5, 5)
+    assert (local.overdraft_segments, local.overdrafts) == (5, 5)
     assert network.available_segments == 12
     conserved(network)
 
@@ -65,5 +65,5 @@ def test_overdraft_below_zero_is_refused():
     with pytest.raises(InvalidPoolSize, match="overdraft") as caught:
         network.create_local_pool("a", 1, max_overdraft_buffers=-1)
     assert (caught.value.value, caught.value.limit) == (-1, 0)
-    assert network.statistics().local_pools == ()
+    assert not network.local_pools
     assert network.unpromised_segments == 10

@@ -163,7 +163,7 @@ async def test_a_pool_beyond_the_limit_of_its_owner_is_refused_to_it_alone(netwo
     with pytest.raises(Refused):
         network.create_local_pool("second", 1, owner=owner)
     assert owner.promised_segments == 10
-    assert network.statistics().required_segments == 10
+    assert network.required_segments == 10
     network.create_local_pool("another's", SEGMENTS - 10)
 
 

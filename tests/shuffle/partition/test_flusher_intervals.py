@@ -55,4 +55,4 @@ async def test_no_timer_runs_for_a_buffer_that_is_complete_when_it_is_added():
     partition.release()
     flusher.close()
     assert not flusher.is_running
-    assert network.statistics().free_segments == 4
+    assert network.available_segments == 4

@@ -44,8 +44,7 @@ class Rig:
 
     def settled(self) -> None:
         self.partition.release()
-        seen = self.network.statistics()
-        assert seen.free_segments == seen.total_segments
+        assert self.network.available_segments == self.network.total_segments
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ class Rig:
 
     def end(self) -> None:
         self.partition.release()
-        seen = self.network.statistics()
-        assert seen.free_segments == seen.total_segments
+        assert self.network.available_segments == self.network.total_segments
 
 
 class Counter:

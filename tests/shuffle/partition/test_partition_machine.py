@@ -21,6 +21,7 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from tests.support.network_memory import conserved
 
 SIZE = 8
 
@@ -69,9 +70,8 @@ class PartitionMachine(RuleBasedStateMachine):
             for view in self.views:
                 if view is not None:
                     view.release()
-            seen = self.network.statistics()
-            assert seen.free_segments == seen.total_segments
-            assert seen.draining_pools == ()
+            assert self.network.available_segments == self.network.total_segments
+            assert not self.network.draining_pools
             assert self.consumed == all(self.views)
             self.network.destroy()
         finally:
@@ -266,8 +266,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_conserved(self):
-        seen = self.network.statistics()
-        assert seen.free_segments + seen.idle_segments + seen.out_segments == seen.total_segments
+        conserved(self.network)
 
     @invariant()
     def no_writer_waits_for_memory_that_only_it_could_free(self):

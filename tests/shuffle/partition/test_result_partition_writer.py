@@ -152,4 +152,4 @@ async def test_waits_for_memory_are_told_apart():
     with pytest.raises(PoolDestroyed):
         await memory.wait(0)
     second.recycle()
-    assert network.statistics().free_segments == 1
+    assert network.available_segments == 1

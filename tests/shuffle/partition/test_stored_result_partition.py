@@ -74,8 +74,9 @@ class Rig:
         (await self.open(content, subpartition)).finish()
 
     def settled(self) -> None:
-        seen = self.network.statistics()
-        assert seen.free_segments == seen.total_segments, "a buffer was not given up"
+        assert self.network.available_segments == self.network.total_segments, (
+            "a buffer was not given up"
+        )
 
 
 def data(*contents: bytes) -> list[tuple[bytes, int]]:

@@ -61,8 +61,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
             buffer.release()
         assert self.rig.pool.lent_segments == 0
         self.rig.pool.destroy()
-        seen = self.rig.network.statistics()
-        assert seen.free_segments == seen.total_segments
+        assert self.rig.network.available_segments == self.rig.network.total_segments
 
     # ---- the model
 

@@ -30,6 +30,7 @@ from tests.support.mini_cluster import (
     mini_cluster,
     network_leftovers,
 )
+from tests.support.network_memory import take_exclusive
 
 FULL = bytes(range(256)) * (SEGMENT_SIZE_BYTES // 256)
 
@@ -52,12 +53,12 @@ async def test_a_local_reader_gets_the_very_segment_that_the_writer_filled(tmp_p
             payload = taken.buffer.payload
             assert isinstance(payload, memoryview)
             assert payload == FULL
-            assert pool.statistics().out_segments == 1
-            (other,) = pool.request_segments(1)
+            assert pool.lent_segments == 1
+            (other,) = take_exclusive(pool, 1)
             assert payload.obj is other.memory.obj  # the mapping of the TaskManager's segments
             pool.recycle_segments([other])
             give_back(taken.buffer)
-            assert pool.statistics().out_segments == 0
+            assert pool.lent_segments == 0
             await partition.finish()
         assert not cluster[0].listener.connections
 
@@ -74,9 +75,9 @@ async def test_a_remote_reader_gets_it_in_a_segment_of_its_own_taskmanager(tmp_p
             assert taken is not None
             assert taken.buffer.payload == FULL
             # The sender's segment is free when the transport has let go of it.
-            await eventually(lambda: cluster[0].network_pool.statistics().out_segments == 0)
+            await eventually(lambda: cluster[0].network_pool.lent_segments == 0)
             exclusive = cluster[1].config.memory.exclusive_buffers_per_channel
-            assert cluster[1].network_pool.statistics().out_segments >= exclusive
+            assert cluster[1].network_pool.lent_segments >= exclusive
             give_back(taken.buffer)
             await partition.finish()
 

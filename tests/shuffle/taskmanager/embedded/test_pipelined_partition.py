@@ -36,8 +36,8 @@ async def test_the_pool_follows_the_subpartitions(tmp_path, kind, max_segments, 
         async with client.open_result_partition(
             1, 7, 3, partition_type=kind, max_segments=max_segments
         ):
-            (pool,) = cluster[0].network_pool.statistics().local_pools
-            assert (pool.required_segments, pool.maximum_segments) == (required, most)
+            (pool,) = cluster[0].network_pool.local_pools
+            assert (pool.bounds.required_segments, pool.bounds.maximum_segments) == (required, most)
         cluster[0].partitions.release_application("app")
 
 

@@ -90,7 +90,7 @@ async def stuck_gate(cluster: MiniCluster, ack: HelloAck) -> tuple[Client, Gate]
         pass
     memory = cluster[1].config.memory
     most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
-    await eventually(lambda: cluster[1].network_pool.statistics().out_segments >= most - 1)
+    await eventually(lambda: cluster[1].network_pool.lent_segments >= most - 1)
     peer = consuming(cluster[1])
     if isinstance(peer, UncreditedPartitionRequestClient):
         await eventually(lambda: peer.waits_for is not None, "standing still")

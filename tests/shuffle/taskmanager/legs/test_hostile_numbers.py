@@ -72,8 +72,8 @@ async def test_a_backlog_of_billions_takes_no_more_than_the_gate_may_have(
         await _turns()
         memory = made.environment.gate_services.config
         most = 2 * memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
-        pool = made.environment.network_pool.statistics()
-        assert pool.total_segments - pool.free_segments <= most
+        pool = made.environment.network_pool
+        assert pool.total_segments - pool.available_segments <= most
         await check_the_other_channel(made, client, peer)
         await made.check()
 

@@ -51,10 +51,10 @@ async def test_a_consumer_that_stops_reading_stops_only_itself(
         assert not handler.connection.writable
         assert handler.connection.write_buffer_bytes < 3 * SEGMENT_SIZE_BYTES
         for environment in cluster.environments:
-            pool = environment.network_pool.statistics()
+            pool = environment.network_pool
             memory = environment.config.memory
             most = memory.exclusive_buffers_per_channel + memory.floating_buffers_per_gate
-            assert pool.out_segments <= most + memory.read_segments_per_connection
+            assert pool.lent_segments <= most + memory.read_segments_per_connection
 
         stalled.resume_reading()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -115,7 +115,7 @@ async def test_back_pressure_reaches_the_sending_side(tmp_path):
             pass
         # One buffer went to the consumer; then the channel's own buffers fill up, and nothing more.
         # (It may be part of a group, whose memory is free with its last part.)
-        await eventually(lambda: cluster[1].network_pool.statistics().out_segments == most)
+        await eventually(lambda: cluster[1].network_pool.lent_segments == most)
         await eventually(lambda: cluster[0].counters.peer_buffers_out >= most)
         assert cluster[1].counters.peer_buffers_in <= most + 1
         gate.add_credit(0, 1)

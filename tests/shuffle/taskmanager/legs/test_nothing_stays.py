@@ -123,5 +123,5 @@ async def test_a_leg_is_freed_when_its_connection_is_gone(
         await use(cluster)
         await eventually(lambda: not cluster[0].listener.connections)
         await eventually(lambda: not cluster[1].listener.connections)
-        await eventually(lambda: not cluster[0].network_pool.statistics().local_pools)
+        await eventually(lambda: not cluster[0].network_pool.local_pools)
         await eventually(lambda: living() == before or None, f"{living() - before} stay")

@@ -85,7 +85,7 @@ async def test_a_partition_is_read_while_it_is_written(tmp_path, reader_at):
 
 
 def pipelined_pools(cluster: MiniCluster) -> list:
-    pools = cluster[0].network_pool.statistics().local_pools
+    pools = cluster[0].network_pool.local_pools
     return [pool for pool in pools if "pipelined" in pool.name]
 
 
@@ -203,7 +203,7 @@ async def test_a_broadcast_buffer_is_stored_once(tmp_path):
         await writer.send(EVERY_SUBPARTITION, bytes(SEGMENT_SIZE_BYTES))
         await writer.finish()
         # The credit that was not used has gone home; one segment holds the buffer of all four.
-        (pool,) = cluster[0].network_pool.statistics().draining_pools
+        (pool,) = cluster[0].network_pool.draining_pools
         assert pool.lent_segments == 1
         readers = [await a_reader(cluster, writer, index % 2, index) for index in range(4)]
         for reader in readers:

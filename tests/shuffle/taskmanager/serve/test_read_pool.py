@@ -14,7 +14,7 @@ SEGMENTS = 3
 def test_the_pool_is_made_when_it_is_needed_and_lends_no_more_than_its_maximum():
     network_pool = NetworkBufferPool(SEGMENTS, 1024)
     read_pool = ReadPool(network_pool, "reads", SEGMENTS - 1)
-    assert not network_pool.statistics().local_pools
+    assert not network_pool.local_pools
     pool = read_pool()
     assert read_pool() is pool
     segments = [pool.request_segment_nowait() for _ in range(SEGMENTS)]

@@ -263,7 +263,7 @@ async def test_no_data_without_credit(rig):
     view = rig.view([output])
     assert not view.is_available(0)
     assert view.next_buffer(0) is None
-    assert rig.network_pool.statistics().out_segments == 0
+    assert rig.network_pool.lent_segments == 0
     view.release()
 
 

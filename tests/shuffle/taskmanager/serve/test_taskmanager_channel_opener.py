@@ -16,6 +16,7 @@ from tests.support.mini_cluster import (
     eventually,
     mini_cluster,
 )
+from tests.support.network_memory import take_exclusive
 from tests.support.tcp_proxy import Fault, FaultProxy
 from tests.support.wire_clients import close_gate, open_gate, read_gate
 
@@ -30,7 +31,7 @@ async def write_all(cluster):
 
 
 def exclusive(cluster):
-    return cluster[1].network_pool.statistics().exclusive_segments
+    return cluster[1].network_pool.exclusive_segments
 
 
 async def test_waiting_channels_open_as_others_end(tmp_path):
@@ -54,8 +55,8 @@ async def test_gates_of_stored_map_outputs_have_their_own_number_of_floating_buf
         sources = await write_all(cluster)
         gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2, credit=1)
         await gate.read_one(give_credit=0)
-        pools = cluster[1].network_pool.statistics().local_pools
-        assert [pool.maximum_segments for pool in pools if pool.kind == "gate"] == [5]
+        pools = cluster[1].network_pool.local_pools
+        assert [pool.bounds.maximum_segments for pool in pools if pool.kind == "gate"] == [5]
         await gate.close()
 
 
@@ -113,10 +114,10 @@ async def test_a_channel_cancelled_while_it_is_opened_keeps_no_memory(tmp_path):
     async with mini_cluster(tmp_path, network_segments=8) as cluster:
         sources = await write_all(cluster)
         pool = cluster[1].network_pool
-        taken = pool.request_segments(pool.statistics().total_segments - 1)
+        taken = take_exclusive(pool, pool.total_segments - 1)
         client = await cluster.consumer(1)
         gate = open_gate(client, 1, sources[:1], 0, 2)
-        await eventually(lambda: pool.statistics().waiting_requests)
+        await eventually(lambda: pool.waiting_requests)
         client.send(CancelPartitionRequest(1))
         await close_gate(client, 99)  # answered in order: the cancel was taken
         pool.recycle_segments(taken)

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from .metric import Metric, gauge, total
+from ...metric import Metric, gauge, total
 
 POOL_KINDS: Final = ("gate", "pipelined", "map_output", "read", "other")
 
