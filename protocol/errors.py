@@ -129,7 +129,7 @@ class SluiceError(Exception):
 
     Args:
         message: The event, as one sentence without a full stop.
-        code: The code, if it is not that of the class.
+        code: The code, if it differs from the class's.
         value: The offending value, if there is one.
         limit: The limit that it exceeds, if there is one.
         remedy: What the reader can do.

@@ -2,8 +2,8 @@
 
 Two numbers determine the part that is returned::
 
-    │ extents and holes │ kept for reuse: retained_bytes │ goes │
-    0                   └ the free end begins            └      └ frontier
+    │ extents and holes │ kept for reuse: retained_bytes │ excess │
+    0                   └ the free end begins            └        └ frontier
 
 No free space is kept above the capacity. Extents lie there if a previous process had a larger
 capacity: they stay until they are released, and their space is never reused.

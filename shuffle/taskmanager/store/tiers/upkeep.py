@@ -32,7 +32,7 @@ class Upkeep:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def end(self) -> None:
-        """Stop freeing space on disks, and wait for running upkeep."""
+        """Stop returning free space, and wait for running upkeep."""
         self._ending = True
         while self.tasks:
             await asyncio.wait(self.tasks)

@@ -1,4 +1,4 @@
-"""When a copy of a TaskManager's directories runs too, one of the two is refused."""
+"""If a TaskManager and a copy of its directories both run, one of the two is refused."""
 
 from __future__ import annotations
 

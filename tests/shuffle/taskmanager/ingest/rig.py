@@ -152,7 +152,7 @@ class StoredRig:
             await asyncio.sleep(0)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until a message that the producer is sent makes a condition true."""
+        """Wait until a message to the producer makes a condition true."""
         async with asyncio.timeout(10):
             while not condition():
                 self.connection.changed.clear()

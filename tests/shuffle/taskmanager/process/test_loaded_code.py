@@ -1,4 +1,4 @@
-"""How much code of this project a client and a daemon load; a limit falls with what is reached."""
+"""A client and a daemon load little code of this project; lower a limit when less is loaded."""
 
 from __future__ import annotations
 

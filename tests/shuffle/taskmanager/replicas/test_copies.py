@@ -179,7 +179,7 @@ async def test_copies_are_made_although_the_producer_vanishes(tmp_path):
 
 
 class Held:
-    """Holds up all copies until a test lets them go."""
+    """Holds all copies until a test releases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.may_go_on = begun, may_go_on = asyncio.Event(), asyncio.Event()

@@ -91,7 +91,7 @@ class Rig:
 
 @pytest.fixture
 def make_rig(monkeypatch):
-    """Make a queue whose copies are made when the test says so."""
+    """Make a queue whose copies have the outcome that the test sets."""
 
     def make(*configured: Address) -> Rig:
         rig = Rig(configured, copy_streams=1)
@@ -179,7 +179,7 @@ async def test_no_taskmanager_is_watched_after_close(rig):
 async def test_a_rate_limit_delays_later_bytes():
     limit = RateLimit(1000)
     await limit.take(10)
-    await limit.take(10)  # ten milliseconds behind the first ones
+    await limit.take(10)  # 10 ms after the first ones
     waiting = asyncio.ensure_future(limit.take(10**9))
     later = asyncio.ensure_future(limit.take(1))
     await waiting

@@ -100,7 +100,7 @@ def is_damaged(cluster: MiniCluster) -> PeerTarget:
 @pytest.mark.parametrize(
     ("target_when", "outcome", "reason"),
     [
-        # A watch tells when one that is absent is back: it is not a refusal.
+        # A watch reports when an absent TaskManager is back: absence is not a refusal.
         (is_gone, Outcome.ABSENT, "CONNECT_FAILED"),
         (is_another, Outcome.ABSENT, "TASKMANAGER_MISMATCH"),
         (drains, Outcome.REFUSED, "SHUTTING_DOWN"),

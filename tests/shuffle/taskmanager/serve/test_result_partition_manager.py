@@ -199,7 +199,7 @@ async def test_a_second_commit_is_refused_and_its_extent_free(store, manager):
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_commit_that_fails_gives_its_extents_back(store, manager, monkeypatch, cancelled):
-    """Nobody else releases them, also if it is cancelled in the same turn."""
+    """Nothing else releases them, even if it is cancelled in the same turn."""
     output = an_output(store, 1)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(store, "commit", lambda _: failed)
