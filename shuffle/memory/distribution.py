@@ -1,4 +1,4 @@
-"""How the segments are distributed: rules for it, and snapshots of it.
+"""Rules by which segments are distributed.
 
 Each pool is promised the segments that it requires (:class:`PoolBounds`). The spare segments are
 shared evenly (:class:`Sharing`), up to each pool's maximum. When all maxima together are more than

@@ -38,10 +38,10 @@ class NetworkBufferPool:
         refused_requests: Local pools and exclusive requests refused as insufficient; only grows.
         expired_requests: Exclusive requests that ended by their deadline; only grows.
         required_segments: Segments promised to local pools.
-        exclusive_segments: Segments that are out and exclusive.
+        exclusive_segments: Exclusive segments that are lent.
         reserved_segments: ``exclusive_segments``, and those promised to waiting requests.
-        local_pools: In the order in which they were made.
-        draining_pools: Destroyed local pools whose segments are still out.
+        local_pools: The local pools, in the order of their creation.
+        draining_pools: Destroyed local pools that still have lent segments.
 
     Raises:
         InvalidPoolSize: One of the numbers is below 1.
@@ -246,7 +246,7 @@ class NetworkBufferPool:
 
     @property
     def lent_segments(self) -> int:
-        """Segments that are out: exclusive ones, and those of local pools, destroyed ones too."""
+        """Lent segments: exclusive ones, and the segments of local pools, even destroyed ones."""
         pools = (*self.local_pools, *self.draining_pools)
         return self.exclusive_segments + sum(pool.lent_segments for pool in pools)
 
