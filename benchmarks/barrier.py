@@ -76,7 +76,7 @@ async def write_partition(running: NetworkEnvironment, map_attempt_id: int) -> N
         for number in itertools.count(1):
             builder = await partition.wait_for_builder(0)
             builder.append_and_commit(data)
-            consumer = builder.create_consumer_from_beginning()
+            consumer = builder.create_consumer()
             builder.finish()
             partition.add_consumer(consumer, 0)
             if number % BUFFERS_BETWEEN_BARRIERS == 0:

@@ -64,7 +64,7 @@ class ResultPartition:
             builder = self.writer.request_builder(subpartition)
             if builder is None:
                 builder = await self.writer.wait_for_builder(subpartition)
-            self.writer.add_consumer(builder.create_consumer_from_beginning(), subpartition)
+            self.writer.add_consumer(builder.create_consumer(), subpartition)
             view = view[builder.append_and_commit(view) :]
             builder.finish()
 

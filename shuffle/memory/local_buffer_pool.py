@@ -44,6 +44,7 @@ class LocalBufferPool:
         channels: How many segments each channel has, in a pool with a maximum per channel.
         room: Segments by which the limit can exceed the required ones.
         overdrafts: Segments ever lent beyond the limit; only grows.
+        is_destroyed: Whether the pool gives out no more segments.
     """
 
     __slots__ = (
@@ -51,7 +52,6 @@ class LocalBufferPool:
         "_handing_out",
         "_held",
         "_idle",
-        "_is_destroyed",
         "_limit",
         "_listeners",
         "_network_pool",
@@ -60,6 +60,7 @@ class LocalBufferPool:
         "_recycler",
         "bounds",
         "channels",
+        "is_destroyed",
         "kind",
         "name",
         "overdrafts",
@@ -92,7 +93,7 @@ class LocalBufferPool:
         self._listeners = self._queue.listeners  # the queue's own, for speed
         self.channels: Final = ChannelAccounts(self, name, bounds.max_buffers_per_channel)
         self._handing_out = False
-        self._is_destroyed = False
+        self.is_destroyed = False
         self._recycler = self.recycle  # one bound method for all buffers
 
     # ---- what users of the pool call
@@ -186,12 +187,12 @@ class LocalBufferPool:
             handle.is_waiting
             and len(self._listeners) == 1
             and self._held <= self._limit
-            and not self._is_destroyed
+            and not self.is_destroyed
         )
 
     def take_more_nowait(self) -> "MemorySegment | None":
         """Take an idle segment, before those who wait; only for a listener in its call."""
-        if not self._idle or self._is_destroyed:
+        if not self._idle or self.is_destroyed:
             return None
         segment = self._idle.pop()
         segment.holder = self
@@ -208,7 +209,7 @@ class LocalBufferPool:
         Raises:
             PoolDestroyed: The pool gives out no more segments.
         """
-        if self._is_destroyed:
+        if self.is_destroyed:
             raise PoolDestroyed(self.name)
         self._quick_limit = -1
         handle = ListenerHandle(self._listeners, callback)
@@ -255,7 +256,7 @@ class LocalBufferPool:
             PoolDestroyed: The pool is destroyed, or was while waiting.
         """
         while not self.is_available:
-            if self._is_destroyed:
+            if self.is_destroyed:
                 raise PoolDestroyed(self.name)
             turn = self._queue.add_task()
             self._quick_limit = -1
@@ -268,9 +269,9 @@ class LocalBufferPool:
 
     def destroy(self) -> None:
         """Return idle segments, call listeners with ``None``, wake all tasks; idempotent."""
-        if self._is_destroyed:
+        if self.is_destroyed:
             return
-        self._is_destroyed = True
+        self.is_destroyed = True
         self.set_limit(0)
         waiting = self._queue.clear()
         self._network_pool.local_pool_destroyed(self)
@@ -279,7 +280,7 @@ class LocalBufferPool:
     @property
     def is_available(self) -> bool:
         """Whether the pool has a segment within the limit, no listener and no full channel."""
-        if self._is_destroyed or self._listeners or self.channels.full_channels:
+        if self.is_destroyed or self._listeners or self.channels.full_channels:
             return False
         return bool(self._idle) or (
             self._held < self._limit and self._network_pool.can_lend_to(self)
@@ -322,11 +323,6 @@ class LocalBufferPool:
         """Tasks in :meth:`wait_available`."""
         return len(self._queue.tasks)
 
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether the pool gives out no more segments."""
-        return self._is_destroyed
-
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {self.name}: {self.lent_segments} lent,"
@@ -368,7 +364,7 @@ class LocalBufferPool:
 
     def _draw(self, channel: int) -> "MemorySegment | None":
         """Take a segment the slow way: none is idle, or others may be waiting."""
-        if self._is_destroyed:
+        if self.is_destroyed:
             raise PoolDestroyed(self.name)
         if self._listeners:
             return None
@@ -389,7 +385,7 @@ class LocalBufferPool:
 
     def _send_home(self, segment: "MemorySegment") -> None:
         self._held -= 1
-        if self._is_destroyed and self._held == 0:
+        if self.is_destroyed and self._held == 0:
             self._network_pool.local_pool_drained(self)
         self._network_pool.give_back(self, segment)
 

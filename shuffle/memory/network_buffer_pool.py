@@ -42,6 +42,7 @@ class NetworkBufferPool:
         reserved_segments: ``exclusive_segments``, and those promised to waiting requests.
         local_pools: The local pools, in the order of their creation.
         draining_pools: Destroyed local pools that still have lent segments.
+        is_destroyed: Whether the pool gives out no more segments.
 
     Raises:
         InvalidPoolSize: One of the numbers is below 1.
@@ -75,7 +76,7 @@ class NetworkBufferPool:
         # that no longer needs a segment is dropped when its turn comes.
         self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
-        self._is_destroyed = False
+        self.is_destroyed = False
 
     # ---- local pools and exclusive segments
 
@@ -217,9 +218,9 @@ class NetworkBufferPool:
 
         Segments that are out still come home; with the last one the memory is given back.
         """
-        if self._is_destroyed:
+        if self.is_destroyed:
             return
-        self._is_destroyed = True  # from here on no request is served
+        self.is_destroyed = True  # from here on no request is served
         for pool in list(self.local_pools):
             pool.destroy()
         for request, share in self._requests.clear():
@@ -228,11 +229,6 @@ class NetworkBufferPool:
             if not request.is_settled:
                 request.pool_destroyed()
         self._serve()
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether the pool gives out no more segments."""
-        return self._is_destroyed
 
     @property
     def available_segments(self) -> int:
@@ -290,7 +286,7 @@ class NetworkBufferPool:
     def give_back(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
         """Take a segment of a local pool; serve the first that waits."""
         self.put_home(pool, segment)
-        if self._requests.are_collecting or self._starving or self._is_destroyed:
+        if self._requests.are_collecting or self._starving or self.is_destroyed:
             self._serve()
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
@@ -317,7 +313,7 @@ class NetworkBufferPool:
     # ---- inside
 
     def _check_open(self, count: int = 0) -> None:
-        if self._is_destroyed:
+        if self.is_destroyed:
             raise PoolDestroyed(_NAME)
         if count < 0:
             raise InvalidPoolSize("A negative number of segments", value=count, limit=0)
@@ -362,7 +358,7 @@ class NetworkBufferPool:
 
     def _rebalance(self) -> None:
         """Promise segments to requests, spread the rest over local pools. Calls no listener."""
-        if self._is_destroyed:
+        if self.is_destroyed:
             return
         while (waiting := self._requests.next_to_promise()) is not None:
             request, share = waiting
@@ -382,7 +378,7 @@ class NetworkBufferPool:
 
     def _serve(self) -> None:
         """Give free segments to all that wait; nested calls leave it to the outermost one."""
-        if self._is_destroyed:
+        if self.is_destroyed:
             if len(self._free) == self.total_segments:
                 self._mapping.close()
             return

@@ -124,29 +124,18 @@ class BufferBuilder:
         return self.capacity_bytes - self._written
 
     def create_consumer(self) -> "BufferConsumer":
-        """Make a consumer that reads the bytes committed after this call.
-
-        Raises:
-            BufferBuilderFinished: The builder is finished.
-        """
-        return self._create_consumer(self.committed_bytes)
-
-    def create_consumer_from_beginning(self) -> "BufferConsumer":
         """Make a consumer that reads the buffer from its first byte.
 
         Raises:
             BufferBuilderFinished: The builder is finished.
         """
-        return self._create_consumer(0)
+        if self.is_finished:
+            raise BufferBuilderFinished("create_consumer()")
+        return BufferConsumer(self._buffer.retain(), self)
 
     def add_finish_listener(self, listener: Callable[[], None]) -> None:
         """Register a callback that :meth:`finish` calls once, when the buffer is complete."""
         self._finish_listeners.append(listener)
-
-    def _create_consumer(self, position: int) -> "BufferConsumer":
-        if self.is_finished:
-            raise BufferBuilderFinished("create_consumer()")
-        return BufferConsumer(self._buffer.retain(), self, position)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else "open"

@@ -98,7 +98,7 @@ class OpenBuffers:
         Raises:
             SluiceError: The partition's failure.
         """
-        consumer = builder.create_consumer_from_beginning()
+        consumer = builder.create_consumer()
         result = spanning.copy_to(builder)
         self.builders[subpartition] = builder
         if result.is_full_buffer:

@@ -150,11 +150,6 @@ class SpanningRecordDeserializer:
         """Whether a record has begun that is not whole: the stream must not end here."""
         return self._gathering is not None or bool(self._prefix)
 
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of the buffer that are still to be read."""
-        return self._end - self._position
-
     # ---- reading
 
     def set_next_buffer(

@@ -153,11 +153,6 @@ class Account(SegmentOwner):
         elif segments:
             self.give_back(Resource.NETWORK_SEGMENTS, -segments)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held."""
-        return self._in_use == 0
-
     def set_limits(self, limits: Limits) -> None:
         """Change the quotas. Amounts above a new quota stay held until they are freed."""
         self._limits = limits

@@ -58,7 +58,6 @@ class CreditBasedViewReader:
         "_notify",
         "account",
         "activity",
-        "buffers_out",
         "bytes_out",
         "channel",
         "checksums",
@@ -93,7 +92,6 @@ class CreditBasedViewReader:
         self.checksums = False
         """Whether its messages carry checksums."""
         self.bytes_out = 0
-        self.buffers_out = 0
         self._notify = notify
         self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
         """None once it is released."""
@@ -158,7 +156,6 @@ class CreditBasedViewReader:
             buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
             self.credit.available -= buffers
             self.bytes_out += length
-            self.buffers_out += buffers
         return buffer
 
     def next_sequence_number(self) -> int:

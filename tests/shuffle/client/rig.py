@@ -107,7 +107,7 @@ def write(partition: PipelinedWriter, subpartition: int, content: bytes) -> Buff
     """Begin a buffer with some content."""
     builder = partition.request_builder(subpartition)
     assert builder is not None
-    partition.add_consumer(builder.create_consumer_from_beginning(), subpartition)
+    partition.add_consumer(builder.create_consumer(), subpartition)
     assert builder.append_and_commit(content) == len(content)
     return builder
 

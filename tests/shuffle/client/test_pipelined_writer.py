@@ -230,7 +230,7 @@ async def test_every_end_leads_to_its_state_and_refuses_further_writes(end, stat
     partition = await rig.partition()
     before = partition.request_builder(0)
     assert before is not None
-    consumer = before.create_consumer_from_beginning()
+    consumer = before.create_consumer()
     before.finish()
     waiting = asyncio.create_task(partition.wait_for_builder(0))
     (await waiting).finish()

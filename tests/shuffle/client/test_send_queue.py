@@ -38,7 +38,7 @@ class Rig:
                 buffer = self.pool.request_buffer_nowait()
                 assert buffer is not None
                 builder = self.builders[subpartition] = BufferBuilder(buffer)
-                self.queue.add(builder.create_consumer_from_beginning(), subpartition)
+                self.queue.add(builder.create_consumer(), subpartition)
             content = content[builder.append_and_commit(content) :]
             if builder.is_full:
                 builder.finish()

@@ -15,7 +15,7 @@ def test_each_open_buffer_that_becomes_complete_counts_once():
         buffer = pool.request_buffer_nowait()
         assert buffer is not None
         builder = BufferBuilder(buffer)
-        queue.add(builder.create_consumer_from_beginning(), subpartition)
+        queue.add(builder.create_consumer(), subpartition)
         builder.append_and_commit(b"abc")
         builders.append(builder)
     assert queue.completed_buffers == 0

@@ -47,7 +47,7 @@ async def test_no_timer_runs_for_a_buffer_that_is_complete_when_it_is_added():
         builder = partition.request_builder(0)
         assert builder is not None
         builder.append_and_commit(b"record")
-        consumer = builder.create_consumer_from_beginning()
+        consumer = builder.create_consumer()
         if is_complete:
             builder.finish()
         partition.add_consumer(consumer, 0)

@@ -133,7 +133,7 @@ def test_every_reader_sees_the_committed_bytes_from_its_start(size, steps):
             builder.commit()
             committed = written
         elif step == "from beginning":
-            readers.append((builder.create_consumer_from_beginning(), bytearray()))
+            readers.append((builder.create_consumer(), bytearray()))
         elif readers and step == "copy":
             consumer, seen = readers[0]
             readers.append((consumer.copy(), seen.copy()))

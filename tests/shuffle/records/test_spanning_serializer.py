@@ -25,7 +25,7 @@ def builder_of(size_bytes: int) -> BufferBuilder:
 
 
 def content(builder: BufferBuilder) -> bytes:
-    consumer = builder.create_consumer_from_beginning()
+    consumer = builder.create_consumer()
     builder.finish()
     piece = consumer.build_last()
     found = bytes(piece.payload)

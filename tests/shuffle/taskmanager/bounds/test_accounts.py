@@ -103,11 +103,12 @@ def test_an_account_is_gone_with_the_last_thing_it_holds():
 
 
 def test_promised_segments_are_held():
-    account = Accounts().of("app")
+    accounts = Accounts()
+    account = accounts.of("app")
     account.promise(3)
     assert (account.promised_segments, account.held[Resource.NETWORK_SEGMENTS]) == (3, 3)
     account.promise(-3)
-    assert account.is_empty
+    assert accounts.in_use() == []
 
 
 @given(

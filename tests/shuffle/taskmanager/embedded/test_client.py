@@ -45,7 +45,7 @@ async def test_a_local_reader_gets_the_very_segment_that_the_writer_filled(tmp_p
         ):
             builder = partition.writer.request_builder(0)
             assert builder is not None
-            partition.writer.add_consumer(builder.create_consumer_from_beginning(), 0)
+            partition.writer.add_consumer(builder.create_consumer(), 0)
             builder.append_and_commit(FULL)
             builder.finish()
             taken = await gate.next_buffer_or_event()

@@ -58,7 +58,7 @@ async def test_overdraft_is_the_setting_of_the_taskmanager(tmp_path, max_overdra
         async with client.open_result_partition(1, 7, 1, max_segments=2) as partition:
             taken = 0
             while (builder := partition.writer.request_builder(0)) is not None:
-                partition.writer.add_consumer(builder.create_consumer_from_beginning(), 0)
+                partition.writer.add_consumer(builder.create_consumer(), 0)
                 builder.append_and_commit(FULL)
                 builder.finish()
                 taken += 1

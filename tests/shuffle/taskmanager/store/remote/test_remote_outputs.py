@@ -98,7 +98,7 @@ async def test_another_store_finds_what_moved_and_serves_the_same_bytes(tmp_path
     assert stores.second.release_shuffle(KEY) == 70 + sum(SIZES)
     await eventually(lambda: not moved(place))
     assert await found_by(stores.second, KEY, 7) is None
-    await eventually(lambda: stores.second.accounts.of(KEY.application_id).is_empty)
+    await eventually(lambda: not stores.second.accounts.in_use())
     await stores.second.close()
 
 
@@ -284,7 +284,7 @@ async def test_what_is_found_behind_the_end_of_its_application_is_not_kept(tmp_p
     assert not moved_of(stores.second)._finding
     stores.second.release_shuffle(KEY)
     await settle(stores.second)
-    assert stores.second.accounts.of(KEY.application_id).is_empty
+    assert not stores.second.accounts.in_use()
     await stores.close()
 
 
@@ -304,7 +304,7 @@ async def test_what_is_found_while_a_copy_is_committed_is_there_once(
     stores.second.release_shuffle(KEY)
     await settle(stores.second)
     assert stores.second.statistics().stored_bytes == 0
-    await eventually(lambda: stores.second.accounts.of(KEY.application_id).is_empty)
+    await eventually(lambda: not stores.second.accounts.in_use())
     await stores.close()
 
 

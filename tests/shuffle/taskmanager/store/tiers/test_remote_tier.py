@@ -91,7 +91,7 @@ async def test_a_region_that_is_given_up_leaves_nothing(tmp_path, place, written
     await eventually(lambda: not (tier._live or tier.budget.used_bytes or tier.waiting_deletes))
     await store.close()
     assert [name for name in place.names() if "sgwtmp" not in name] == []
-    assert store.accounts.of(KEY.application_id).is_empty
+    assert not store.accounts.in_use()
 
 
 async def test_applications_take_turns_at_reads(tmp_path, object_store):
