@@ -96,6 +96,7 @@ class Placement:
 
     def refuse(self, taskmanager_id: str, application_id: str) -> None:
         """Record that a TaskManager refused a copy for an application."""
+        self._refused_until.pop((taskmanager_id, application_id), None)  # it becomes the newest
         if len(self._refused_until) >= MAX_REFUSALS:
             del self._refused_until[next(iter(self._refused_until))]
         until = asyncio.get_running_loop().time() + REFUSAL_SECONDS

@@ -102,8 +102,10 @@ async def test_a_refusal_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_oldest_refusal_is_forgotten_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(placement_module, "MAX_REFUSALS", 1)
-    rig = Rig(a="host-a", b="host-b")
-    for name in "ab":
+    monkeypatch.setattr(placement_module, "MAX_REFUSALS", 2)
+    rig = Rig(a="host-a", b="host-b", c="host-c")
+    for name in "abb":  # a repeated refusal takes no other place
         rig.placement.refuse(name, "app")
+    assert rig.order(safe=True) == "c"
+    rig.placement.refuse("c", "app")
     assert rig.order(safe=True) == "a"
