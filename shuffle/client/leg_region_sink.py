@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from ...protocol.schema import (
     EVERY_SUBPARTITION,
@@ -25,7 +24,6 @@ class LegRegionSink(RegionSender):
     Payloads are joined from the parts of a region, whose memory is free as soon as they are joined.
     """
 
-    takes_broadcast: Final = True
     _payloads: Iterator[bytes] = iter(())
 
     async def write_region(self, region: OutgoingRegion) -> None:

@@ -24,13 +24,11 @@ from ..errors import (
 )
 from .buffer import (
     BufferGroup,
-    GroupRecycler,
     NetworkBuffer,
     group_neighbours,
     memory_to_receive,
     runs_of_neighbours,
 )
-from .channel_accounts import NO_CHANNEL
 from .distribution import MemoryDemand, PoolBounds
 from .local_buffer_pool import LocalBufferPool
 from .network_buffer_pool import NetworkBufferPool
@@ -39,10 +37,8 @@ from .segment_owner import SegmentOwner
 from .segment_queue import ListenerHandle, SegmentListener
 
 __all__ = [
-    "NO_CHANNEL",
     "BufferAlreadyRecycled",
     "BufferGroup",
-    "GroupRecycler",
     "InsufficientNetworkBuffers",
     "InvalidPoolSize",
     "ListenerHandle",

@@ -47,8 +47,6 @@ class SpillFile:
 
     def __init__(self, length_bytes: int, directory: str | None = None) -> None:
         self.length_bytes: Final = length_bytes
-        self.written_bytes = 0
-        self._directory = directory
         self._mapping: mmap.mmap | None = None
         self._view: memoryview | None = None
         try:
@@ -65,9 +63,7 @@ class SpillFile:
         view = memoryview(part)
         try:
             while view:
-                count = self._file.write(view) or 0
-                self.written_bytes += count
-                view = view[count:]
+                view = view[self._file.write(view) or 0 :]
         except OSError as error:
             raise self._failed("written", error) from error
 
