@@ -193,6 +193,14 @@ async def test_a_user_within_the_idle_time_stops_the_clock() -> None:
     assert len(pool) == 0
 
 
+async def test_a_client_that_is_closing_is_not_kept() -> None:
+    pool = ConnectionPool(a_fake, idle_timeout_seconds=LONG_SECONDS)
+    client = await pool.acquire(A)
+    client.close()
+    pool.release(A, client)
+    assert len(pool) == 0
+
+
 async def test_cancelled_users_do_not_keep_an_attempt() -> None:
     """Only connections have an idle time; an attempt without waiters is given up."""
     begun, ended = asyncio.Event(), asyncio.Event()

@@ -104,6 +104,13 @@ async def test_a_large_message_goes_behind_what_is_joined(slow: SlowTransport) -
     assert slow.received == sent + b"head" + bytes(SMALL_BYTES)
 
 
+async def test_the_end_sends_what_is_joined(slow: SlowTransport) -> None:
+    sent = write_small(slow, MAX_SMALL_WRITES + 2)
+    slow.side.close()
+    slow.drain()
+    assert slow.received == sent
+
+
 async def test_bytes_written_while_not_writable_are_counted_until_it_is(
     slow: SlowTransport,
 ) -> None:

@@ -26,6 +26,7 @@ from tests.support.peers import (
     a_config,
     a_hello,
     a_service,
+    end,
     open_client,
     until,
 )
@@ -78,6 +79,16 @@ def ended(error: SluiceError | None, *, greeted: bool) -> Outcomes:
     return outcomes
 
 
+def test_an_orderly_end_is_no_error() -> None:
+    outcomes = ended(None, greeted=True)
+    assert (outcomes.refused, outcomes.errors, outcomes.failed_handshakes) == ({}, {}, 0)
+
+
+def test_an_error_that_the_other_side_found_is_not_counted_as_one_of_this_side() -> None:
+    assert ended(REMOTE, greeted=True).errors == {}
+    assert ended(REMOTE, greeted=False).refused == {HUNG_UP: 1}
+
+
 def test_a_later_error_is_no_failed_handshake() -> None:
     outcomes = ended(MalformedMessage("Odd"), greeted=True)
     assert (outcomes.refused, outcomes.failed_handshakes) == ({}, 0)
@@ -125,6 +136,19 @@ async def test_a_failed_handshake_is_counted_by_its_reason(said, reason, code) -
         assert outcomes.refused == {reason: 1}
         assert outcomes.errors == ({} if code is None else {code: 1})
         assert (outcomes.greeted, outcomes.failed_handshakes) == (0, 1)
+
+
+async def test_a_connection_beyond_the_limit_is_a_failed_handshake() -> None:
+    async with a_service(a_config(max_connections=1)) as service:
+        first = await open_client(service.address)
+        with await RawPeer.connect(service.address) as peer:
+            await peer.read_to_end()
+        await until(lambda: service.listener.outcomes.failed_handshakes)
+        await end(first)
+        outcomes = await all_gone(service)
+        assert outcomes.refused == {"too many": 1}
+        assert outcomes.errors == {"TOO_MANY_CONNECTIONS": 1}
+        assert (outcomes.greeted, outcomes.failed_handshakes) == (1, 1)
 
 
 async def test_a_client_without_tls_and_one_that_breaks_off_are_told_apart(

@@ -14,8 +14,10 @@ import pytest
 from sluice.protocol.errors import ErrorCode, Fault, SluiceError
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
+    DATA,
     ROLE_PRODUCER,
     AddCredit,
+    BufferResponse,
     ErrorResponse,
     Ping,
     Pong,
@@ -24,7 +26,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.transport.address import Address
-from sluice.transport.errors import TlsRefused
+from sluice.transport.errors import DeadlineExceeded, TlsRefused
 from tests.support.certificates import YESTERDAY, Authority
 from tests.support.peers import (
     PATIENCE_SECONDS,
@@ -35,6 +37,7 @@ from tests.support.peers import (
     a_service,
     end,
     open_client,
+    small_send_buffer,
     until,
 )
 from tests.support.tls_files import load_tls
@@ -274,6 +277,15 @@ async def test_after_tls_the_deadline_goes_on_for_the_hello(authority: Authority
         await writer.wait_closed()
 
 
+async def test_a_server_that_does_not_answer_the_client_hello(authority: Authority) -> None:
+    config = tls_config(authority, handshake_timeout_seconds=0.2, connect_timeout_seconds=5)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(DeadlineExceeded, match="No TLS handshake in time"),
+    ):
+        await open_client(Address(*silent.getsockname()), config)
+
+
 async def test_plain_bytes_within_tls_end_the_connection(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,6 +303,16 @@ async def test_plain_bytes_within_tls_end_the_connection(
     assert "refusing connection" in caplog.text
 
 
+async def test_a_connection_above_the_limit_gets_the_reason(authority: Authority) -> None:
+    config = tls_config(authority, max_connections=1)
+    async with a_service(config) as service:
+        first = await open_client(service.address, config)
+        with pytest.raises(RemoteError) as caught:
+            await open_client(service.address, config)
+        assert caught.value.code is ErrorCode.TOO_MANY_CONNECTIONS
+        await end(first)
+
+
 async def test_a_listener_that_closes_does_not_wait_for_handshakes(authority: Authority) -> None:
     config = tls_config(authority, handshake_timeout_seconds=60, close_timeout_seconds=60)
     async with a_service(config) as service:
@@ -299,6 +321,19 @@ async def test_a_listener_that_closes_does_not_wait_for_handshakes(authority: Au
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await service.listener.close()
             assert await peer.read_to_end() == b""
+
+
+async def test_bytes_sent_before_the_end_arrive(authority: Authority) -> None:
+    config = tls_config(authority)
+    async with a_service(config) as service:
+        client = await open_client(service.address, config)
+        server = await service.handler()
+        small_send_buffer(server.connection)
+        for number in range(100):
+            server.connection.send(BufferResponse(0, number, 0, DATA), pattern(number))
+        server.connection.close()
+        await client.until_lost()
+        assert [payload for _, payload in client.received] == [pattern(n) for n in range(100)]
 
 
 async def test_a_connect_that_is_cancelled_leaves_nothing(authority: Authority) -> None:

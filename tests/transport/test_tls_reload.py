@@ -274,6 +274,13 @@ def test_the_end_of_the_certificate_in_use_is_known(files: TlsFiles) -> None:
     assert tls.in_use.certificate.expires_at == end_of.timestamp()
 
 
+def test_a_process_that_accepts_connects_with_the_same_contexts(files: TlsFiles) -> None:
+    tls = loaded(files)
+    assert reloading_tls(config_of(files)) is tls
+    other = TlsFiles(files.ca.parent.parent / "other", files.authority)
+    assert reloading_tls(config_of(other)) is not tls
+
+
 def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: TlsFiles) -> None:
     good = files.certificate.read_bytes()
     half(files, files.ca)
@@ -281,3 +288,12 @@ def test_a_first_load_that_fails_is_an_error_and_is_tried_again(files: TlsFiles)
         load_tls(config_of(files), accepts=True)
     files.certificate.write_bytes(good)
     assert load_tls(config_of(files), accepts=True) is not None
+
+
+def test_the_contexts_of_old_settings_are_let_go(files: TlsFiles) -> None:
+    first = load_tls(config_of(files))
+    for number in range(70):
+        authorities = files.ca.with_name(f"authorities{number}.pem")
+        authorities.write_bytes(files.ca.read_bytes())
+        load_tls(a_config(tls_enabled=True, tls_ca_file=authorities))
+    assert load_tls(config_of(files)) is not first

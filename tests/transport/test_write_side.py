@@ -82,6 +82,16 @@ async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     assert rig.transport.writes[1:] == [b"head more"]
 
 
+async def test_closing_sends_gathered_messages(rig: Rig) -> None:
+    rig.side.cork()
+    rig.write(b"last")
+    rig.side.close()
+    assert rig.transport.writes == [b"head last"]
+    rig.write(b"too late")
+    assert rig.released == [b"too late"]
+    assert len(rig.transport.writes) == 1
+
+
 async def test_under_the_drain_watch_the_high_watermark_counts_what_the_loop_has(rig: Rig) -> None:
     """Gathered bytes do not count, because no resume_writing would follow."""
     rig.write(b"leased")

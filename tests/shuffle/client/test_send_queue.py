@@ -115,6 +115,16 @@ def test_a_second_buffer_can_be_flushed_while_the_first_ones_flush_waits(rig):
     ]
 
 
+def test_a_second_flush_promises_no_bytes_that_are_written_later(rig):
+    rig.write(0, b"abc")
+    for _ in range(2):
+        rig.queue.flush(0)
+        rig.queue.flush_all()
+    assert rig.take() == (0, DATA, b"abc")
+    rig.write(0, b"d")
+    assert rig.take() is None
+
+
 def test_a_flush_of_a_subpartition_includes_the_open_broadcast_buffer(rig):
     rig.write(ALL_SUBPARTITIONS, b"abc")
     rig.queue.flush(2)
