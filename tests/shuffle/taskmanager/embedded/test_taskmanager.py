@@ -64,7 +64,8 @@ async def test_a_task_that_never_ends_is_cut_off_after_the_time_to_drain(tmp_pat
                 await partition.emit_buffer(bytes(100), 0)
 
     opened = asyncio.Event()
-    async with TaskManager.embedded(settings(tmp_path)) as taskmanager:
+    config = settings(tmp_path).model_copy(update={"drain_timeout_seconds": 0.3})
+    async with TaskManager.embedded(config) as taskmanager:
         client = taskmanager.client("app")
         writing = asyncio.create_task(write_for_ever())
         await opened.wait()
