@@ -12,6 +12,9 @@ class ShuffleKey(NamedTuple):
     application_id: str
     shuffle_id: int
 
+    def __str__(self) -> str:
+        return f"shuffle {self.shuffle_id} of {self.application_id}"
+
 
 @lru_cache(maxsize=4096)
 def shuffle_key(application_id: str, shuffle_id: int) -> ShuffleKey:

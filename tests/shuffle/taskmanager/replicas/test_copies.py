@@ -112,6 +112,7 @@ async def test_a_commit_without_another_taskmanager_is_copied_later(tmp_path, ca
         await write(cluster[0], 7, SMALL)
         assert cluster[0].counters.commits_without_copies == 1
         assert "no other TaskManager is known" in caplog.text
+        assert f"map output 7 of shuffle {KEY.shuffle_id} of {KEY.application_id}" in caplog.text
         assert holders(cluster, 7) == [0]
         links = await drivers(cluster)
         await eventually(lambda: holders(cluster, 7) == [0, 1])
