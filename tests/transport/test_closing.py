@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
-from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.protocol.schema import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping, encode
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
@@ -107,6 +107,18 @@ async def test_fail_sends_its_error_to_the_peer_and_the_handler() -> None:
             "3",
         )
         assert client.received == []
+
+
+async def test_an_error_of_one_channel_goes_to_the_handler() -> None:
+    async with a_service() as service:
+        client = await open_client(service.address)
+        handler = await service.handler()
+        message = error_response(5, UnexpectedMessage("Only channel 5"))
+        handler.connection.send(message)
+        await client.until(lambda: client.received)
+        assert client.received == [(message, b"")]
+        assert not client.lost
+        client.connection.close()
 
 
 async def test_messages_behind_the_one_that_closes_are_dropped() -> None:

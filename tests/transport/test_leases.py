@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +103,29 @@ async def test_a_lease_ends_with_its_very_last_byte() -> None:
         transport.let_through(1)
         assert released == ["a"]
         assert handler.connection.leased_buffers == 0
+        transport.flow()
+        await end(handler)
+
+
+async def test_each_send_ends_the_leases_of_sent_bytes() -> None:
+    async with a_service() as service:
+        handler, transport = await held(service)
+        released: list[int] = []
+
+        def send(number: int) -> None:
+            release = functools.partial(released.append, number)
+            handler.connection.send(EVENT, bytes(100), release)
+
+        send(0)
+        send(1)
+        transport.let_through(HEAD + 100)
+        send(2)
+        assert released == [0]
+        await turns()
+        assert released == [0]
+        transport.let_through()
+        await turns()
+        assert released == [0, 1, 2]
         transport.flow()
         await end(handler)
 
