@@ -183,6 +183,18 @@ class TooManyEvents(SluiceError):
     code = ErrorCode.LIMIT_EXCEEDED
 
 
+class UnknownProducer(SluiceError):
+    """A task event was sent for a map attempt that has no running producer."""
+
+    code = ErrorCode.UNKNOWN_PRODUCER
+
+
+class TooManyTaskEvents(SluiceError):
+    """More task events were sent than wait for a channel or a connection at a time."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+
 # ---- records
 
 

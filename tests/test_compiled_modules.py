@@ -43,6 +43,27 @@ def test_no_compiled_class_is_abstract_by_its_base() -> None:
     assert not found
 
 
+def test_no_compiled_module_has_an_error_class() -> None:
+    """A compiled subclass of an interpreted error loses its code and has that of its base."""
+    interpreted = {module for package in PACKAGES for module in modules_of(package)}
+    errors = {"SluiceError"}
+    for _ in range(4):  # the errors of a file may come before those of its bases
+        errors |= {
+            name
+            for module in interpreted
+            for name, bases in classes_of(module).items()
+            if errors & set(bases)
+        }
+    found = {
+        f"{module.relative_to(REPOSITORY)}: {name}"
+        for module in compiled_modules()
+        for name in classes_of(module)
+        if name in errors
+    }
+    assert len(errors) > 30
+    assert not found
+
+
 def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
     compiled = compiled_modules()
     # A NamedTuple or a Protocol stays an ordinary class, from which anything may derive.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.schema import DATA
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, UnknownProducer
 from ..names import ShuffleKey
 from ..partition.view import (
     DataListener,
@@ -18,7 +18,7 @@ from ..partition.view import (
     SubpartitionView,
     is_pipelined,
 )
-from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from .task_events import KeptTaskEvents, check_task_event
 
 TaskEventHandler = Callable[[int, bytes], None]
 """Takes an event's type and payload. Runs in the event loop; must not wait and must not raise."""

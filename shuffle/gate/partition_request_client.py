@@ -51,11 +51,10 @@ from ...protocol.schema import (
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
 from ..counters import Counters
-from ..errors import ChecksumMismatch
+from ..errors import ChecksumMismatch, TooManyTaskEvents
 from ..memory.buffer import BufferGroup, memory_to_receive
 from ..names import SubpartitionRange
 from .remote_input_channel import RemoteInputChannel
-from .task_events import TooManyTaskEvents
 
 MAX_WAITING_TASK_EVENTS: Final = 1024
 """Task events kept while the connection takes nothing: 1 MiB of the longest ones."""

@@ -16,11 +16,11 @@ from ...protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceEr
 from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from ...protocol.limits import MAX_U32
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
-from ..errors import InvalidRequest, detached
+from ..errors import InvalidRequest, UnknownProducer, detached
 from ..memory.buffer import BufferGroup
 from ..partition.view import DataListener, OutgoingBuffer
 from .buffer_manager import BufferManager
-from .task_events import KeptTaskEvents, UnknownProducer, check_task_event
+from .task_events import KeptTaskEvents, check_task_event
 
 
 class CreditSender(Protocol):

@@ -9,23 +9,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from ...protocol.errors import ErrorCode, InvalidEvent, SluiceError
+from ...protocol.errors import InvalidEvent, SluiceError
 from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ..errors import TooManyTaskEvents
 
 MAX_KEPT_TASK_EVENTS: Final = 64
 """Events kept for one channel that is not open yet: 64 KiB of the longest ones."""
-
-
-class UnknownProducer(SluiceError):
-    """A task event was sent for a map attempt that has no running producer."""
-
-    code = ErrorCode.UNKNOWN_PRODUCER
-
-
-class TooManyTaskEvents(SluiceError):
-    """More task events were sent than wait for a channel or a connection at a time."""
-
-    code = ErrorCode.LIMIT_EXCEEDED
 
 
 class KeptTaskEvents:

@@ -23,8 +23,14 @@ from ....protocol.schema import (
     TaskEvent,
 )
 from ....transport.loop import start_task
-from ...errors import InvalidRequest, PartitionReleased, ProducerFailed, failure_of
-from ...gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents
+from ...errors import (
+    InvalidRequest,
+    PartitionReleased,
+    ProducerFailed,
+    TooManyTaskEvents,
+    failure_of,
+)
+from ...gate.task_events import MAX_KEPT_TASK_EVENTS
 from ...memory import MemorySegment
 from ...partition.partition_type import checked_partition_type, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition

@@ -9,9 +9,9 @@ from ....protocol.schema import FLOW_WATERMARK, CloseRequest, Message, Partition
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded, failure_of
+from ...errors import InvalidRequest, LimitExceeded, UnknownProducer, failure_of
 from ...gate.local_input_channel import TaskEventDispatcher
-from ...gate.task_events import KeptTaskEvents, UnknownProducer
+from ...gate.task_events import KeptTaskEvents
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import is_pipelined
 from ..bounds.accounts import QuotaExceeded

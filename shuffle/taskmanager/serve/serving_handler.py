@@ -17,8 +17,7 @@ from ....protocol.schema import (
 from ....transport.connection import Connection
 from ....transport.errors import counted, one_line
 from ...counters import Counters
-from ...errors import InvalidRequest, LimitExceeded
-from ...gate.task_events import UnknownProducer
+from ...errors import InvalidRequest, LimitExceeded, UnknownProducer
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.view import SubpartitionView
 from ..bounds.accounts import Account, Resource

@@ -14,8 +14,12 @@ from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition,
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, PRIORITY_EVENT
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.config import ClientConfig
-from sluice.shuffle.errors import InsufficientNetworkBuffers, InvalidPartitionType, InvalidRequest
-from sluice.shuffle.gate.task_events import UnknownProducer
+from sluice.shuffle.errors import (
+    InsufficientNetworkBuffers,
+    InvalidPartitionType,
+    InvalidRequest,
+    UnknownProducer,
+)
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.records.record_reader import ChannelEvent

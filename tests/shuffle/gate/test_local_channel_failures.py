@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import SluiceError
+from sluice.shuffle.errors import UnknownProducer
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
-from sluice.shuffle.gate.task_events import UnknownProducer
 
 
 def test_an_event_for_a_channel_that_failed_before_it_was_found_has_no_producer():

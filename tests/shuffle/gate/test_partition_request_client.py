@@ -38,14 +38,13 @@ from sluice.protocol.schema import (
     TaskEvent,
 )
 from sluice.shuffle.counters import Counters
-from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.errors import InvalidRequest, TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.gate.buffer_manager import BufferManager
 from sluice.shuffle.gate.partition_request_client import (
     MAX_WAITING_TASK_EVENTS,
     PartitionRequestClient,
 )
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.task_events import TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.transport.errors import ConnectionLost

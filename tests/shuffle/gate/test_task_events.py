@@ -6,13 +6,12 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from sluice.shuffle.errors import TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.gate.input_gate import UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel, TaskEventDispatcher
 from sluice.shuffle.gate.task_events import (
     MAX_KEPT_TASK_EVENTS,
     KeptTaskEvents,
-    TooManyTaskEvents,
-    UnknownProducer,
 )
 from sluice.shuffle.names import ShuffleKey
 from tests.support.fakes import FakeView

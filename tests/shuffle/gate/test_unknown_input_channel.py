@@ -8,11 +8,11 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import DATA
-from sluice.shuffle.errors import InvalidRequest
+from sluice.shuffle.errors import InvalidRequest, TooManyTaskEvents, UnknownProducer
 from sluice.shuffle.gate.input_gate import UnknownInputChannel
 from sluice.shuffle.gate.local_input_channel import LocalInputChannel
 from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
-from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS, TooManyTaskEvents, UnknownProducer
+from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
 from tests.support.gates import KEY, HandFilledGate, gate_of, here, source
 from tests.support.mini_cluster import mini_cluster
 from tests.support.raises_code import raises_code
