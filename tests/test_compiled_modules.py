@@ -84,6 +84,33 @@ def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
     assert not found
 
 
+def waits_of(body: list[ast.stmt]) -> list[int]:
+    """Return the lines that wait in a body, without those of functions in it."""
+    found: list[int] = []
+    nodes: list[ast.AST] = list(body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith | ast.Yield | ast.YieldFrom):
+            found.append(node.lineno)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def test_no_compiled_coroutine_waits_in_an_exception_handler() -> None:
+    """Meanwhile, and after a cancellation for ever, its error is the context of all others."""
+    wrong = [
+        f"{module.relative_to(REPOSITORY)}:{line}"
+        for module in compiled_modules()
+        for handler in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(handler, ast.ExceptHandler | ast.Try)
+        for line in waits_of(
+            handler.body if isinstance(handler, ast.ExceptHandler) else handler.finalbody
+        )
+    ]
+    assert not wrong
+
+
 def read_after_none(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """Return attributes of ``self`` that are read again where mypy takes them for None."""
     none: set[str] = set()

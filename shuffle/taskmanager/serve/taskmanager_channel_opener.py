@@ -241,4 +241,6 @@ class TaskManagerChannelOpener(ChannelOpener):
                 # One that accepts and hangs up, as a busy TaskManager or a proxy does, is there.
                 if not self._limits.waits_for_restarts and isinstance(error.__cause__, OSError):
                     raise
-                await attempts.pause(error)
+                failure: Exception = error
+            # Not in the handler: compiled code that waits there leaves the error to all others.
+            await attempts.pause(failure)

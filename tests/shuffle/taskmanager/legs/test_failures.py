@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 from crc32c import crc32c
@@ -281,6 +282,7 @@ async def test_an_impossible_address_fails_its_channel(tmp_path, host, port, cod
         assert gate.content[1] == DATA
         assert code in (None, gate.failures[0].code)
         await gate.close()
+    assert sys.exc_info() == (None, None, None), "the error is the context of all later ones"
 
 
 # ---- memory --------------------------------------------------------------------------------------
