@@ -64,7 +64,7 @@ Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
 
 class _Opened(NamedTuple):
-    """What needs threads, files or the resolver, opened before the environment is wired."""
+    """The parts that need threads, files or the resolver, opened before the wiring."""
 
     transport: TransportConfig
     network_pool: NetworkBufferPool

@@ -149,7 +149,7 @@ def told(error: ErrorResponse) -> tuple[object, ...]:
 
 
 class Impostor:
-    """Listens where a TaskManager could, and follows a script with whoever connects.
+    """Listens where a TaskManager could, and follows a script with each connection.
 
     Args:
         script: Called with each connection.
@@ -200,7 +200,7 @@ class Relay(Impostor):
 
     Args:
         target: The TaskManager.
-        tls: Speaks TLS with whoever connects, with this certificate.
+        tls: Speaks TLS with its clients, with this certificate.
         onward: Speaks TLS with the TaskManager.
     """
 

@@ -339,8 +339,9 @@ async def again_and_again(step: Callable[[], Coroutine[None, None, None]]) -> As
 async def unread_pongs(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[None]:
     """Leave Pongs unread: until that is cut off, and on two connections nearly as many.
 
-    These go on with 5,000 Pings a second. What many more of them take of the data loop's time is a
-    matter of `make bench-fairness`. A Unix socket keeps few Pongs, so it takes little time.
+    Both together go on with 5,000 Pings a second. `make bench-fairness` measures how much
+    time of the data loop many more would take. A Unix socket keeps few Pongs, so filling it takes
+    little time.
     """
     async with held(greedy, daemon) as clients:
         for _ in range(3):

@@ -82,7 +82,7 @@ class StoredOutput(IncomingOutput):
         self._written: list[IncomingRegion] = []
         """The regions that are neither secured nor committed."""
         self._resumption: Resumption | None = None
-        """Lets another connection take over the secured regions; None if there are none."""
+        """Lets another connection take over the secured regions; None without such regions."""
         self._storing: asyncio.Task[None] | None = None
         """Secures the regions, or commits the map output."""
         self._origin, self._replicas, self._synchronous = "", 1, False

@@ -1,4 +1,4 @@
-"""Where a copy of a map output is made: at another TaskManager, or in the remote tier.
+"""The target of a copy of a map output: another TaskManager, or the remote tier.
 
 ::
 
@@ -54,7 +54,7 @@ class Outcome(enum.Enum):
 
 
 class Target(Protocol):
-    """Where a copy is made."""
+    """A place that takes copies of map outputs."""
 
     @property
     def name(self) -> str:

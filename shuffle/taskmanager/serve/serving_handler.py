@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServingEvents(NamedTuple):
-    """What a TaskManager is told of a serving connection."""
+    """Callbacks for the events of a serving connection."""
 
     idle: Callable[[], None]
     """Called when its last channel is closed."""

@@ -225,7 +225,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     def mean_queue(
         self,
     ) -> Annotated[float, gauge(f"{QUEUED}: the mean.", "subpartition_queued_buffers_avg")]:
-        """Mean length of the queues of all subpartitions; 0 if there are none."""
+        """Mean length of the queues of all subpartitions; 0 without subpartitions."""
         queued = sum(partition.queued_buffers for partition in self.pipelined_partitions)
         queues = sum(partition.subpartitions for partition in self.pipelined_partitions)
         return queued / queues if queues else 0.0
