@@ -75,7 +75,7 @@ def test_a_decision_has_its_four_parts_and_a_row_in_the_list(path):
     assert parts[::2] == ["Context", "Decision", "Alternatives considered", "Consequences"]
     assert all(part.strip() for part in parts[1::2])
     index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
-    assert f"| {path.name[:3]} | [{title[1]}]({path.name}) |" in index
+    assert f"* {path.name[:3]} [{title[1]}]({path.name})\n" in index
 
 
 @pytest.mark.parametrize(

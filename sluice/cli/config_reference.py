@@ -94,8 +94,10 @@ def _accepts(key: Key) -> str:
     annotation = key.field.annotation
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))
-    bounds = " and ".join(_bounds(key))
-    return f"{_kind(key)} {bounds}".rstrip()
+    bounds = list(_bounds(key))
+    if [bound[0] for bound in bounds] == ["≥", "≤"]:
+        bounds = [" … ".join(bound[2:] for bound in bounds)]
+    return f"{_kind(key)} {' and '.join(bounds)}".rstrip()
 
 
 def _kind(key: Key) -> str:

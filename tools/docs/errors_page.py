@@ -32,10 +32,10 @@ class Entry(NamedTuple):
     meaning: str
 
 
-BOTH_SIDES: Final = "both sides of the connection"
-CLIENT: Final = "the side that connects"
-READER: Final = "the reader"
-WRITER: Final = "the writer"
+BOTH_SIDES: Final = "both sides"
+CLIENT: Final = "connecting side"
+READER: Final = "reader"
+WRITER: Final = "writer"
 
 ENTRIES: Final = {
     ErrorCode.PROTOCOL_VIOLATION: Entry(
@@ -45,7 +45,7 @@ ENTRIES: Final = {
         CLIENT, "The two sides do not have a common protocol version: their releases differ."
     ),
     ErrorCode.FRAME_TOO_LARGE: Entry(
-        f"{BOTH_SIDES}; a Python writer or reader for a record",
+        f"{BOTH_SIDES}; Python writer or reader of a record",
         "A frame or a record is larger than its limit. On a data port the client often speaks"
         " another protocol.",
     ),
@@ -55,16 +55,16 @@ ENTRIES: Final = {
         "A message is well formed but not allowed in the state of the connection or partition.",
     ),
     ErrorCode.DEADLINE_EXCEEDED: Entry(
-        "the side that waits; the writer or reader that did not move",
+        "waiting side; writer or reader without progress",
         "An answer, a handshake or a whole frame did not arrive in time, or a client made no "
         "progress and the TaskManager reclaimed its resources.",
     ),
     ErrorCode.SEGMENT_SIZE_MISMATCH: Entry(
-        "the TaskManager or client that connects",
+        CLIENT,
         "The segment sizes of two TaskManagers differ, or a client cannot take a whole segment.",
     ),
     ErrorCode.UNKNOWN_CHANNEL: Entry(
-        "an executor", "A message names a channel that the executor did not request."
+        "executor", "A message names a channel that the executor did not request."
     ),
     ErrorCode.CHANNEL_IN_USE: Entry(
         BOTH_SIDES, "A channel, gate or partition number is already in use."
@@ -87,7 +87,7 @@ ENTRIES: Final = {
         " gone.",
     ),
     ErrorCode.PARTITION_RELEASED: Entry(
-        "reader and writer",
+        "reader, writer",
         "The partition was released while it was being read or written. A writer of a pipelined"
         " partition gets this error when all its readers have closed.",
     ),
@@ -98,7 +98,7 @@ ENTRIES: Final = {
         WRITER, "The lengths, offsets or totals of a map output are inconsistent."
     ),
     ErrorCode.CHECKSUM_MISMATCH: Entry(
-        "reader and writer", "The received bytes differ from the bytes that were sent."
+        "reader, writer", "The received bytes differ from the bytes that were sent."
     ),
     ErrorCode.DUPLICATE_MAP_OUTPUT: Entry(
         WRITER, "The map attempt is already committed or being written."
@@ -116,13 +116,13 @@ ENTRIES: Final = {
         READER, "The partition moved to another TaskManager, which the error names: read it there."
     ),
     ErrorCode.INSUFFICIENT_BUFFERS: Entry(
-        "reader and writer", "The network memory of a TaskManager or client is reserved by others."
+        "reader, writer", "The network memory of a TaskManager or client is reserved by others."
     ),
     ErrorCode.STORAGE_FULL: Entry(
         WRITER, "Neither the memory tier nor a data directory has room for a region."
     ),
     ErrorCode.STORAGE_UNAVAILABLE: Entry(
-        "the writer; the TaskManager at its start",
+        f"{WRITER}; starting TaskManager",
         "A directory, the journal or a spill file cannot be used or written.",
     ),
     ErrorCode.STORAGE_CORRUPT: Entry(
@@ -131,12 +131,12 @@ ENTRIES: Final = {
     ErrorCode.CONNECT_FAILED: Entry(CLIENT, "No answer from an address before the deadline."),
     ErrorCode.CONNECTION_LOST: Entry(BOTH_SIDES, "The connection ended while it was in use."),
     ErrorCode.TASKMANAGER_MISMATCH: Entry(
-        "the reader; a TaskManager or driver that connects",
+        f"{READER}; connecting TaskManager or driver",
         "The TaskManager at that address is not the expected one, or its directories are a copy of"
         " those of a connected one.",
     ),
     ErrorCode.CONFIGURATION: Entry(
-        "the process with the setting; a client that TLS refuses",
+        "process with the setting; client that TLS refuses",
         "A setting cannot be used. A retry fails the same way.",
     ),
     ErrorCode.INTERNAL: Entry(
@@ -152,10 +152,10 @@ ENTRIES: Final = {
         CLIENT, "The TaskManager serves as many connections as `max_connections` allows."
     ),
     ErrorCode.LIMIT_EXCEEDED: Entry(
-        "reader and writer", "One connection has more open or pending than a limit allows."
+        "reader, writer", "One connection has more open or pending than a limit allows."
     ),
     ErrorCode.QUOTA_EXCEEDED: Entry(
-        "reader and writer",
+        "reader, writer",
         "The application has used up its quota on that TaskManager; others are not affected. "
         "Spark's map outputs go to another TaskManager that has room.",
     ),

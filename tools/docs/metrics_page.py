@@ -25,7 +25,7 @@ def table() -> str:
     """Return a row for each metric, in the order of the metrics page."""
     collectors = TaskManagerCollector(lambda: STATUS), ApplicationCollector(lambda: STATUS)
     rows = [_row(family) for each in collectors for family in each.collect()]
-    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
+    return "\n".join(["| metric | labels | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
 def page(committed: str) -> str:
@@ -44,7 +44,7 @@ def _row(family: Metric) -> str:
             if value not in values:
                 values.append(value)
     cell = "<br>".join(f"`{label}`{_values(label, each)}" for label, each in labels.items())
-    return f"| `{name}` | {family.type} | {cell} | {family.documentation} |"
+    return f"| `{name}` | {cell} | {family.documentation} |"
 
 
 _OPEN_SETS: Final = (

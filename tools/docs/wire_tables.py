@@ -40,7 +40,7 @@ def page(text: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         rows = "".join(_row(_KINDS[int(number)]) for number in match[2].split(", "))
-        head = "| id | message | sent by | fields | meaning |\n|---|---|---|---|---|\n"
+        head = "| id | message | sent by | fields |\n|---|---|---|---|\n"
         return f"{match[1]}\n{head}{rows}\n{match[3]}"
 
     return TABLE.sub(table, text)
@@ -50,8 +50,7 @@ def _row(kind: type[schema.Message]) -> str:
     fields = ", ".join(_fields(kind))
     if kind in schema.CARRIES_PAYLOAD:
         fields += "; payload"
-    meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
-    cells = (str(schema.TYPE_IDS[kind]), kind.__name__, _senders(kind), fields, meaning)
+    cells = (str(schema.TYPE_IDS[kind]), kind.__name__, _senders(kind), fields)
     return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|\n"
 
 
