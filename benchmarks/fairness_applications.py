@@ -63,7 +63,7 @@ PROBE_BYTES: Final = 1024
 PROBE_DEADLINE_SECONDS: Final = 20.0
 """Of all small exchanges of a turn, however slow they are."""
 
-FILL_DEADLINE_SECONDS: Final = 10.0
+FILL_DEADLINE_SECONDS: Final = 60.0
 """Of the exchanges that an application has to do before its share is looked at."""
 
 GREEDY_CONNECTIONS: Final = 16

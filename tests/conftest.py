@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.support.remote import Place
     from tests.support.s3 import S3Server
 
-THREAD_END_TIMEOUT_SECONDS = 2.0
+THREAD_END_TIMEOUT_SECONDS = 20.0
 """Time that threads told to stop get after a test; they need microseconds."""
 
 LOOP_TURNS = 5

@@ -44,7 +44,7 @@ from tests.attack.rig import (
     read,
     release_application,
 )
-from tests.support.daemon import TIMEOUT_SECONDS
+from tests.support.daemon import TIMEOUT_SECONDS, look_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -145,7 +145,9 @@ async def test_regions_that_are_announced_and_not_sent_give_their_space_back(
     assert sorted(each.channel or 0 for each in failed) == list(range(REGIONS))
     for each in failed:
         check_told(each, "region_progress_timeout_seconds")
-    assert holdings(daemon, greedy) == {"connections": 1}
+    look_until(
+        lambda: holdings(daemon, greedy), lambda held: held == {"connections": 1}, TIMEOUT_SECONDS
+    )
     # Everything else of the connection goes on, and so does whoever sends slowly.
     writer.send(OpenPartition(REGIONS, SHUFFLE, REGIONS, 1))
     await writer.expect(PartitionOpened)

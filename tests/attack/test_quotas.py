@@ -39,6 +39,7 @@ from tests.attack.rig import (
     release_application,
     status,
 )
+from tests.support.daemon import TIMEOUT_SECONDS, look_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -274,5 +275,9 @@ async def test_nothing_of_an_application_is_held_when_it_is_over(
     await commit(daemon.address, greedy, 1, RECORDS)
     assert holdings(daemon, greedy, secret_file)["map_outputs"] == 1
     await release_application(daemon.address, greedy)
-    assert not any(holdings(daemon, greedy, secret_file).values())
+    look_until(  # space comes back with the rows of the journal
+        lambda: holdings(daemon, greedy, secret_file),
+        lambda held: not any(held.values()),
+        TIMEOUT_SECONDS,
+    )
     await the_innocent_gets_its_own(daemon, innocent)

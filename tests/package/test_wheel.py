@@ -182,7 +182,9 @@ def test_without_the_jar_nothing_is_built(tmp_path: Path) -> None:
         f"{tmp_path}",
         f"{clone}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
     assert done.returncode != 0
     assert "make jar" in done.stdout + done.stderr
     assert not list(tmp_path.glob("*.whl"))

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tests.support.fuzz_streams import Step
     from tests.support.memory_budget import MemoryBudget
 
-CLEAN_SECONDS = 2.0
+CLEAN_SECONDS = 20.0
 """Time in which everything must be given back; it takes milliseconds."""
 
 LOOK_AGAIN_SECONDS = 0.001

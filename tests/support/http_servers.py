@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_SECONDS = 10
+START_TIMEOUT_SECONDS = 60
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ async def test_the_flusher_sends_the_bytes_of_open_buffers():
     partition = await rig.partition(flusher=flusher)
     partition.credit_granted(5)
     write(partition, 1, b"abc")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not rig.connection.payloads:  # noqa: ASYNC110 - the flusher sets no event
             await asyncio.sleep(0.002)
     assert rig.connection.payloads == [b"abc"]

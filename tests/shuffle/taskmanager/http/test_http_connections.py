@@ -12,7 +12,9 @@ from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from sluice.shuffle.taskmanager.status.reasons import ANSWER_UNREAD
 from tests.support.fakes import no_drain
+from tests.support.mini_cluster import eventually
 from tools.docs.sample_status import STATUS
 
 PATIENCE_SECONDS = 20
@@ -138,11 +140,12 @@ async def test_a_body_that_does_not_come_is_not_waited_for():
 
 async def test_an_answer_that_nobody_reads_ends_its_connection():
     long = structs.replace(STATUS, version="v" * UNREAD_BYTES)
-    async with serving(status=long, http_request_timeout_seconds=SOON) as connect:
+    dropped = BoundedCounts()
+    async with serving(status=long, dropped=dropped, http_request_timeout_seconds=SOON) as connect:
         client = await connect()
         client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
         await client.reader.readuntil(b"\r\n\r\n")  # it is being sent
-        await asyncio.sleep(3 * SOON)
+        await eventually(lambda: dropped == {ANSWER_UNREAD: 1})
         assert len(await client.ended()) < UNREAD_BYTES
 
 

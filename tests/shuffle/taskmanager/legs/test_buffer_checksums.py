@@ -17,6 +17,7 @@ from sluice.protocol.schema import (
     PARTITION_PIPELINED,
     BufferResponse,
     ChecksummedBuffer,
+    ErrorResponse,
 )
 from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
@@ -81,7 +82,7 @@ async def test_a_flipped_bit_fails_its_channel_and_no_other(tmp_path, payload, d
         assert "was damaged on its way" in str(reader.errors[0])
         assert reader.received[0] == [(DATA, FIRST)]
         with pytest.raises(RemoteError, match="readers of the pipelined partition have gone"):
-            await writers[0].finish()
+            await writers[0].hear(ErrorResponse)
         await writers[1].send(0, payload, data_type)
         await reader.read_until(2, index=1)
         assert reader.received[1] == [(DATA, FIRST), (data_type, payload)]

@@ -99,7 +99,7 @@ async def test_the_words_of_a_refusal_do_not_reach_the_client(tmp_path, caplog):
 @contextlib.asynccontextmanager
 async def reader_with(directory, auth):
     """A TaskManager that reads, and a client of it."""
-    config = taskmanager_config(directory, connect_timeout_seconds=1)
+    config = taskmanager_config(directory)
     environment = await NetworkEnvironment.build(config.model_copy(update={"auth": auth}))
     try:
         client = await consumer(environment.address)

@@ -150,7 +150,7 @@ async def test_an_outage_fails_writers_and_readers_with_a_typed_error(tmp_path, 
     place = s3_place(s3)
     async with s3_proxy(s3) as proxy:
         settings = REMOTE_ONLY | place.settings | {"remote_endpoint": proxy.endpoint}
-        async with mini_cluster(tmp_path, 1, **settings, remote_timeout_seconds=0.5) as cluster:
+        async with mini_cluster(tmp_path, 1, **settings, remote_timeout_seconds=2) as cluster:
             ack = await cluster.write(0, 1, [[noise(1, 200_000)]])
             proxy.rule = lambda method, path: 503
             for _ in range(2):  # the second one meets a tier that is left out

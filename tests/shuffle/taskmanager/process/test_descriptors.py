@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
-import urllib.request
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,7 +36,8 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def daemon(request, tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path, event_loop=request.param) as started:
+    never = 1000  # probes of the directories open files
+    with Daemon(tmp_path, event_loop=request.param, health_check_seconds=never) as started:
         assert is_ready(started)  # its thread for HTTP has opened all that it needs
         yield started
 
@@ -49,8 +50,11 @@ def limit_descriptors(daemon: Daemon, spare: int) -> None:
 
 
 def is_ready(daemon: Daemon) -> bool:
-    with urllib.request.urlopen(f"{daemon.url}/readyz", timeout=TIMEOUT_SECONDS) as answer:
-        return answer.status == 200
+    """Ask, and read to the end of the connection: then the daemon has closed its descriptor."""
+    address = (daemon.host, daemon.http_port)
+    with socket.create_connection(address, TIMEOUT_SECONDS) as client:
+        client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        return client.makefile("rb").read().partition(b"\r\n")[0].endswith(b" 200 OK")
 
 
 async def greet(address: Address) -> tuple[RawClient, Message | None]:

@@ -53,9 +53,9 @@ def test_a_log_that_is_not_read_stops_nothing(tmp_path, level):
             ready = next(filter(None, map(READY.search, process.stderr)))
             fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, SMALLEST_PIPE_BYTES)
             address = ("127.0.0.1", int(ready["http"]))
+            for _ in range(300):
+                ask(int(ready["advertised"]))
             with socket.create_connection(address, TIMEOUT_SECONDS) as client:
-                for _ in range(300):
-                    ask(int(ready["advertised"]))
                 client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
             process.terminate()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import time
 import urllib.request
 from pathlib import Path
 
@@ -72,9 +71,9 @@ async def until_not_writable(daemon: Daemon) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, times):
     """SIGTERM ends it within its deadlines; a second one at once, with another exit code."""
-    # In the second case only the second signal can end it before the time looked at below.
+    # In the second case only the second signal can end it.
     daemon = daemons(
-        tmp_path, drain_timeout_seconds=1, close_timeout_seconds=2 if times == 1 else 25
+        tmp_path, drain_timeout_seconds=1, close_timeout_seconds=2 if times == 1 else 1000
     )
     writer = await producer(daemon.address)
     data = random.Random(1).randbytes(1 << 20)
@@ -86,18 +85,16 @@ async def test_the_ladder_with_a_client_that_does_not_read(daemons, tmp_path, ti
     open_gate(stuck, 1, [(stuck.ack, list(attempts))], 0, 1, credit=100_000)
     # While the kernel has room the daemon could flush all it has and close in order.
     await until_not_writable(daemon)
-    began = time.monotonic()
     for _ in range(times):
         daemon.terminate()
         # The first signal is handled; draining is over once the daemon closes its connections.
         await writer.until_lost()
     code = await asyncio.to_thread(daemon.process.wait, TIMEOUT_SECONDS)
-    took = time.monotonic() - began
     assert code == (0 if times == 1 else 1)
-    assert took < 20
     stuck.resume_reading()
     await stuck.until_lost()
     daemon.end()
+    assert ("a second signal ends the process at once" in daemon.log) is (times == 2)
     assert "Traceback" not in daemon.log
 
 
