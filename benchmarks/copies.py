@@ -18,11 +18,10 @@ import asyncio
 import os
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 from benchmarks.report import Report, median_and_spread, open_console
-from sluice.cli.http_client import DRAIN_HEADER
+from sluice.cli.http_client import fetch_json
 from sluice.protocol.schema import (
     KnownTaskManager,
     MoveNoted,
@@ -140,12 +139,9 @@ async def measure(pair: Pair, outputs: int, megabytes: int, rounds: int) -> list
     await write(client, shuffle_id + 1, outputs, data, "none")
     noting = asyncio.ensure_future(pair.note_moves(outputs))
     began = time.perf_counter()
-    request = urllib.request.Request(  # noqa: S310 - a URL of this benchmark
-        f"{pair.taskmanagers[0].url}/api/v1/drain?wait_seconds=100&migrate=true",
-        headers={DRAIN_HEADER: "1"},
-        method="POST",
-    )
-    await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())  # noqa: S310
+    drain = f"/api/v1/drain?wait_seconds={DEADLINE_SECONDS}&migrate=true"
+    url = pair.taskmanagers[0].control_url
+    await asyncio.to_thread(fetch_json, url, drain, "POST", DEADLINE_SECONDS)
     runs[-1]["moved_gb_per_second"] = gb / (time.perf_counter() - began)
     await noting
     await client.close()

@@ -94,7 +94,7 @@ class Access:
         if self.secrets is not None or self.allows_anonymous:
             return Admission(self.secrets, self.allows_anonymous, self._knows_application)
         if sock is not None and sock.family == socket.AF_UNIX:
-            _require_own_user(sock)
+            require_own_user(sock)
         return Admission(None, True, self._knows_application)
 
 
@@ -141,7 +141,12 @@ def peer_user(sock: socket.socket) -> SocketUser | None:
     return SocketUser(uid, tuple(dict.fromkeys((gid, *others))))
 
 
-def _require_own_user(sock: socket.socket) -> None:
+def require_own_user(sock: socket.socket) -> None:
+    """Check the user at the other end of a Unix socket.
+
+    Raises:
+        AUTHENTICATION_REQUIRED: It has another user and group than this process, and is not root.
+    """
     user = peer_user(sock)
     if user is None or user.uid in (0, os.geteuid()) or os.getegid() in user.gids:
         return

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..protocol.limits import MAX_CONTROL_BYTES, PEERS_ENCRYPTED
-from .address import MAX_SOCKET_PATH_BYTES, is_every_address, is_loopback
+from .address import is_every_address, is_loopback
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -22,6 +21,7 @@ from .settings import (
     Port,
     Seconds,
     Settings,
+    SocketPath,
     split_list,
 )
 
@@ -58,7 +58,7 @@ class TransportConfig(Settings):
     advertised_port: Annotated[Annotated[Port, Field(ge=1)] | None, NONE_ALLOWED] = None
     """Port at which others reach the data port if ports are mapped. None: `data_port`."""
 
-    socket_path: Annotated[FilePath | None, NONE_ALLOWED] = None
+    socket_path: Annotated[SocketPath | None, NONE_ALLOWED] = None
     """Unix socket for clients on the same host. None: no Unix socket. The socket file of a dead
     daemon is replaced."""
 
@@ -161,16 +161,6 @@ class TransportConfig(Settings):
 
     tls_minimum_version: Literal["1.2", "1.3"] = "1.3"
     """Minimum version of TLS."""
-
-    @field_validator("socket_path")
-    @classmethod
-    def _short_enough(cls, path: FilePath | None) -> FilePath | None:
-        if path is not None and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-            raise ValueError(
-                f"has {len(os.fsencode(path))} bytes, the kernel allows {MAX_SOCKET_PATH_BYTES}: "
-                "choose a shorter path"
-            )
-        return path
 
     @field_validator("advertised_host")
     @classmethod

@@ -11,6 +11,7 @@ import ast
 import functools
 import inspect
 import itertools
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..protocol.limits import MAX_NAME_CHARACTERS
-from .address import ANY_FAMILY, without_brackets
+from .address import ANY_FAMILY, MAX_SOCKET_PATH_BYTES, without_brackets
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""
@@ -136,6 +137,15 @@ def _parse_path(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str | Path) and str(value) else value
 
 
+def _short_enough(path: Path) -> Path:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(
+            f"has {len(os.fsencode(path))} bytes, the kernel allows {MAX_SOCKET_PATH_BYTES}: "
+            "choose a shorter path"
+        )
+    return path
+
+
 def _check_host(host: str) -> str:
     """Refuse a text that cannot be a host; return an address without brackets."""
     host = without_brackets(host)
@@ -203,6 +213,9 @@ FileMode = Annotated[int, BeforeValidator(_parse_mode)]
 
 FilePath = Annotated[Path, BeforeValidator(_parse_path)]
 """A path; a leading ``~`` is the home directory."""
+
+SocketPath = Annotated[FilePath, AfterValidator(_short_enough)]
+"""The path of a Unix socket."""
 
 NONE_ALLOWED: Final = BeforeValidator(_parse_none)
 """Reads ``"none"`` and the empty text as None: the last part of an ``Annotated`` option."""

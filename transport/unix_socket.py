@@ -83,7 +83,7 @@ class UnixSocket:
         for acceptor in self._acceptors:
             acceptor.close()
         made, self._made = self._made, None
-        _remove(self._path, made)
+        remove_made(self._path, made)
 
     async def wait_started(self) -> None:
         """Wait until every accepted connection has its protocol.
@@ -95,20 +95,14 @@ class UnixSocket:
 
     def _listen(self) -> None:
         path = self._path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made: tuple[int, int] | None = None
+        sock, made = bind_unix(path, self._mode)
         try:
-            sock.bind(str(path))
-            made = _identity(path)
-            os.chmod(path, self._mode)
             acceptor = Acceptor(
                 sock, self._factory, self._backlog, f"the socket {path}", self._in_need
             )
         except BaseException:
             sock.close()
-            _remove(path, made)
+            remove_made(path, made)
             raise
         self._acceptors.append(acceptor)
         self._made = made
@@ -148,12 +142,36 @@ class UnixSocket:
         )
 
 
+def bind_unix(path: Path, mode: int) -> tuple[socket.socket, tuple[int, int]]:
+    """Bind a Unix socket; missing directories above its file are made.
+
+    Returns:
+        The socket, and the file for :func:`remove_made`.
+
+    Raises:
+        OSError: A process answers there, or the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made: tuple[int, int] | None = None
+    try:
+        sock.bind(str(path))
+        made = _identity(path)
+        os.chmod(path, mode)
+    except BaseException:
+        sock.close()
+        remove_made(path, made)
+        raise
+    return sock, made
+
+
 def _identity(path: Path) -> tuple[int, int]:
     found = path.lstat()
     return found.st_dev, found.st_ino
 
 
-def _remove(path: Path, made: tuple[int, int] | None) -> None:
+def remove_made(path: Path, made: tuple[int, int] | None) -> None:
     """Remove the file that this process made, unless another process replaced it."""
     with contextlib.suppress(FileNotFoundError):
         if made is not None and _identity(path) == made:

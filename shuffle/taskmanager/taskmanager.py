@@ -5,6 +5,7 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import socket
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -199,6 +200,11 @@ class TaskManager:
         return HttpAccess(
             environment.access.secrets,
             names_on_loopback=self.config.http.names_on_loopback,
+            own_names=(
+                socket.gethostname(),
+                environment.address.host,
+                *(self.config.http.http_host or ()),
+            ),
             refused=environment.counters.http_refused,
         )
 

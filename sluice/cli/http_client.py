@@ -6,9 +6,11 @@ it is given, or one that it makes of the secret and that is of use for a minute 
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -25,10 +27,11 @@ from ..transport.access import read_secret
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DRAIN_HEADER: Final = "X-Sluice-Drain"
 DEFAULT_HTTP_PORT: Final = 7338
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_HTTP_PORT}"
 TIMEOUT_SECONDS: Final = 10.0
+UNIX: Final = "unix:"
+SOCKET_VARIABLE: Final = "SLUICE_HTTP_SOCKET_PATH"
 SECRET_FILES_VARIABLE: Final = "SLUICE_CLUSTER_SECRET_FILES"  # noqa: S105
 TOKEN_VARIABLE: Final = "SLUICE_ACCESS_TOKEN"  # noqa: S105
 TOKEN_SECONDS: Final = 60
@@ -86,9 +89,15 @@ def first_secret_file() -> Path | None:
     return Path(first).expanduser() if first else None
 
 
+def default_url() -> str:
+    """Return the Unix socket that the environment names, or the default port of this host."""
+    path = os.environ.get(SOCKET_VARIABLE, "").strip()
+    return UNIX + str(Path(path).expanduser()) if path not in ("", "none") else DEFAULT_URL
+
+
 def http_url(typed: str) -> str:
-    """Complete what a user typed: a URL as it is, HOST:PORT, or HOST with the default port."""
-    if "://" in typed:
+    """Complete what a user typed: a URL, unix:PATH, HOST:PORT, or HOST with the default port."""
+    if "://" in typed or typed.startswith(UNIX):
         return typed.rstrip("/")
     host = typed.rstrip("/")
     if host.count(":") > 1 and not host.startswith("["):  # an IPv6 address
@@ -111,11 +120,15 @@ def fetch_json(
         InvalidStatus: The server is no TaskManager, or its answer is an error.
         click.ClickException: No server answers, or it refuses the token.
     """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    base = url
+    if url.startswith(UNIX):
+        handlers.append(_UnixHandler(url.removeprefix(UNIX)))
+        base = "http://localhost"
+    opener = urllib.request.build_opener(*handlers)
     try:
-        request = urllib.request.Request(  # noqa: S310 - any URL is the user's own choice
-            url + path, headers={DRAIN_HEADER: "1"} if method == "POST" else {}, method=method
-        )
+        # Any URL is the user's own choice.
+        request = urllib.request.Request(base + path, method=method)  # noqa: S310
         if token:
             # Unredirected: a redirect to another server must not take the token along.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -141,6 +154,30 @@ def fetch_json(
             f"no TaskManager answers at {url}: {reason}. "
             "Give the URL of its HTTP port, or start one with: sluice taskmanager"
         ) from None
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, host: str, *, timeout: float | None = None, path: str) -> None:
+        super().__init__(host, timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _UnixHandler(urllib.request.HTTPHandler):
+    """Sends requests to a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._connection = functools.partial(_UnixConnection, path=path)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
 
 
 def _refusal(url: str, error: urllib.error.HTTPError, *, proves: bool) -> str:

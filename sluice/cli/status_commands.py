@@ -12,14 +12,14 @@ import click
 from ..protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ..shuffle.taskmanager.status.status import InvalidStatus, TaskManagerStatus
 from ..shuffle.taskmanager.status.table import ANONYMOUS, render, render_application
-from .http_client import DEFAULT_URL, TIMEOUT_SECONDS, Given, fetch_json, http_url, proof_options
+from .http_client import TIMEOUT_SECONDS, Given, default_url, fetch_json, http_url, proof_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @click.command(short_help="Show the state of a TaskManager.")
-@click.argument("url", default=DEFAULT_URL)
+@click.argument("url", default=default_url)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 @click.option("--application", metavar="NAME", help="Show what one application holds.")
 @proof_options
@@ -32,8 +32,9 @@ def status(
 ) -> None:
     """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
 
-    URL may be given without http://; without any it is the default port of this host. In a pipe
-    columns are at least two blanks apart, and no line is cut or wrapped.
+    URL may be given without http://, or as unix:PATH; without any it is SLUICE_HTTP_SOCKET_PATH or
+    the default port of this host. In a pipe columns are at least two blanks apart, and no line is
+    cut or wrapped.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
     command makes one for itself.
@@ -72,7 +73,7 @@ def _in_red(line: str) -> str:
 
 
 @click.command(short_help="Stop accepting map outputs.")
-@click.argument("url", default=DEFAULT_URL)
+@click.argument("url", default=default_url)
 @click.option(
     "--wait",
     "wait_seconds",
@@ -95,7 +96,8 @@ def drain(
     that the host can be removed. Exit code 1 if some stay, with their number and the reason.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
-    command makes one for itself. One without a secret is drained from its own host only.
+    command makes one for itself. One without a secret is drained by its own user or root, with
+    unix:PATH of its http_socket_path as URL.
     """
     url = http_url(url)
     token = Given(secret_file, token_file).token(SCOPE_ADMIN)
@@ -123,7 +125,7 @@ def drain(
 
 
 @click.command(short_help="Accept map outputs again after a drain.")
-@click.argument("url", default=DEFAULT_URL)
+@click.argument("url", default=default_url)
 @proof_options
 def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
     """Accept map outputs again at the TaskManager whose HTTP port is at URL.

@@ -1,12 +1,16 @@
 """Connects to a Unix socket as another user, and prints the answer to a Hello.
 
 Usage: other_user SOCKET UID. A credential of a driver may come on the standard input.
+With ``drain`` behind it the socket is that of HTTP, and the answer is to a request to drain.
 """
 
 import asyncio
 import os
 import sys
 
+import click
+
+from sluice.cli.http_client import fetch_json
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import parse_credential
 from sluice.protocol.schema import ROLE_DRIVER, ErrorResponse, HelloAck
@@ -33,13 +37,20 @@ async def answer(path: str, credential: str) -> str:
     return type(message).__name__
 
 
+def drain(path: str) -> str:
+    try:
+        return str(fetch_json(f"unix:{path}", "/api/v1/drain", "POST"))
+    except click.ClickException as error:
+        return error.message
+
+
 def main() -> None:
-    path, uid = sys.argv[1], int(sys.argv[2])
+    path, uid, *what = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
     credential = sys.stdin.read()
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-    print(asyncio.run(answer(path, credential)))
+    print(drain(path) if what else asyncio.run(answer(path, credential)))
 
 
 if __name__ == "__main__":

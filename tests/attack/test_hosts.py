@@ -23,7 +23,6 @@ from sluice.protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS, make_access_
 from sluice.protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from sluice.protocol.identity import SubmitToken, secret_to_text
 from sluice.protocol.schema import ROLE_DRIVER, HelloAck, Ping, Pong
-from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
 from tests.attack.hostile import Hostile
 from tests.attack.rig import (
     ALICE,
@@ -125,11 +124,11 @@ def open_directory():
     shutil.rmtree(directory)
 
 
-def as_nobody(address: Address, credential: str = "") -> str:
-    """Connect as another user; return the answer to a Hello, or the error."""
+def as_nobody(path: Path | str, credential: str = "", *what: str) -> str:
+    """Connect as another user; return the answer to a Hello or to ``what``, or the error."""
     script = Path(__file__).with_name("other_user.py")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.attack.other_user", address.host, str(NOBODY)],
+        [sys.executable, "-m", "tests.attack.other_user", str(path), str(NOBODY), *what],
         input=credential,
         capture_output=True,
         text=True,
@@ -152,12 +151,12 @@ async def test_the_socket_serves_other_users_with_a_credential_only(
     keys = {"cluster_secret_files": secret_file} if has_secret else {}
     daemon = start(open_directory, socket_mode="0666", **keys)
     since = len(daemon.lines)
-    answer = await asyncio.to_thread(as_nobody, daemon.socket)
+    answer = await asyncio.to_thread(as_nobody, daemon.socket.host)
     assert answer.startswith("AUTHENTICATION_REQUIRED ")
     assert ("serves the user and the group" in answer) == (not has_secret)
     line = await daemon.logs("AUTHENTICATION_REQUIRED", since)
     assert "closing connection unix:" in line
-    answer = await asyncio.to_thread(as_nobody, daemon.socket, owner.driver.to_text())
+    answer = await asyncio.to_thread(as_nobody, daemon.socket.host, owner.driver.to_text())
     assert answer == ("HelloAck" if has_secret else answer)
     if has_secret:
         assert await release_application(daemon.socket, owner) == 0
@@ -175,9 +174,7 @@ async def test_the_socket_serves_other_users_with_a_credential_only(
 
 def drain(daemon: AttackedDaemon, scope: str | None) -> int:
     """Ask it to drain, with an access token of that scope; return the status of the answer."""
-    asked = urllib.request.Request(
-        f"{daemon.url}/api/v1/drain", method="POST", headers={DRAIN_HEADER: "1"}
-    )
+    asked = urllib.request.Request(f"{daemon.url}/api/v1/drain", method="POST")
     if scope is not None:
         expires_at = int(time.time()) + 3600
         token = make_access_token(SECRET, scope, expires_at).to_text()
@@ -200,6 +197,55 @@ async def test_nobody_drains_a_taskmanager_without_a_proof(start, secret_file, t
     assert " drains" not in daemon.log
     assert await asyncio.to_thread(drain, daemon, SCOPE_ADMIN) == 200
     await daemon.logs(" drains", 0)
+
+
+@one_loop
+async def test_without_a_secret_the_loopback_does_not_drain(start, tmp_path):
+    """Any user of the host reaches it; the Unix socket is the user's own."""
+    daemon = start(tmp_path)
+    assert await asyncio.to_thread(drain, daemon, None) == 403
+    assert " drains" not in daemon.log
+    await asyncio.to_thread(daemon.drain)
+    await daemon.logs(" drains", 0)
+
+
+@one_loop
+@as_root
+async def test_another_user_does_not_drain_through_the_unix_socket(start, open_directory):
+    """Neither as it is, nor when its permissions let them reach it."""
+    daemon = start(open_directory)
+    path = open_directory / "h"
+    for mode, error in ((None, "Permission denied"), (0o666, "user and the group")):
+        if mode is not None:
+            path.chmod(mode)
+        assert error in await asyncio.to_thread(as_nobody, path, "", "drain")
+    assert " drains" not in daemon.log
+    await asyncio.to_thread(daemon.drain)
+    await daemon.logs(" drains", 0)
+
+
+@one_loop
+async def test_a_rebound_name_reads_no_application_names(start, tmp_path):
+    """A web page gives its name the loopback's address, and its script asks in its own name."""
+    daemon = start(tmp_path)
+    client = await anonymous_producer(daemon.address, "of the victim")
+
+    def ask(host: str) -> tuple[int, str]:
+        asked = urllib.request.Request(f"{daemon.url}/api/v1/status", headers={"Host": host})
+        try:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_SECONDS) as answer:
+                return int(answer.status), answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode()
+
+    status, page = await asyncio.to_thread(ask, f"rebound.example:{daemon.http_port}")
+    assert status == 403
+    assert "of the victim" not in page
+    status, page = await asyncio.to_thread(ask, f"127.0.0.1:{daemon.http_port}")
+    assert status == 200
+    assert "of the victim" in page
+    await client.close()
 
 
 # ---- expiry ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sluice.protocol.access_token import make_access_token, parse_access_token
 from sluice.protocol.identity import ClusterSecrets, secret_to_text
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import keys
-from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER, HttpAccess
+from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
 from tests.support.fakes import no_drain
@@ -131,8 +131,27 @@ def test_a_token_made_by_a_command_is_valid_for_a_minute(monkeypatch, secret_fil
     assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
 
 
-def test_drain_sends_the_required_header():
-    assert http_client.DRAIN_HEADER == DRAIN_HEADER
+@pytest.mark.parametrize("command", ["status", "drain"])
+def test_a_command_uses_the_unix_socket_that_it_is_given(tmp_path, command):
+    path = tmp_path / "http.sock"
+
+    async def start():
+        http = HttpConfig(http_host="127.0.0.1", http_port=0, http_socket_path=path)
+        server = HttpServer(http, lambda: STATUS, no_drain)
+        return await server.start(), server.close
+
+    with serving(start) as port:
+        given = run(command, f"unix:{path}")
+        assert given.exit_code == 0, given.output
+        found = run(command, env={"SLUICE_HTTP_SOCKET_PATH": str(path)})
+        assert found.exit_code == 0, found.output
+        over_tcp = run("drain", f"127.0.0.1:{port}")
+    assert over_tcp.exit_code == 1
+    assert "http_socket_path" in over_tcp.stderr
+    assert over_tcp.stderr.count("\n") == 1
+    missing = run(command, f"unix:{path}")
+    assert missing.exit_code == 1
+    assert f"no TaskManager answers at unix:{path}: [Errno 2] No such file" in missing.stderr
 
 
 def test_anonymous_access_is_red_in_a_terminal_and_plain_in_a_pipe():

@@ -27,7 +27,8 @@ NO_LIMITS = {
         "socket_mode",
         "listen_backlog",
     ),
-    *("http_host", "http_port", "data_directories", "memory_directory", "region_areas_directory"),
+    *("http_host", "http_port", "http_socket_path"),
+    *("data_directories", "memory_directory", "region_areas_directory"),
     # Who may do what.
     *("cluster_secret_files", "allow_anonymous", "peer_networks", "names_on_loopback"),
     *("tls_enabled", "tls_certificate_file", "tls_key_file", "tls_ca_file", "tls_check_host_name"),

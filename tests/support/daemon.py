@@ -101,6 +101,7 @@ class Daemon:
         self._settings = settings
         self._data_directory = Path(str(settings.get("data_directories", directory / "data")))
         self._memory_directory = Path(str(settings.get("memory_directory", directory / "memory")))
+        self._http_socket = directory / "h"
         self._process: ManagedProcess | None = None
 
     def __enter__(self) -> Self:
@@ -146,6 +147,11 @@ class Daemon:
         return f"http://{self.host}:{self.http_port}"
 
     @property
+    def control_url(self) -> str:
+        """The Unix socket of its HTTP server, which drains it without a secret."""
+        return f"unix:{self._http_socket}"
+
+    @property
     def metrics_url(self) -> str:
         """URL of its metrics page."""
         return f"{self.url}/metrics"
@@ -188,6 +194,7 @@ class Daemon:
             "http_host": self.host,
             "data_port": self.data_port,
             "http_port": self.http_port,
+            "http_socket_path": self._http_socket,
         } | self._settings
         self._process = ManagedProcess(
             f"TaskManager on {self.host}",
@@ -253,11 +260,11 @@ class Daemon:
         Args:
             migrate: Whether it moves its map outputs to other TaskManagers.
         """
-        sluice("drain", self.url, *self._proof, *(["--migrate"] if migrate else []))
+        sluice("drain", self.control_url, *self._proof, *(["--migrate"] if migrate else []))
 
     def undrain(self) -> None:
         """Let it accept work again, with ``sluice undrain``."""
-        sluice("undrain", self.url, *self._proof)
+        sluice("undrain", self.control_url, *self._proof)
 
     def lose_data(self, *, keeps_id: bool = False) -> None:
         """Remove everything that it has stored; call this while it does not run.

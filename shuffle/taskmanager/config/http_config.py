@@ -6,7 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ....transport.settings import NONE_ALLOWED, Count, ListenHosts, Port, Seconds, Settings
+from ....transport.settings import (
+    NONE_ALLOWED,
+    Count,
+    ListenHosts,
+    Port,
+    Seconds,
+    Settings,
+    SocketPath,
+)
 
 
 class HttpConfig(Settings):
@@ -17,6 +25,10 @@ class HttpConfig(Settings):
 
     http_port: Port = 7338
     """TCP port of the HTTP server; 0 selects a free port."""
+
+    http_socket_path: Annotated[SocketPath | None, NONE_ALLOWED] = None
+    """Unix socket of the HTTP server, for the TaskManager's user and root. Without a cluster secret
+    only requests through it may drain. None: no Unix socket."""
 
     names_on_loopback: bool = False
     """Show the names of applications to clients on this host without an access token. Leave it off

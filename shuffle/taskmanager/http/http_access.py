@@ -1,7 +1,9 @@
 """Access rules of the HTTP port: who may see names and change the TaskManager.
 
-With a cluster secret a request proves itself by an access token. Without one the TaskManager serves
-this host only, or anybody: then names are open, and drain requests must come from its own host.
+With a cluster secret a request proves itself by an access token. Without one names are open, and
+drain requests must come from the TaskManager's user, through the Unix socket. Where names are open,
+a request must name this host: a web page can give its own name an address of this host (DNS
+rebinding), so that a browser lets it read the answers.
 """
 
 from __future__ import annotations
@@ -9,24 +11,29 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
+import socket
 import time
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.access_token import NO_TOKEN, SCOPE_STATUS, check_access_token
 from ....protocol.errors import AuthenticationFailed, NotPermitted
+from ....transport.access import require_own_user
+from ....transport.address import is_loopback
 from ....transport.errors import counted, one_line
 from ...counters import BoundedCounts
-from ..status.reasons import NO_HEADER, OTHER_HOST
+from ..status.reasons import NOT_THE_SOCKET, OTHER_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiohttp import web
 
     from ....protocol.identity import ClusterSecrets
 
 logger = logging.getLogger(__name__)
 
-DRAIN_HEADER: Final = "X-Sluice-Drain"
-
+_HOST: Final = re.compile(r"\[?(.*?)\]?(:[0-9]*)?")
 _SCHEME: Final = "bearer"
 _REALM: Final = 'Bearer realm="sluice"'
 
@@ -37,6 +44,8 @@ class HttpAccess:
     Args:
         secrets: The cluster secrets whose tokens are accepted; None: there are no tokens.
         names_on_loopback: Whether this host may read names without a token.
+        own_names: Names under which requests without a token may reach this host, beside its
+            addresses and ``localhost``.
         refused: Counts refused requests, by reason.
     """
 
@@ -45,10 +54,12 @@ class HttpAccess:
         secrets: ClusterSecrets | None = None,
         *,
         names_on_loopback: bool = False,
+        own_names: Iterable[str] = (),
         refused: BoundedCounts | None = None,
     ) -> None:
         self._secrets = secrets
         self._names_on_loopback = names_on_loopback
+        self._own_names = {"localhost", *map(str.lower, own_names)}
         self.refused = BoundedCounts() if refused is None else refused
 
     def require(self, request: web.Request, scope: str) -> None:
@@ -61,18 +72,15 @@ class HttpAccess:
             if self._secrets is not None:
                 self._require_token(request, scope, self._secrets)
             elif scope != SCOPE_STATUS:
-                _require_this_host(request)
+                _require_own_socket(request)
+            else:
+                self._require_own_name(request)
         except AuthenticationFailed as error:
             self.refused.bump(error.reason)
-            extra = counted(
-                f"HTTP requests refused because of {error.reason}", f"{request.remote}:"
-            )
+            remote = request.remote or "the Unix socket"
+            extra = counted(f"HTTP requests refused because of {error.reason}", f"{remote}:")
             logger.warning(
-                "refusing %s %s: %s",
-                request.remote,
-                one_line(request.path),
-                error.reason,
-                extra=extra,
+                "refusing %s %s: %s", remote, one_line(request.path), error.reason, extra=extra
             )
             raise _answer(error, scope, has_tokens=self._secrets is not None) from error
 
@@ -81,32 +89,57 @@ class HttpAccess:
         token = text.strip() if kind.lower() == _SCHEME else ""
         by_choice = self._names_on_loopback and scope == SCOPE_STATUS and not token
         if by_choice and _is_on_loopback(request):
+            self._require_own_name(request)
             return
         check_access_token(token, scope, secrets, time.time())
 
-
-def _require_this_host(request: web.Request) -> None:
-    if not _is_from_this_host(request):
+    def _require_own_name(self, request: web.Request) -> None:
+        """Refuse a request that names another host than this one."""
+        if _unix_socket(request) is not None:  # which no web page reaches
+            return
+        found = _HOST.fullmatch(request.headers.get("Host", ""))
+        host = "" if found is None else found[1].lower()
+        if host in self._own_names or _is_address(host):
+            return
         raise NotPermitted(
-            "This can be asked for from the TaskManager's own host only",
-            reason=OTHER_HOST,
-            remedy="Give the TaskManager a cluster secret to ask from other hosts with a token",
+            "The request names another host",
+            reason=OTHER_NAME,
+            value=host or "no name",
+            limit="the address of this host, or its advertised_host",
+            remedy="Ask for http://ADDRESS:PORT, or give the TaskManager a cluster secret and "
+            "send a token",
         )
-    if DRAIN_HEADER not in request.headers:  # which no form of a web page can send
-        raise NotPermitted(f"The header {DRAIN_HEADER} is missing", reason=NO_HEADER)
 
 
-def _is_from_this_host(request: web.Request) -> bool:
-    """Return whether a request comes from this host."""
+def _require_own_socket(request: web.Request) -> None:
+    sock = _unix_socket(request)
+    if sock is None:
+        raise NotPermitted(
+            "A TaskManager without a cluster secret takes this from its Unix socket only",
+            reason=NOT_THE_SOCKET,
+            remedy="Set http_socket_path, and run the command with unix:PATH as its user; or "
+            "give the TaskManager a cluster secret",
+        )
+    require_own_user(sock)
+
+
+def _unix_socket(request: web.Request) -> socket.socket | None:
+    """Return the Unix socket that a request came through, None if it came over TCP."""
     transport = request.transport
-    own = None if transport is None else transport.get_extra_info("sockname")
-    if request.remote is None or own is None:
+    sock = None if transport is None else transport.get_extra_info("socket")
+    return sock if sock is not None and sock.family == socket.AF_UNIX else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
         return False
-    return request.remote == own[0] or _is_on_loopback(request)
+    return True
 
 
 def _is_on_loopback(request: web.Request) -> bool:
-    return request.remote is not None and ipaddress.ip_address(request.remote).is_loopback
+    return is_loopback(request.remote or "")
 
 
 def _answer(error: AuthenticationFailed, scope: str, *, has_tokens: bool) -> web.HTTPException:
@@ -116,8 +149,8 @@ def _answer(error: AuthenticationFailed, scope: str, *, has_tokens: bool) -> web
     body = json.dumps({"error": str(error)})
     kind: type[web.HTTPException] = web.HTTPUnauthorized
     challenge = f'{_REALM}, scope="{scope}"'
-    if isinstance(error, NotPermitted):
-        kind = web.HTTPBadRequest if error.reason == NO_HEADER else web.HTTPForbidden
+    if isinstance(error, NotPermitted) or not has_tokens:
+        kind = web.HTTPForbidden
         challenge += ', error="insufficient_scope"'
     elif error.reason != NO_TOKEN:
         challenge += ', error="invalid_token"'

@@ -10,7 +10,7 @@
                           are any
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read, or after
                           ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;
-                          needs an access token, or comes from this host
+                          needs an access token, or comes through the Unix socket
 ``/api/v1/undrain``       POST: take new work again; needs the same
 ========================= =========================================================================
 
@@ -25,13 +25,14 @@ import asyncio
 import functools
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.acceptor import bind, bind_remedy
 from ....transport.address import host_ports
 from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
+from ....transport.unix_socket import bind_unix, remove_made
 from ...counters import BoundedCounts
 from .http_served import LISTEN_BACKLOG, Served
 from .http_thread import HttpThread
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OWN_USER: Final = 0o600
+"""Permissions of the Unix socket."""
+
 
 class HttpServer:
     """Serves one TaskManager's HTTP port, in a thread of its own.
@@ -58,7 +62,7 @@ class HttpServer:
         drain: Begins to drain, and returns when nothing is written or read; called there
             with whether to move all map outputs.
         access: Makes the rules of access, in the thread of the server; by default no token is
-            checked, and only clients on this host may drain.
+            checked, and only clients of the Unix socket may drain.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
     """
@@ -81,6 +85,8 @@ class HttpServer:
             BoundedCounts() if dropped is None else dropped,
         )
         self._sockets: list[socket.socket] = []
+        self._made: tuple[int, int] | None = None
+        """The file of the Unix socket."""
         self._thread: HttpThread | None = None
         self._snapshot: PublishedSnapshot | None = None
 
@@ -90,23 +96,29 @@ class HttpServer:
         Cancelling leaves nothing open after `close`.
 
         Raises:
-            CONFIGURATION: The port is taken or not allowed, or the address is not this
-                host's.
+            CONFIGURATION: The port or the Unix socket is taken or not allowed, or the address is
+                not this host's.
         """
         data_loop = asyncio.get_running_loop()
         config = self._served.config
         hosts, port = config.http_host or (LOOPBACK,), config.http_port
+        path, where, remedy = config.http_socket_path, host_ports(hosts, port), ""
         try:
             self._sockets = await bind(hosts, port)
             port = int(self._sockets[0].getsockname()[1])
             for sock in self._sockets:  # requests wait there until the thread accepts them
                 sock.listen(LISTEN_BACKLOG)
+            if path is not None:
+                where, remedy = f"the Unix socket {path}", "Set http_socket_path"
+                sock, self._made = bind_unix(path, _OWN_USER)
+                self._sockets.append(sock)
+                sock.listen(LISTEN_BACKLOG)
         except OSError as error:
             await self.close()
             raise SluiceError(
-                f"HTTP cannot listen on {host_ports(hosts, port)}: {error.strerror or error}",
+                f"HTTP cannot listen on {where}: {error.strerror or error}",
                 code=ErrorCode.CONFIGURATION,
-                remedy=bind_remedy(error, "http_host", "http_port"),
+                remedy=remedy or bind_remedy(error, "http_host", "http_port"),
             ) from error
         name = f"the HTTP port {host_ports(hosts, port)}"
         # Now, and not when the thread is ready: data connections may have come by then.
@@ -130,6 +142,9 @@ class HttpServer:
             await self._thread.close()
         for sock in self._sockets:
             sock.close()
+        made, self._made = self._made, None
+        if self._served.config.http_socket_path is not None:
+            remove_made(self._served.config.http_socket_path, made)
 
     def _begun(self, name: str, thread: asyncio.Future[None]) -> None:
         if not thread.cancelled() and (error := thread.exception()) is not None:

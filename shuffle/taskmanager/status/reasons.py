@@ -7,6 +7,9 @@ from typing import Final
 from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
 from ....transport.outcomes import HANDSHAKE_REASONS
 
+OTHER_USER: Final = "other user"
+"""The process at the other end of a Unix socket has another user and group."""
+
 CONNECTION_REASONS: Final = (
     "no credential",
     "reserved name",
@@ -17,18 +20,18 @@ CONNECTION_REASONS: Final = (
     "wrong address",
     "long name",
     "expired",
-    "other user",
+    OTHER_USER,
 )
 """Reasons of identity for which an accepted connection is refused."""
 
 REFUSAL_REASONS: Final = (*CONNECTION_REASONS, *HANDSHAKE_REASONS)
 """All reasons for which an accepted connection is refused."""
 
-OTHER_HOST: Final = "other host"
-"""The request came from another host."""
+OTHER_NAME: Final = "other name"
+"""The request names another host than this one, as that of a web page may."""
 
-NO_HEADER: Final = "no header"
-"""The request lacks the header that no form of a web page can send."""
+NOT_THE_SOCKET: Final = "not the socket"
+"""The request changes something and did not come through the Unix socket."""
 
 BAD_REQUEST: Final = "bad request"
 """The request is not HTTP."""
@@ -38,8 +41,9 @@ HTTP_REASONS: Final = (
     WRONG_TOKEN,
     EXPIRED,
     WRONG_SCOPE,
-    OTHER_HOST,
-    NO_HEADER,
+    OTHER_NAME,
+    NOT_THE_SOCKET,
+    OTHER_USER,
     BAD_REQUEST,
 )
 """Reasons for which a request to the HTTP port is refused."""

@@ -141,7 +141,7 @@ async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
         writer = await producer(daemon.address)
         writer.send(OpenPartition(0, 1, 7, 1))
         await writer.expect(PartitionOpened)
-        command = [str(SLUICE), "drain", daemon.url]
+        command = [str(SLUICE), "drain", daemon.control_url]
         busy = await asyncio.to_thread(run, [*command, "--wait", "0.2"])
         assert busy.returncode == 1
         assert "transfers are still under way after 0.2 s" in busy.stderr
@@ -159,12 +159,12 @@ async def test_sluice_drain_and_the_signal_wait_for_what_is_under_way(tmp_path):
 
 def test_an_idle_taskmanager_is_drained_at_once(tmp_path):
     with Daemon(tmp_path) as daemon:
-        drained = run([str(SLUICE), "drain", daemon.url])
+        drained = run([str(SLUICE), "drain", daemon.control_url])
         assert (drained.returncode, drained.stdout) == (0, "drained: nothing is written or read\n")
         asked = urllib.request.Request(f"{daemon.url}/api/v1/drain", method="POST")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(asked, timeout=20)
-        assert refused.value.code == 400
+        assert refused.value.code == 403
         refused.value.close()
 
 
@@ -172,7 +172,7 @@ async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
     with Daemon(tmp_path, drain_timeout_seconds=20) as daemon:
         address = daemon.address
         for command in ("drain", "undrain", "undrain"):
-            done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.url])
+            done = await asyncio.to_thread(run, [str(SLUICE), command, daemon.control_url])
             assert done.returncode == 0, done.stderr
         assert done.stdout == "the TaskManager accepts new map outputs\n"
         answer = await asyncio.to_thread(urllib.request.urlopen, f"{daemon.url}/readyz", timeout=20)
@@ -184,7 +184,7 @@ async def test_a_drained_taskmanager_takes_new_work_again(tmp_path):
         await asyncio.to_thread(daemon.wait_for_log, "takes new work again")
         daemon.terminate()
         await asyncio.to_thread(daemon.wait_for_log, " drains")
-        late = await asyncio.to_thread(run, [str(SLUICE), "undrain", daemon.url])
+        late = await asyncio.to_thread(run, [str(SLUICE), "undrain", daemon.control_url])
         assert late.returncode == 1
         assert "its state is draining" in late.stderr
         await write_region(writer, 0, 0, [DATA])

@@ -8,9 +8,11 @@ import contextlib
 import pytest
 from msgspec import structs
 
+from sluice.protocol.access_token import SCOPE_ADMIN, make_access_token
+from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
-from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
+from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.status.reasons import ANSWER_UNREAD
 from tests.support.fakes import no_drain
@@ -24,8 +26,16 @@ LATE = 3600.0
 """A deadline that does not pass."""
 UNREAD_BYTES = 32 << 20
 """More than the kernel keeps for a client."""
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SECRET = bytes(32)
+MAY_DRAIN = b"Authorization: Bearer %s\r\n\r\n" % (
+    make_access_token(SECRET, SCOPE_ADMIN, 0).to_text().encode()
+)
 OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def access() -> HttpAccess:
+    return HttpAccess(ClusterSecrets([SECRET]))
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +45,7 @@ async def serving(drain=no_drain, status=STATUS, dropped=None, **limits):
         http_port=0,
         **({"http_request_timeout_seconds": LATE, "http_idle_timeout_seconds": LATE} | limits),
     )
-    server = HttpServer(config, lambda: status, drain, dropped=dropped)
+    server = HttpServer(config, lambda: status, drain, access, dropped)
     port = await server.start()
     clients: list[Client] = []
 
@@ -130,8 +140,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for():
     async with serving(http_request_timeout_seconds=SOON) as connect:
         client = await connect()
         client.writer.write(
-            b"POST /api/v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
-            + f"{DRAIN_HEADER}: 1\r\n\r\n".encode()
+            b"POST /api/v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n" + MAY_DRAIN
         )
         assert await client.answer() == OK
         client.writer.write(b"x")
@@ -143,7 +152,7 @@ async def test_an_answer_that_nobody_reads_ends_its_connection():
     dropped = BoundedCounts()
     async with serving(status=long, dropped=dropped, http_request_timeout_seconds=SOON) as connect:
         client = await connect()
-        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n" + MAY_DRAIN)
         await client.reader.readuntil(b"\r\n\r\n")  # it is being sent
         await eventually(lambda: dropped == {ANSWER_UNREAD: 1})
         assert len(await client.ended()) < UNREAD_BYTES
@@ -157,8 +166,7 @@ async def test_a_request_that_is_served_has_no_deadline():
     async with serving(drain, **limits) as connect:
         client = await connect()
         client.writer.write(
-            b"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n"
-            + f"{DRAIN_HEADER}: 1\r\n\r\n".encode()
+            b"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n" + MAY_DRAIN
         )
         assert await client.answer() == OK
 
@@ -188,8 +196,7 @@ async def test_a_connection_is_refused_while_all_others_are_served():
     async with serving(drain, http_max_connections=1) as connect:
         served = await connect()
         served.writer.write(
-            b"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n"
-            + f"{DRAIN_HEADER}: 1\r\n\r\n".encode()
+            b"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n" + MAY_DRAIN
         )
         await begun.wait()
         refused = await connect()
@@ -227,10 +234,9 @@ async def test_a_client_that_closes_its_sending_half_during_a_request_gets_its_a
 
     async with serving(drain) as connect:
         client = await connect()
-        head = (
-            f"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n{DRAIN_HEADER}: 1\r\n\r\n"
+        client.writer.write(
+            b"POST /api/v1/drain?wait_seconds=60 HTTP/1.1\r\nHost: x\r\n" + MAY_DRAIN
         )
-        client.writer.write(head.encode())
         await begun.wait()
         client.writer.write_eof()
         ends.set()
@@ -241,7 +247,7 @@ async def test_a_long_answer_is_whole_for_a_client_that_closes_its_sending_half(
     long = structs.replace(STATUS, taskmanager_id="x" * UNREAD_BYTES)
     async with serving(status=long) as connect:
         client = await connect()
-        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n" + MAY_DRAIN)
         client.writer.write_eof()
         head, _, body = (await client.ended()).partition(b"\r\n\r\n")
         lengths = [each for each in head.split(b"\r\n") if b"Content-Length" in each]

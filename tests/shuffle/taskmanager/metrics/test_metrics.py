@@ -53,7 +53,7 @@ def test_anonymous_access_is_seen(serves, allowed):
 def test_refusals_begin_at_zero():
     begun = values(EMPTY_STATUS)
     assert begun['sluice_connections_refused_total{reason="wrong proof"}'] == 0
-    assert begun['sluice_http_refused_total{reason="other host"}'] == 0
+    assert begun['sluice_http_refused_total{reason="other name"}'] == 0
 
 
 def test_every_reason_for_which_an_accepted_connection_is_refused_has_a_series():

@@ -16,8 +16,10 @@ from msgspec import structs
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from sluice.protocol.access_token import SCOPE_ADMIN, make_access_token
+from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
-from sluice.shuffle.taskmanager.http.http_access import DRAIN_HEADER
+from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.metrics.metrics import registry
 from sluice.shuffle.taskmanager.metrics.published_snapshot import (
@@ -34,6 +36,8 @@ from tools.docs.sample_status import EMPTY_STATUS, STATUS
 PATIENCE_SECONDS = 20
 LONG = 3600.0
 REQUESTS = 2 * BURST
+SECRET = bytes(32)
+MAY_DRAIN = {"Authorization": f"Bearer {make_access_token(SECRET, SCOPE_ADMIN, 0).to_text()}"}
 
 
 class Taken:
@@ -157,7 +161,8 @@ def of_sluice(page: bytes) -> list[bytes]:
 
 @contextlib.asynccontextmanager
 async def serving(status, drain=no_drain, **keys):
-    server = HttpServer(HttpConfig(http_host="127.0.0.1", http_port=0, **keys), status, drain)
+    config = HttpConfig(http_host="127.0.0.1", http_port=0, **keys)
+    server = HttpServer(config, status, drain, lambda: HttpAccess(ClusterSecrets([SECRET])))
     port = await server.start()
     try:
         yield f"http://127.0.0.1:{port}"
@@ -167,7 +172,7 @@ async def serving(status, drain=no_drain, **keys):
 
 async def test_snapshots_are_taken_on_the_data_loop_and_pages_made_elsewhere():
     taken = Taken()
-    async with serving(taken) as url, aiohttp.ClientSession(url) as client:
+    async with serving(taken) as url, aiohttp.ClientSession(url, headers=MAY_DRAIN) as client:
         for path in ("/metrics", "/healthz", "/readyz", "/api/v1/status"):
             async with client.get(path) as answer:
                 assert answer.status == 200
@@ -176,7 +181,7 @@ async def test_snapshots_are_taken_on_the_data_loop_and_pages_made_elsewhere():
 
 def asked_in_the_way(url: str, method: str = "GET") -> tuple[int, dict[str, object]]:
     """Ask without letting the event loop of this thread run."""
-    asked = urllib.request.Request(url, headers={DRAIN_HEADER: "1"}, method=method)
+    asked = urllib.request.Request(url, headers=MAY_DRAIN, method=method)
     try:
         with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, json.load(answer)
@@ -221,21 +226,20 @@ async def test_draining_happens_on_the_data_loop_and_ends_the_wait_in_time():
         threads.add(threading.current_thread().name)
         await waits.wait()
 
-    headers = {DRAIN_HEADER: "1"}
     async with serving(lambda: STATUS, drain) as url, aiohttp.ClientSession(url) as client:
-        async with client.post("/api/v1/drain?wait_seconds=0.05", headers=headers) as answer:
+        async with client.post("/api/v1/drain?wait_seconds=0.05", headers=MAY_DRAIN) as answer:
             assert await answer.json() == {"state": "ready", "busy": True}
         waits.set()
-        async with client.post("/api/v1/drain?wait_seconds=inf", headers=headers) as answer:
+        async with client.post("/api/v1/drain?wait_seconds=inf", headers=MAY_DRAIN) as answer:
             assert await answer.json() == {"state": "ready", "busy": False}
         path = "/api/v1/drain?wait_seconds=5&migrate=true"
-        async with client.post(path, headers=headers) as answer:
+        async with client.post(path, headers=MAY_DRAIN) as answer:
             copies = STATUS.copies
             told = {"moved": copies.moved, "staying": copies.staying, "reason": copies.reason}
             assert await answer.json() == {"state": "ready", "busy": False, **told}
         assert moving == [False, False, True]
         for wrong in ("wait_seconds=x", "wait_seconds=nan", "migrate=perhaps"):
             path = f"/api/v1/drain?{wrong}"
-            async with client.post(path, headers=headers) as answer:
+            async with client.post(path, headers=MAY_DRAIN) as answer:
                 assert answer.status == 400
     assert threads == {threading.current_thread().name}

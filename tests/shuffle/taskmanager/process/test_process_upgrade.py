@@ -79,7 +79,7 @@ def contents(directory: Path) -> dict[Path, bytes]:
 async def test_the_steps_of_the_page_between_releases_of_one_format(tmp_path: Path, start: Start):
     first = start()
     await write(first, 0)
-    drained = run([str(SLUICE), "drain", "--wait", "30", first.url])
+    drained = run([str(SLUICE), "drain", "--wait", "30", first.control_url])
     assert drained.returncode == 0, drained.stderr
     assert first.end() == 0
     second = start()

@@ -53,7 +53,7 @@ async def test_drain_migrate_moves_all_and_undrain_reverts_it(pair):
         pair.start(number)
     first = pair.daemons[0]
     await write(pair.addresses[0])
-    drained = await asyncio.to_thread(run, [str(SLUICE), "drain", "--migrate", first.url])
+    drained = await asyncio.to_thread(run, [str(SLUICE), "drain", "--migrate", first.control_url])
     assert (drained.returncode, drained.stdout) == (
         0,
         "drained: 12 map outputs have moved, nothing is written or read\n",
@@ -62,7 +62,7 @@ async def test_drain_migrate_moves_all_and_undrain_reverts_it(pair):
     assert await readable(pair.addresses[1]) == set(range(12))
     shown = await asyncio.to_thread(run, [str(SLUICE), "status", first.url])
     assert "Copies and moves" in shown.stdout
-    await asyncio.to_thread(run, [str(SLUICE), "undrain", first.url])
+    await asyncio.to_thread(run, [str(SLUICE), "undrain", first.control_url])
     assert await readable(pair.addresses[0]) == set(range(12))
 
 
@@ -70,7 +70,7 @@ async def test_drain_migrate_moves_all_and_undrain_reverts_it(pair):
 async def test_drain_migrate_reports_map_outputs_that_stay(pair):
     pair.start(0)
     await write(pair.addresses[0])
-    command = [str(SLUICE), "drain", "--migrate", pair.daemons[0].url]
+    command = [str(SLUICE), "drain", "--migrate", pair.daemons[0].control_url]
     drained = await asyncio.to_thread(run, command)
     assert drained.returncode == 1
     assert drained.stdout == ""
@@ -95,7 +95,7 @@ async def test_a_kill_during_a_move_loses_nothing(pair, killed):
     for number in range(2):
         pair.start(number)
     await write(pair.addresses[0])
-    command = [str(SLUICE), "drain", "--migrate", pair.daemons[0].url]
+    command = [str(SLUICE), "drain", "--migrate", pair.daemons[0].control_url]
     draining = asyncio.ensure_future(asyncio.to_thread(run, command))
     await until_one_has_moved(pair.addresses[1])
     await asyncio.to_thread(pair.kill, killed)
