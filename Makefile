@@ -143,7 +143,7 @@ test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.
 test-table-formats: setup ## the tests with the real Delta Lake and Iceberg, whose jars Maven fetches
 	$(BIN)/python -m tests.table_formats.run $(PYTEST_ARGS)
 
-# With rates of innocent applications, and so alone on the machine; ATTACK_ROUNDS=0 leaves them out.
+# With rates of innocent applications, in CPU seconds and counts; ATTACK_ROUNDS=0 leaves them out.
 attack: setup ## hostile clients on real TaskManagers, and rates of innocent ones beside them
 	SLUICE_ATTACK_ROUNDS=$(ATTACK_ROUNDS) $(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
 

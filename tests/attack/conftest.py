@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack.hostile import HOSTILE
-from tests.attack.innocents import MIN_RATE, RATES
+from tests.attack.rates import RATES
 from tests.attack.rig import (
     ALICE,
     CLIENTS,
@@ -37,13 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the rates of the innocent applications, if they were taken."""
     if RATES:
-        terminalreporter.section("rate of an innocent application beside an attack, over quiet")
+        terminalreporter.section("an innocent application beside an attack, over a quiet one")
         for name, rates in RATES.items():
-            terminalreporter.line(
-                f"{name:26} {rates.median:.2f} ({rates.least:.2f} to {rates.largest:.2f})"
-                f"   for the TaskManager's CPU {rates.per_cpu:.2f}"
-                + ("" if rates.median >= MIN_RATE else f"   below {MIN_RATE}")
-            )
+            for measure, ratio in rates._asdict().items():
+                terminalreporter.line(
+                    f"{name:26} {measure:8} {ratio.median:.2f} ({ratio.least:.2f} to"
+                    f" {ratio.largest:.2f})" + ("" if ratio.is_kept else "   not kept")
+                )
 
 
 @pytest.fixture(scope="package")

@@ -1,14 +1,11 @@
-"""Attacks that go on, and an innocent application beside them."""
+"""Attacks that go on beside an innocent application; each gives the step that it repeats."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import os
-import statistics
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.limits import MAX_CONTROL_BYTES
@@ -28,6 +25,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from tests.attack.hostile import Hostile
+from tests.attack.rates import ROUNDS, Step
 from tests.attack.rig import (
     SHUFFLE,
     Application,
@@ -36,126 +34,18 @@ from tests.attack.rig import (
     consumer,
     hello_of,
     producer,
-    read,
     release_application,
-    release_shuffle,
 )
-from tests.support import cpu_time
 from tests.support.daemon import arguments, run
 from tests.support.wire_clients import Client, open_gate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-ROUNDS = int(os.environ.get("SLUICE_ATTACK_ROUNDS", "0"))
-"""Pairs of slices of which rates are taken; 0: no rates, as in `make test`."""
-
-MIN_RATE = 0.9
-"""Of an innocent application beside an attack, over its rate without."""
-
-SLICE_EXCHANGES = 6
 MIB = 1 << 20
 REGIONS = 40
 """More regions of a MiB than one application may have."""
-
-RECORDS = b"the records of the innocent " * 1000
-RATES: dict[str, Rates] = {}
-"""Rates beside each attack of this run, for its summary."""
-
-Attack = contextlib.AbstractAsyncContextManager[None]
-
-
-# ---- the innocent ----------------------------------------------------------------------------
-
-
-async def exchange(daemon: AttackedDaemon, innocent: Application, attempt: int) -> None:
-    """Write a map output and read it, over connections of its own; check every byte."""
-    await commit(daemon.address, innocent, attempt, RECORDS)
-    assert await read(daemon.address, innocent, [attempt]) == RECORDS
-
-
-class Slice(NamedTuple):
-    """A few exchanges: their time, and the CPU time of their TaskManager meanwhile."""
-
-    seconds: float
-    cpu_seconds: float
-
-
-class Rates(NamedTuple):
-    """The rate beside an attack over that without: median of all pairs, least and largest one.
-
-    ``per_cpu`` is the median of the exchanges for a second of the TaskManager's CPU, over the same
-    without. Programs that share the machine do not change it, but it does not tell of time in which
-    the innocent application had to wait.
-    """
-
-    median: float
-    least: float
-    largest: float
-    per_cpu: float
-
-
-@contextlib.contextmanager
-def timed(daemon: AttackedDaemon, into: list[Slice]) -> Iterator[None]:
-    """Append the times of a block."""
-    began, cpu = time.perf_counter(), cpu_time.of_process(daemon.pid)
-    yield
-    cpu_seconds = cpu_time.of_process(daemon.pid) - cpu
-    into.append(Slice(time.perf_counter() - began, cpu_seconds))
-
-
-async def a_slice(daemon: AttackedDaemon, innocent: Application, into: list[Slice]) -> None:
-    """Do a few exchanges."""
-    with timed(daemon, into):
-        for attempt in range(SLICE_EXCHANGES):
-            await exchange(daemon, innocent, attempt)
-    await release_shuffle(daemon.address, innocent)
-
-
-async def is_served_beside(
-    name: str, attack: Attack, attacked: AttackedDaemon, quiet: AttackedDaemon, who: Application
-) -> None:
-    """Check that an innocent application is served beside an attack, and that it keeps its rate.
-
-    Its rate is compared with that at another TaskManager like it, which nobody attacks, in slices
-    that take turns while the attack goes on: what it costs the machine it costs both.
-    """
-    async with attack:
-        if ROUNDS:
-            await keeps_its_rate(
-                name,
-                lambda into: a_slice(attacked, who, into),
-                lambda into: a_slice(quiet, who, into),
-            )
-        else:
-            await a_slice(attacked, who, [])
-
-
-async def keeps_its_rate(
-    name: str,
-    attacked: Callable[[list[Slice]], Coroutine[None, None, None]],
-    quiet: Callable[[list[Slice]], Coroutine[None, None, None]],
-) -> None:
-    """Take slices in pairs whose order changes; check the median of the ratios of their rates."""
-    beside: list[Slice] = []
-    alone: list[Slice] = []
-    for number in range(ROUNDS + 1):
-        if number % 2:
-            await attacked(beside)
-            await quiet(alone)
-        else:
-            await quiet(alone)
-            await attacked(beside)
-    pairs = list(zip(alone, beside, strict=True))[1:]  # the first one warms up
-    ratios = [quietly.seconds / other.seconds for quietly, other in pairs]
-    RATES[name] = Rates(
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-        statistics.median(quietly.cpu_seconds / other.cpu_seconds for quietly, other in pairs),
-    )
-    assert RATES[name].median >= MIN_RATE, RATES[name]
 
 
 # ---- attacks that hold on to what they have --------------------------------------------------
@@ -317,84 +207,70 @@ def check_quota(message: ErrorResponse) -> None:
 
 
 @contextlib.asynccontextmanager
-async def again_and_again(step: Callable[[], Coroutine[None, None, None]]) -> AsyncIterator[None]:
-    """Repeat a step of an attack for the time of a block, once at least."""
-    done = asyncio.Event()
-
-    async def repeat() -> None:
-        while True:
-            await step()
-            done.set()
-
-    async with asyncio.TaskGroup() as group:
-        repeating = group.create_task(repeat())
-        await asyncio.wait(
-            {repeating, asyncio.create_task(done.wait())}, return_when="FIRST_COMPLETED"
-        )
-        yield
-        repeating.cancel()
-
-
-@contextlib.asynccontextmanager
-async def unread_pongs(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[None]:
+async def unread_pongs(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[Step]:
     """Leave Pongs unread: until that is cut off, and on two connections nearly as many.
 
-    Both together go on with 5,000 Pings a second. `make bench-fairness` measures how much
-    time of the data loop many more would take. A Unix socket keeps few Pongs, so filling it takes
-    little time.
+    Both go on with Pings, and another one takes the place of one that is cut off. `make
+    bench-fairness` measures how much time of the data loop many more would take. A Unix socket
+    keeps few Pongs, so filling it takes little time.
     """
     async with held(greedy, daemon) as clients:
-        for _ in range(3):
+
+        async def deaf() -> Client:
             clients.append(client := await producer(daemon.socket, greedy))
             client.stop_reading()
-        deaf, *almost = clients
-        while deaf.lost is None:
-            if deaf._transport.get_write_buffer_size() < MIB:
-                write_raw(deaf, encode(Ping(0)) * 1000)
+            return client
+
+        first = await deaf()
+        while first.lost is None:
+            if first._transport.get_write_buffer_size() < MIB:
+                write_raw(first, encode(Ping(0)) * 1000)
             await asyncio.sleep(0)
+        almost = [await deaf(), await deaf()]
         for client in almost:
             write_raw(client, encode(Ping(0)) * 10_000)
 
         async def step() -> None:
-            for client in almost:
-                if client.lost is None:
-                    write_raw(client, encode(Ping(0)) * 50)
-            await asyncio.sleep(0.02)
+            for at, client in enumerate(almost):
+                if client.lost is not None:
+                    almost[at] = await deaf()
+                write_raw(almost[at], encode(Ping(0)) * 100)
 
-        async with again_and_again(step):
-            yield
+        yield step
 
 
 @contextlib.asynccontextmanager
-async def flood(daemon: AttackedDaemon, _: Application) -> AsyncIterator[None]:
+async def flood(daemon: AttackedDaemon, _: Application) -> AsyncIterator[Step]:
     """Ask for the metrics over four connections, again as soon as there is an answer."""
     async with contextlib.AsyncExitStack() as stack:
+        scrapers = []
         for _number in range(4):
             reader, writer = await asyncio.open_connection("127.0.0.1", daemon.http_port)
             stack.callback(writer.close)
+            scrapers.append((reader, writer))
 
-            async def step(
-                reader: asyncio.StreamReader = reader, writer: asyncio.StreamWriter = writer
-            ) -> None:
-                writer.write(b"GET /metrics HTTP/1.1\r\nHost: victim\r\n\r\n")
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
-                await reader.readexactly(int(length))
+        async def scrape(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: victim\r\n\r\n")
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
+            await reader.readexactly(int(length))
 
-            await stack.enter_async_context(again_and_again(step))
-        yield
+        async def step() -> None:
+            await asyncio.gather(*itertools.starmap(scrape, scrapers))
+
+        yield step
 
 
 @contextlib.asynccontextmanager
-async def failed_handshakes(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[None]:
-    """Fail in each way that a handshake can, a hundred times a second or so."""
+async def failed_handshakes(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[Step]:
+    """Fail in each way that a handshake can, in turn, and by a wrong proof."""
     wrong = hello_of(ROLE_PRODUCER, greedy.name, version_min=8, version_max=9)
     said = (b"GET / HTTP/1.1\r\n\r\n", encode(Pong(1)), encode(wrong), b"\0\0")
-    numbers = itertools.count()
+    ways = itertools.cycle(said)
 
     async def step() -> None:
         client = await Hostile.reach(daemon.address)
-        client.send_bytes(said[next(numbers) % len(said)])
+        client.send_bytes(next(ways))
         client._writer.write_eof()
         await client.until_refused()
         await client.close()
@@ -404,15 +280,13 @@ async def failed_handshakes(daemon: AttackedDaemon, greedy: Application) -> Asyn
         )
         assert isinstance(answer, ErrorResponse)
         await forger.close()
-        await asyncio.sleep(0.01)
 
-    async with again_and_again(step):
-        yield
+    yield step
 
 
 @contextlib.asynccontextmanager
-async def hellos_of_producers(daemon: AttackedDaemon, owner: Application) -> AsyncIterator[None]:
-    """Come as a producer to a TaskManager that drains, a hundred times a second or so."""
+async def hellos_of_producers(daemon: AttackedDaemon, owner: Application) -> AsyncIterator[Step]:
+    """Come as a producer to a TaskManager that drains."""
 
     async def step() -> None:
         client = await Hostile.reach(daemon.address)
@@ -420,20 +294,24 @@ async def hellos_of_producers(daemon: AttackedDaemon, owner: Application) -> Asy
         assert isinstance(answer, ErrorResponse)
         assert answer.code == ErrorCode.SHUTTING_DOWN
         await client.close()
-        await asyncio.sleep(0.01)
 
-    async with again_and_again(step):
-        yield
+    yield step
 
 
 @contextlib.asynccontextmanager
 async def starts_that_cannot_work(directory: Path) -> AsyncIterator[None]:
-    """Start TaskManagers with settings that cannot work on this host."""
+    """Start TaskManagers with settings that cannot work on this host, one after the other."""
     command = arguments(directory, network_segments=1 << 24, min_free_bytes="4095 TiB")
+    refused = asyncio.Event()
 
-    async def step() -> None:
-        done = await asyncio.to_thread(run, command)
-        assert done.returncode == 2
+    async def start() -> None:
+        while True:
+            done = await asyncio.to_thread(run, command)
+            assert done.returncode == 2
+            refused.set()
 
-    async with again_and_again(step):
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(start())
         yield
+        await refused.wait()
+        starting.cancel()

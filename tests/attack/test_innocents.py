@@ -1,4 +1,4 @@
-"""An innocent application beside each attack gets no error, all its bytes, and keeps its rate.
+"""An innocent application beside each attack gets no error, all its bytes, and keeps its rates.
 
 ``make test`` checks the errors and the bytes. ``make attack`` also compares rates, with those at
 another TaskManager that nobody attacks.
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attack import innocents
-from tests.attack.innocents import (
+from tests.attack.innocents import hellos_of_producers, starts_that_cannot_work
+from tests.attack.rates import (
+    EXCHANGES,
+    LONGEST_SECONDS,
+    RECORDS,
     ROUNDS,
-    SLICE_EXCHANGES,
     Attack,
-    Slice,
-    hellos_of_producers,
+    Side,
     is_served_beside,
     keeps_its_rate,
-    starts_that_cannot_work,
-    timed,
 )
 from tests.attack.rig import (
     ALICE,
@@ -38,11 +38,11 @@ from tests.support.daemon import SLUICE, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 with_rates = pytest.mark.skipif(not ROUNDS, reason="make attack compares rates")
-
-RECORDS = innocents.RECORDS
+pytestmark = pytest.mark.timeout(LONGEST_SECONDS)
 
 
 @one_loop
@@ -64,12 +64,13 @@ RECORDS = innocents.RECORDS
     ids=lambda attack: attack.__name__,
 )
 async def test_an_innocent_application_is_served_beside(
-    cluster: Cluster, victim: Application, attack: Callable[[AttackedDaemon, Application], Attack]
+    cluster: Cluster,
+    victim: Application,
+    secret_file: Path,
+    attack: Callable[[AttackedDaemon, Application], Attack],
 ) -> None:
-    greedy = application(BOB, new_name())
-    attacked, quiet = cluster
-    going_on = attack(attacked, greedy)
-    await is_served_beside(attack.__name__, going_on, attacked, quiet, victim)
+    going_on = attack(cluster.first, application(BOB, new_name()))
+    await is_served_beside(attack.__name__, going_on, cluster, victim, secret_file)
 
 
 @one_loop
@@ -85,24 +86,22 @@ async def test_readers_of_a_draining_taskmanager_keep_their_rate(
     drained = await asyncio.to_thread(run, drain)
     assert drained.returncode == 0, drained.stderr
 
-    async def reads(daemon: AttackedDaemon, into: list[Slice]) -> None:
-        with timed(daemon, into):
-            for _ in range(SLICE_EXCHANGES):
+    def reads(daemon: AttackedDaemon) -> Side:
+        async def work() -> None:
+            for _ in range(EXCHANGES):
                 assert await read(daemon.address, owner, [1]) == RECORDS
 
-    async with hellos_of_producers(daemon, owner):
-        await keeps_its_rate(
-            "hellos_of_producers",
-            lambda into: reads(daemon, into),
-            lambda into: reads(cluster.second, into),
-        )
+        return Side(daemon, owner, work)
+
+    async with hellos_of_producers(daemon, owner) as step:
+        attacked = reads(daemon)._replace(step=step)
+        await keeps_its_rate("hellos_of_producers", attacked, reads(cluster.second))
 
 
 @one_loop
 @with_rates
 async def test_starts_that_are_refused_take_nothing_from_a_running_taskmanager(
-    cluster, victim, tmp_path
+    cluster, victim, secret_file, tmp_path
 ):
-    attacked, quiet = cluster
     starts = starts_that_cannot_work(tmp_path)
-    await is_served_beside("starts_that_cannot_work", starts, attacked, quiet, victim)
+    await is_served_beside("starts_that_cannot_work", starts, cluster, victim, secret_file)

@@ -36,18 +36,22 @@ from tests.attack.rig import (
     AttackedDaemon,
     application,
     commit,
+    consumer,
     hello_of,
     producer,
     read,
     release_application,
     release_shuffle,
 )
-from tests.support.wire_clients import write_region
+from tests.support.wire_clients import read_gate, write_map_output, write_region
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 DATA = b"the records of the victim " * 1000
-FLOOD = 300
+PLACES = 30
+"""Handshakes that may go on at once."""
+FLOOD = 90
+HANDSHAKE_TIMEOUT_SECONDS = 5
 
 CLIENT_ROLES = (ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER)
 
@@ -160,24 +164,48 @@ async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, vict
 
 
 @one_loop
-async def test_connections_that_never_prove_hinder_nobody_and_are_ended(cluster, victim):
-    daemon = cluster.first
+async def test_connections_that_never_prove_hinder_nobody_and_are_ended(
+    start, secret_file, tmp_path, victim
+):
+    """More of them than there are places: known clients and the Unix socket are served."""
+    daemon = start(
+        tmp_path,
+        cluster_secret_files=secret_file,
+        max_handshakes=PLACES,
+        handshake_timeout_seconds=HANDSHAKE_TIMEOUT_SECONDS,
+    )
     claim = hello_of(ROLE_DRIVER, victim.name, token=NONCE + victim.driver.claim.pack())
-    flood = [await Hostile.at(daemon) for _ in range(FLOOD)]
-    try:
-        for index, stranger in enumerate(flood):
-            if index % 3 == 0:
+    writer, reader = await producer(daemon.address, victim), await consumer(daemon.address, victim)
+    flood: list[Hostile] = []
+
+    async def come(count: int) -> None:
+        for _ in range(count):
+            flood.append(stranger := await Hostile.at(daemon))
+            if len(flood) % 3 == 0:
                 stranger.send_message(claim)
-            elif index % 3 == 1:
+            elif len(flood) % 3 == 1:
                 stranger.send_bytes(b"\0\0")  # a frame that never ends
-        await commit(daemon.address, victim, 1, DATA)
-        assert await read(daemon.address, victim, [1]) == DATA
-        errors = await asyncio.gather(*(stranger.until_refused() for stranger in flood))
-        assert {error and error.code for error in errors} == {ErrorCode.DEADLINE_EXCEEDED}
+
+    try:
+        await come(PLACES - 1)
+        await commit(daemon.address, victim, 1, DATA)  # in the last place
+        await come(FLOOD)
+        silent = flood[PLACES + 1 :: 3]
+        refused = await asyncio.gather(*(each.until_refused() for each in silent))
+        codes = {error and error.code for error in refused}
+        assert ErrorCode.TOO_MANY_CONNECTIONS in codes
+        await write_map_output(writer, SHUFFLE, 2, [[DATA]])
+        parts = await read_gate(reader, SHUFFLE, [(reader.ack, [1, 2])], 0, 1)
+        assert b"".join(parts) == DATA + DATA
+        await commit(daemon.socket, victim, 3, DATA)
+        ended = await asyncio.gather(*(each.until_refused() for each in flood[: PLACES - 1]))
+        assert {error and error.code for error in ended} == {ErrorCode.DEADLINE_EXCEEDED}
     finally:
         for stranger in flood:
             await stranger.close()
-    assert await read(daemon.address, victim, [1]) == DATA
+    await writer.close()
+    await reader.close()
+    assert await read(daemon.address, victim, [1, 2, 3]) == DATA * 3
 
 
 @one_loop

@@ -14,10 +14,12 @@ from sluice.protocol.schema import (
     ROLE_PEER,
     ROLE_PRODUCER,
     ApplicationReleased,
+    Challenge,
+    Proof,
     ReleaseApplication,
 )
 from sluice.transport.config import TransportConfig
-from tests.attack.hostile import Hostile, Relay
+from tests.attack.hostile import NONCE, Hostile, Relay
 from tests.attack.rig import BOB, SHUFFLE, Application, AttackedDaemon, application, enter, hello_of
 from tests.support.certificates import Authority
 from tests.support.wire_clients import read_gate, write_map_output
@@ -105,14 +107,17 @@ async def test_a_certificate_of_another_application_reads_nothing(
 
 @one_loop
 async def test_a_client_without_tls_is_refused_with_a_good_credential(
-    clients, encrypting, config, victim
+    clients, encrypting, authority, config, victim
 ):
+    hello = hello_of(ROLE_DRIVER, victim.name)
+    over_tls = await Hostile.at(encrypting, tls=authority.client_context())
+    over_tls.send_message(replace(hello, token=NONCE + victim.driver.claim.pack()))
+    await over_tls.expect(Challenge)  # the control: the credential is one
     plain = await Hostile.at(encrypting)
-    plain.send_message(hello_of(ROLE_DRIVER, victim.name))
-    error = await plain.until_refused()
-    assert error is not None
-    assert error.code != ErrorCode.AUTHENTICATION_REQUIRED  # it was not even asked who it is
-    await plain.close()
+    answer = await plain.prove(hello, victim.driver)
+    assert not isinstance(answer, Challenge | Proof), "it was asked who it is"
+    await plain.refused(ErrorCode.CONFIGURATION, answer)
+    await over_tls.close()
     await works(encrypting, victim, config)
 
 
