@@ -8,48 +8,41 @@ again.
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import time
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 import uvloop
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.protocol import schema as m
 from sluice.protocol.errors import ProtocolViolation
 from sluice.protocol.framing import FrameDecoder
+from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
+from tests.fuzz.rounds import FUZZ_SECONDS, OF_ALL, PATIENCE_SECONDS, run_once, run_rounds
 from tests.support.decoding import RecordingSink
 from tests.support.fuzz_streams import (
+    REMOTE_HOST,
     REMOTE_ID,
     SHUFFLE,
     Step,
     answers,
+    answers_of,
     frame,
+    frames_of,
     hello,
+    map_output,
     requests,
     steps,
 )
 from tests.support.fuzz_target import Target, target
-from tests.support.memory_budget import MIB, MemoryBudget
 from tests.support.strategies import FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-FUZZ_SECONDS = float(os.environ.get("SLUICE_FUZZ_SECONDS", "0"))
-"""How long each test goes on; 0: one short round."""
-
-EXAMPLES_A_ROUND = 300 if FUZZ_SECONDS else 40
-PATIENCE_SECONDS = 30
-MAX_GROWTH_BYTES = 64 * MIB
-"""Resident memory that a run may take beside that at its beginning, however long it is. Within a
-minute it takes 22 MiB, of which 14 are there after the first round: modules of hypothesis, and what
-the C library keeps for its next use."""
+    from tests.support.memory_budget import MemoryBudget
+    from tests.support.memory_transport import MemoryTransport
 
 ROLES = {
     "peer": m.ROLE_PEER,
@@ -58,28 +51,14 @@ ROLES = {
     "driver": m.ROLE_DRIVER,
     "copier": m.ROLE_COPIER,
 }
-SHARE = 1 / (len(ROLES) + 2)
-"""Share of each test in the time."""
+MADE = {"peer": m.ROLE_PEER, "copier": m.ROLE_COPIER}
+"""Roles of the connections that a TaskManager makes."""
+
+COPIED_ATTEMPT, COPIED_BYTES = 5, 3000
+MORE = frame(m.AddCredit(1, 3)) + frame(m.Ping(1))
+PLACE = m.KnownTaskManager(REMOTE_ID, REMOTE_HOST, 1)
 
 pytestmark = pytest.mark.timeout(120 + 2 * FUZZ_SECONDS)
-
-
-def run_rounds(test: Callable[[], None]) -> None:
-    """Run a hypothesis test once, or again and again with other seeds until the time is over."""
-    end = time.monotonic() + FUZZ_SECONDS * SHARE
-    profile = settings(
-        max_examples=EXAMPLES_A_ROUND,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    profiled = profile(test)
-    while True:
-        number = random.SystemRandom().getrandbits(32) if FUZZ_SECONDS else 1
-        hypothesis.seed(number)(profiled)()
-        if time.monotonic() >= end:
-            return
 
 
 class Fuzzer:
@@ -119,12 +98,6 @@ class Fuzzer:
             self._runner.close()
 
 
-@pytest.fixture(scope="module")
-def budget() -> MemoryBudget:
-    """The budget of the whole run: what is left behind by any example counts against all."""
-    return MemoryBudget(MAX_GROWTH_BYTES)
-
-
 @pytest.fixture
 def fuzzer(tmp_path, budget):
     made = Fuzzer(tmp_path, budget)
@@ -132,47 +105,122 @@ def fuzzer(tmp_path, budget):
     made.close()
 
 
+async def play_answers(target: Target, answered: dict[int, list[Step]]) -> None:
+    """Answer the connections that the TaskManager has made, by their roles."""
+    while not target.peers.empty():
+        peer = target.peers.get_nowait()
+        await target.play(peer, answered[peer.connection.state.role])
+
+
+ANSWERS = st.fixed_dictionaries({role: answers(role) for role in MADE.values()})
+
+
+async def told(target: Target) -> None:
+    """Let a driver name another TaskManager, which is asked to take copies then."""
+    assert await target.accept().feed(hello(m.ROLE_DRIVER) + frame(PLACE))
+
+
+def check_heard(target: Target, side: Side, role: int) -> None:
+    """Check that every message of a role has got to a handler."""
+    heard = {kind for at, number, kind in target.heard if (at, number) == (side, role)}
+    assert not ALLOWED_WHEN_OPEN[side, role] - OF_ALL - heard
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_damaged_messages_of_every_role_stay_within_bounds(fuzzer, role):
     number = ROLES[role]
     local_id = fuzzer.target.environment.taskmanager_id
 
-    @given(requests(number, local_id), answers())
-    def test(said: list[Step], answered: list[Step]) -> None:
+    @given(requests(number, local_id), ANSWERS)
+    def test(said: list[Step], answered: dict[int, list[Step]]) -> None:
         async def example(target: Target) -> None:
+            await told(target)
             client = target.accept()
             await target.play(client, said)
-            while not target.peers.empty():  # a gate asked another TaskManager
-                await target.play(target.peers.get_nowait(), answered)
+            await play_answers(target, answered)
 
         fuzzer.run(example)
 
     run_rounds(test)
+    if FUZZ_SECONDS:
+        check_heard(fuzzer.target, Side.ACCEPTED, number)
 
 
-def test_damaged_answers_of_a_taskmanager_stay_within_bounds(fuzzer):
-    @given(answers(), st.integers(1, 40))
-    def test(answered: list[Step], credit: int) -> None:
-        gate = m.OpenGate(
-            4,
-            SHUFFLE,
-            0,
-            1,
-            credit,
-            [m.GateChannel(n, REMOTE_ID, "127.0.0.1", 1, [n + 1]) for n in range(3)],
-        )
+def asking(role: int, credit: int) -> bytes:
+    """Return what a client says so that the TaskManager makes a connection of a role."""
+    if role == m.ROLE_PEER:
+        channels = [m.GateChannel(n, REMOTE_ID, "127.0.0.1", 1, [n + 1]) for n in range(3)]
+        return hello(m.ROLE_CONSUMER) + frame(m.OpenGate(4, SHUFFLE, 0, 1, credit, channels))
+    first, *rest = map_output(0, COPIED_ATTEMPT, COPIED_BYTES)
+    copies = frame(m.ReplicatePartition(0, 2, synchronous=credit % 2 == 0))
+    return b"".join([hello(m.ROLE_PRODUCER), first, copies, *rest])
 
+
+async def asked(target: Target, role: int, credit: int) -> tuple[MemoryTransport, MemoryTransport]:
+    """Return a client, and the connection that the TaskManager makes for it."""
+    await told(target)
+    client = target.accept()
+    assert await client.feed(asking(role, credit))
+    return client, await target.peers.get()
+
+
+@pytest.mark.parametrize("role", MADE)
+def test_damaged_answers_of_a_taskmanager_stay_within_bounds(fuzzer, role):
+    number = MADE[role]
+
+    @given(answers(number), ANSWERS, st.integers(1, 40))
+    def test(answered: list[Step], later: dict[int, list[Step]], credit: int) -> None:
         async def example(target: Target) -> None:
-            client = target.accept()
-            assert await client.feed(hello(m.ROLE_CONSUMER) + frame(gate))
-            peer = await target.peers.get()
+            client, peer = await asked(target, number, credit)
             await target.play(peer, answered)
             if not client.is_closing():
-                await client.feed(frame(m.AddCredit(1, 3)) + frame(m.Ping(1)))
+                await client.feed(frame(m.Ping(1)) if number == m.ROLE_COPIER else MORE)
+            await play_answers(target, later)
 
         fuzzer.run(example)
 
     run_rounds(test)
+    if FUZZ_SECONDS:
+        check_heard(fuzzer.target, Side.CONNECTED, number)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_message_of_every_role_is_in_its_streams_and_is_handled(fuzzer, role):
+    """Otherwise damage to it would never get behind the state of a connection."""
+    number = ROLES[role]
+    drawn = frames_of(number, fuzzer.target.environment.taskmanager_id)
+    assert drawn.keys() == ALLOWED_WHEN_OPEN[Side.ACCEPTED, number] - OF_ALL
+    for each in drawn.values():
+
+        @given(each)
+        def test(said: bytes) -> None:
+            async def example(target: Target) -> None:
+                client = target.accept()
+                await target.play(client, [Step(hello(number) + said, 1, hold=False)])
+
+            fuzzer.run(example)
+
+        run_once(test, 3)
+    check_heard(fuzzer.target, Side.ACCEPTED, number)
+
+
+@pytest.mark.parametrize("role", MADE)
+def test_every_answer_is_in_the_streams_and_is_handled(fuzzer, role):
+    number = MADE[role]
+    drawn = answers_of(number)
+    assert drawn.keys() == ALLOWED_WHEN_OPEN[Side.CONNECTED, number] - OF_ALL
+    for each in drawn.values():
+
+        @given(each)
+        def test(said: bytes) -> None:
+            async def example(target: Target) -> None:
+                _, peer = await asked(target, number, 1)
+                await target.play(peer, [Step(said, 1, hold=False)])
+
+            fuzzer.run(example)
+
+        run_once(test, 3)
+    check_heard(fuzzer.target, Side.CONNECTED, number)
 
 
 def test_damaged_streams_in_the_decoder_stay_within_bounds(budget):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 from hypothesis import strategies as st
@@ -18,11 +18,14 @@ from sluice.protocol import schema as m
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import MAGIC, MAX_EVENT_BYTES, VERSION
 from sluice.protocol.schema import encode
-from tests.support.strategies import frames
+from tests.support.strategies import REPLICAS, frames
 
 SEGMENT_SIZE_BYTES = 4096
 REMOTE_ID = "0123456789abcdef"
 """Another TaskManager, whose answers are made up here."""
+
+REMOTE_HOST = "192.0.2.1"
+"""Its host, as drivers name it."""
 
 SHUFFLE = 1
 STORED_ATTEMPTS = (1, 2)
@@ -96,17 +99,26 @@ EVENTS = st.binary(max_size=MAX_EVENT_BYTES) | st.builds(
     encode_end_of_partition, st.integers(0, 20_000), NUMBER
 )
 
-DATA_UP = st.one_of(
-    st.builds(m.AddCredit, NUMBER, CREDIT).map(frame),
-    st.builds(m.ResumeConsumption, NUMBER).map(frame),
-    st.builds(m.CancelPartitionRequest, NUMBER).map(frame),
-    st.builds(frame, st.builds(m.TaskEvent, NUMBER, NUMBER), st.binary(max_size=40)),
-)
+Frames = dict[type[m.Message], st.SearchStrategy[bytes]]
+
+
+def _built(kind: type[m.Message], *fields: st.SearchStrategy[Any]) -> Frames:
+    return {kind: st.builds(kind, *fields).map(frame)}
+
+
+_DATA_UP: Frames = {
+    **_built(m.AddCredit, NUMBER, CREDIT),
+    **_built(m.ResumeConsumption, NUMBER),
+    **_built(m.CancelPartitionRequest, NUMBER),
+    m.TaskEvent: st.builds(frame, st.builds(m.TaskEvent, NUMBER, NUMBER), st.binary(max_size=40)),
+}
 
 
 @st.composite
-def _whole_map_output(draw: st.DrawFn) -> bytes:
-    return b"".join(map_output(draw(NUMBER), draw(ATTEMPT), draw(st.integers(0, 12_000))))
+def _whole_map_output(draw: st.DrawFn, copied: st.SearchStrategy[bytes]) -> bytes:
+    """Draw a map output, sometimes with a frame about its copies."""
+    first, *rest = map_output(draw(NUMBER), draw(ATTEMPT), draw(st.integers(0, 12_000)))
+    return b"".join([first, draw(st.just(b"") | copied), *rest])
 
 
 @st.composite
@@ -145,42 +157,33 @@ def _gate(draw: st.DrawFn, local_id: str) -> bytes:
     )
 
 
-_REQUEST = st.builds(
-    m.PartitionRequest,
-    NUMBER,
-    st.sampled_from(["app", "other", ""]),
-    st.just(SHUFFLE) | NUMBER,
-    st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
-    st.integers(0, 1),
-    COUNT,
-    CREDIT,
-).map(frame)
+_STORED: Frames = {
+    **_built(m.OpenPartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT),
+    m.BeginRegion: _region(),
+    m.RegionData: _data(m.RegionData),
+    **_built(m.FinishPartition, NUMBER, st.integers(0, 9000), NUMBER),
+    **_built(m.AbortPartition, NUMBER),
+}
+_NAMES = st.sampled_from([REMOTE_ID, "another", ""])
+_KINDS = st.integers(0, 2)
 
 
-def _role_frames(role: int, local_id: str) -> st.SearchStrategy[bytes]:
+def frames_of(role: int, local_id: str) -> Frames:
+    """Return what a client of a role sends beside the messages of all connections, by type."""
     if role == m.ROLE_PRODUCER:
-        return st.one_of(
-            _whole_map_output(),
-            st.builds(m.OpenPartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT).map(frame),
-            st.builds(
-                m.OpenPipelinedPartition,
-                NUMBER,
-                st.just(SHUFFLE),
-                ATTEMPT,
-                COUNT,
-                st.integers(0, 2),
-                st.integers(0, 2),
-            ).map(frame),
-            _region(),
-            _data(m.RegionData),
-            _data(m.PipelinedData),
-            st.builds(m.FinishPartition, NUMBER, st.integers(0, 9000), NUMBER).map(frame),
-            st.builds(m.AbortPartition, NUMBER).map(frame),
-            st.builds(m.SecureRegion, NUMBER, NUMBER).map(frame),
-            st.builds(
+        return {
+            **_STORED,
+            **_built(
+                m.OpenPipelinedPartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT, _KINDS, _KINDS
+            ),
+            m.PipelinedData: _data(m.PipelinedData),
+            **_built(m.ResumePartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT),
+            **_built(m.SecureRegion, NUMBER, NUMBER),
+            **_built(m.ReplicatePartition, NUMBER, REPLICAS, st.booleans()),
+            **_built(
                 m.AttachRegionArea, st.sampled_from(["", "no such token"]), st.integers(0, 9000)
-            ).map(frame),
-            st.builds(
+            ),
+            **_built(
                 m.SharedRegion,
                 NUMBER,
                 NUMBER,
@@ -188,17 +191,44 @@ def _role_frames(role: int, local_id: str) -> st.SearchStrategy[bytes]:
                 st.lists(NUMBER),
                 NUMBER,
                 st.integers(0, 9000),
-            ).map(frame),
-        )
+            ),
+        }
+    if role == m.ROLE_COPIER:
+        copy_of = _built(m.CopyOf, NUMBER, _NAMES | st.just(local_id), REPLICAS, st.booleans())
+        return {**_STORED, **copy_of}
     if role == m.ROLE_CONSUMER:
-        return st.one_of(
-            _gate(local_id), st.builds(m.CloseGate, st.integers(4, 6)).map(frame), DATA_UP
-        )
+        return {
+            m.OpenGate: _gate(local_id),
+            **_built(m.CloseGate, st.integers(4, 6)),
+            **_DATA_UP,
+        }
     if role == m.ROLE_PEER:
-        return st.one_of(_REQUEST, DATA_UP)
-    return st.one_of(
-        st.builds(m.ReleaseShuffle, NUMBER).map(frame), st.just(frame(m.ReleaseApplication()))
-    )
+        return {
+            **_built(
+                m.PartitionRequest,
+                NUMBER,
+                st.sampled_from(["app", "other", ""]),
+                st.just(SHUFFLE) | NUMBER,
+                st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
+                st.integers(0, 1),
+                COUNT,
+                CREDIT,
+            ),
+            **_DATA_UP,
+        }
+    return {
+        **_built(m.ReleaseShuffle, NUMBER),
+        **_built(m.ReleaseAttempts, NUMBER, st.integers(-1, 6)),
+        **_built(m.ReleaseApplication),
+        **_built(m.CheckOutputs, NUMBER, NUMBER, ATTEMPTS),
+        **_built(
+            m.KnownTaskManager,
+            _NAMES | st.just(local_id),
+            st.sampled_from([REMOTE_HOST, "127.0.0.1", ""]),
+            NUMBER,
+        ),
+        **_built(m.MoveNoted, NUMBER),
+    }
 
 
 _CONNECTION = st.sampled_from(
@@ -219,22 +249,52 @@ _ANY = frames().map(lambda drawn: frame(*drawn)) | st.sampled_from(_GOLDEN)
 
 
 @st.composite
-def _response(draw: st.DrawFn) -> bytes:
+def _response(draw: st.DrawFn, *, has_checksum: bool = False) -> bytes:
     data_type = draw(st.sampled_from([m.DATA, m.DATA, m.DATA, *range(4)]))
     payload = draw(EVENTS) if data_type else bytes(draw(SIZE))
-    sequence = draw(NUMBER)
-    backlog = draw(NUMBER | st.sampled_from([2**31, 2**32 - 1]))
-    return frame(m.BufferResponse(draw(NUMBER), sequence, backlog, data_type), payload)
+    fields = draw(NUMBER), draw(NUMBER), draw(NUMBER | st.sampled_from([2**31, 2**32 - 1]))
+    if not has_checksum:
+        return frame(m.BufferResponse(*fields, data_type), payload)
+    checksum = draw(st.just(crc32c(payload)) | st.just(crc32c(payload, fields[0])) | NUMBER)
+    return frame(m.ChecksummedBuffer(*fields, data_type, checksum), payload)
 
 
-ANSWERS = st.one_of(
-    _response(),
-    _response(),
-    st.builds(m.BacklogAnnouncement, NUMBER, NUMBER | st.just(2**31)).map(frame),
-    _CONNECTION,
-    _ANY,
-)
-"""Frames of a TaskManager that was asked for partitions."""
+_STORED_ANSWERS: Frames = {
+    **_built(m.PartitionOpened, NUMBER),
+    **_built(
+        m.RegionOpened, NUMBER, NUMBER, st.sampled_from([1, 100, SEGMENT_SIZE_BYTES, 2**32 - 1])
+    ),
+    **_built(m.AddCredit, NUMBER, CREDIT),
+    **_built(m.PartitionFinished, NUMBER),
+    **_built(m.PartitionAborted, NUMBER),
+}
+_DATA_DOWN: Frames = {
+    m.BufferResponse: _response(),
+    **_built(m.BacklogAnnouncement, NUMBER, NUMBER | st.just(2**31)),
+}
+
+
+_ANSWERS: dict[int, Frames] = {
+    m.ROLE_PEER: {**_DATA_DOWN, m.ChecksummedBuffer: _response(has_checksum=True)},
+    m.ROLE_COPIER: _STORED_ANSWERS,
+    m.ROLE_CONSUMER: {
+        **_DATA_DOWN,
+        **_built(m.GateOpened, NUMBER),
+        **_built(m.GateClosed, NUMBER),
+    },
+    m.ROLE_PRODUCER: {
+        **_STORED_ANSWERS,
+        **_built(m.RegionAreaAttached, st.just(""), st.just(""), st.just(0)),
+        **_built(m.PartitionResumed, NUMBER, NUMBER, NUMBER, st.booleans()),
+        **_built(m.RegionSecured, NUMBER, NUMBER),
+        m.TaskEvent: _DATA_UP[m.TaskEvent],
+    },
+}
+
+
+def answers_of(role: int) -> Frames:
+    """Return what the accepting side of a connection of a role sends, by type."""
+    return _ANSWERS[role]
 
 
 def _damage(draw: st.DrawFn, stream: list[bytes]) -> None:
@@ -276,12 +336,17 @@ def steps(draw: st.DrawFn, stream: list[bytes]) -> list[Step]:
 @st.composite
 def requests(draw: st.DrawFn, role: int, local_id: str) -> list[Step]:
     """Draw the messages of a client of a role."""
-    usual = _role_frames(role, local_id)
+    frames_by_type = frames_of(role, local_id)
+    usual = st.one_of(*frames_by_type.values())
+    if m.OpenPartition in frames_by_type:
+        copied = frames_by_type[m.CopyOf if role == m.ROLE_COPIER else m.ReplicatePartition]
+        usual |= _whole_map_output(copied)
     said = draw(st.lists(usual | usual | _CONNECTION | _ANY, max_size=12))
     return draw(steps([hello(role), *said]))
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> list[Step]:
-    """Draw the answers of another TaskManager to partition requests."""
-    return draw(steps(draw(st.lists(ANSWERS, max_size=12))))
+def answers(draw: st.DrawFn, role: int = m.ROLE_PEER) -> list[Step]:
+    """Draw the answers to a connection of a role."""
+    usual = st.one_of(*answers_of(role).values())
+    return draw(steps(draw(st.lists(usual | usual | _CONNECTION | _ANY, max_size=12))))

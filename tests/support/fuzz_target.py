@@ -32,7 +32,7 @@ from sluice.protocol.states import ALLOWED_WHEN_OPEN, Side
 from sluice.shuffle.names import ShuffleKey
 from sluice.transport.access import Accepting
 from sluice.transport.config import TransportConfig
-from sluice.transport.connection import Connection, HandlerFactory
+from sluice.transport.connection import Connection, ConnectionHandler, HandlerFactory
 from tests.support.fuzz_streams import (
     REMOTE_ID,
     SEGMENT_SIZE_BYTES,
@@ -51,7 +51,7 @@ from tests.support.mini_cluster import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
     from pathlib import Path
 
     from sluice.protocol.identity import Credential
@@ -89,7 +89,103 @@ class Complaints(logging.Handler):
         self.found.append(f"event loop: {context}")
 
 
-class Target:
+class Listening:
+    """Passes everything on to a handler, and notes which messages there were.
+
+    Args:
+        handler: The handler.
+        connection: Its connection.
+        heard: Where they are noted.
+    """
+
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        connection: Connection,
+        heard: set[tuple[Side, int, type[Message]]],
+    ) -> None:
+        self._handler = handler
+        self._connection = connection
+        self._heard = heard
+        self.payload_buffer = handler.payload_buffer
+        self.writable = handler.writable
+        self.connection_lost = handler.connection_lost
+
+    def message_received(self, message: Message, payload_length: int) -> None:
+        state = self._connection.state
+        self._heard.add((state.side, state.role, type(message)))
+        self._handler.message_received(message, payload_length)
+
+
+class MadeConnections:
+    """Stands in for :func:`sluice.transport.connector.connect`: another TaskManager shakes hands.
+
+    Attributes:
+        heard: The types of the messages that handlers got, by side and role of their connection.
+        peers: Connections that were made.
+        transports: Those of all connections.
+    """
+
+    def __init__(self) -> None:
+        self.heard: set[tuple[Side, int, type[Message]]] = set()
+        self.peers: asyncio.Queue[MemoryTransport] = asyncio.Queue()
+        self.transports: list[MemoryTransport] = []
+
+    async def connect(
+        self,
+        address: object,
+        hello: Hello,
+        handler_factory: HandlerFactory,
+        config: TransportConfig,
+        segment_size_bytes: int,
+        *_: Credential | PeerNetworks | Callable[[Connection], None] | None,
+    ) -> tuple[Connection, HelloAck]:
+        """Make a connection, and answer its Hello."""
+        factory = self.listened(handler_factory)
+        connection = Connection(config, segment_size_bytes, factory, hello=hello)
+        transport = self.keep(connection)
+        ack = HelloAck(VERSION, REMOTE_ID, SEGMENT_SIZE_BYTES, FLOW_CREDIT, 0, "127.0.0.1", 1, "i")
+        connection.message_received(ack, 0)
+        self.peers.put_nowait(transport)
+        return connection, ack
+
+    def listened(self, factory: HandlerFactory) -> HandlerFactory:
+        """Note the messages that a factory's handlers get."""
+        return lambda connection, greeting: Listening(
+            factory(connection, greeting), connection, self.heard
+        )
+
+    def keep(self, connection: Connection) -> MemoryTransport:
+        """Give a connection its transport."""
+        transport = MemoryTransport(connection)
+        self.transports.append(transport)
+        return transport
+
+
+async def play(
+    transport: MemoryTransport, steps: Iterable[Step], fed: Callable[[Step], None]
+) -> None:
+    """Send the bytes of a fuzzer, as far as the connection reads.
+
+    Args:
+        transport: The connection.
+        steps: The bytes.
+        fed: Called after each step.
+    """
+    for step in steps:
+        if step.hold:
+            transport.hold()
+        else:
+            transport.flow()
+        goes_on = await transport.feed(step.data)
+        fed(step)
+        if not goes_on:
+            return
+        for _ in range(step.turns):
+            await asyncio.sleep(0)
+
+
+class Target(MadeConnections):
     """A TaskManager to speak to.
 
     Args:
@@ -98,11 +194,9 @@ class Target:
     """
 
     def __init__(self, environment: NetworkEnvironment, complaints: Complaints) -> None:
+        super().__init__()
         self.environment = environment
         self.complaints = complaints
-        self.peers: asyncio.Queue[MemoryTransport] = asyncio.Queue()
-        """Connections that the TaskManager made to another one."""
-        self.transports: list[MemoryTransport] = []
         self.fed_bytes = 0
         """Bytes that the fuzzer has sent since the last check."""
         self.memory_budget: MemoryBudget | None = None
@@ -113,11 +207,11 @@ class Target:
     def accept(self) -> MemoryTransport:
         """Let the TaskManager accept a connection."""
         environment = self.environment
-        return self._keep(
+        return self.keep(
             Connection(
                 CONFIG,
                 SEGMENT_SIZE_BYTES,
-                environment._accepted,
+                self.listened(environment._accepted),
                 accepting=Accepting(
                     environment._offer(),
                     environment.access,
@@ -126,71 +220,40 @@ class Target:
             )
         )
 
-    async def connect(
-        self,
-        address: object,
-        hello: Hello,
-        handler_factory: HandlerFactory,
-        config: TransportConfig,
-        segment_size_bytes: int,
-        *_: Credential | PeerNetworks | None,
-    ) -> tuple[Connection, HelloAck]:
-        """Stand in for sluice.transport.connector.connect: another TaskManager shakes hands."""
-        connection = Connection(config, segment_size_bytes, handler_factory, hello=hello)
-        transport = self._keep(connection)
-        ack = HelloAck(
-            VERSION,
-            REMOTE_ID,
-            segment_size_bytes,
-            FLOW_CREDIT,
-            0,
-            "127.0.0.1",
-            1,
-            "i",
-        )
-        connection.message_received(ack, 0)
-        self.peers.put_nowait(transport)
-        return connection, ack
-
     async def stock(self) -> None:
         """Commit the map outputs of the fuzzer; release all when they have become many."""
         store = self.environment.store
         if store.statistics().stored_bytes > MAX_STORED_BYTES:
             self.environment.applications.release(KEY.application_id)
-        missing = [n for n in STORED_ATTEMPTS if store.lookup(KEY, n) is None]
-        if not missing:
+        if all(store.lookup(KEY, n) is not None for n in STORED_ATTEMPTS):
             return
+        # The whole shuffle, because it takes no attempts that a driver has released alone.
+        self.environment.partitions.release_shuffle(KEY)
         if (released := store.released()) is not None:
             await asyncio.wait({released})  # then the memory tier has room again
         transport = self.accept()
         await transport.feed(hello(ROLE_PRODUCER))
-        for attempt in missing:
+        for attempt in STORED_ATTEMPTS:
             for part in map_output(attempt, attempt):
                 assert await transport.feed(part)
         await eventually(
-            lambda: sum(type(said) is PartitionFinished for said in sent(transport)) == len(missing)
+            lambda: (
+                [type(said) for said in sent(transport)].count(PartitionFinished)
+                == len(STORED_ATTEMPTS)
+            )
         )
         await transport.end()
 
     async def play(self, transport: MemoryTransport, steps: list[Step]) -> None:
         """Send the bytes of a fuzzer, as far as the connection reads."""
-        for step in steps:
-            if step.hold:
-                transport.hold()
-            else:
-                transport.flow()
-            self.fed_bytes += len(step.data)
-            goes_on = await transport.feed(step.data)
-            self._check_memory()
-            if not goes_on:
-                return
-            for _ in range(step.turns):
-                await asyncio.sleep(0)
+        await play(transport, steps, self._fed)
 
     async def check(self) -> None:
         """End everything; nothing is left, nothing was a bug, all that was said is the protocol."""
         for transport in self.transports:
             await transport.end()
+        if len(self.environment.copies.replication.holdings):  # else it makes copies for ever
+            self.environment.applications.release(KEY.application_id)
         await self._until_clean()
         for transport in self.transports:
             check_sent(transport)
@@ -200,8 +263,9 @@ class Target:
             self.peers.get_nowait()
         assert not self.complaints.found, self.complaints.found
 
-    def _check_memory(self) -> None:
+    def _fed(self, step: Step) -> None:
         """Check that control parts and unread answers take no more than their bytes are worth."""
+        self.fed_bytes += len(step.data)
         said = sum(len(transport.written) for transport in self.transports)
         most = 2 * self.fed_bytes + said + len(self.transports) * 2 * FIRST_CONTROL_BYTES
         assert self.environment.listener.control_memory.used_bytes <= most
@@ -216,11 +280,6 @@ class Target:
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
         except TimeoutError:
             raise AssertionError(f"left behind: {network_leftovers(self.environment)}") from None
-
-    def _keep(self, connection: Connection) -> MemoryTransport:
-        transport = MemoryTransport(connection)
-        self.transports.append(transport)
-        return transport
 
 
 @contextlib.asynccontextmanager
@@ -239,6 +298,7 @@ async def target(directory: Path, **settings: Any) -> AsyncIterator[Target]:
             memory_tier_bytes=64 * 1024,
             peer_idle_timeout_seconds=0,
             partition_request_timeout_seconds=0.05,
+            map_output_resume_timeout_seconds=0.05,
             **settings,
         ) as cluster:
             made = Target(cluster[0], complaints)
