@@ -122,6 +122,7 @@ class FrameDecoder:
         "account",
         "blocked",
         "frames",
+        "long_control_bytes",
         "max_control_bytes",
         "max_payload_bytes",
         "payloads",
@@ -136,6 +137,8 @@ class FrameDecoder:
         driver sets the final receiver, which saves the data path a call."""
         self.frames = 0
         """Number of complete frames so far."""
+        self.long_control_bytes = 0
+        """Bytes of the control parts so far that had memory of their own."""
         self.max_payload_bytes = max_payload_bytes
         self.max_control_bytes = MAX_HANDSHAKE_CONTROL_BYTES
         """Raised by :meth:`handshake_done`."""
@@ -228,6 +231,7 @@ class FrameDecoder:
         elif self._control is not None:
             self._control_filled += count
             if self._control_filled == self._control_length:
+                self.long_control_bytes += self._control_length
                 message = decode_control(self._control)
                 self._drop_control()
                 self._begin_large(message)

@@ -13,11 +13,14 @@ MAX_HANDSHAKE_CONTROL_BYTES: Final = 4 * 1024
 """Longest control part before the end of the handshake; a Hello has two short strings."""
 
 MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
-"""Longest control part. An OpenGate is the longest message: at 5 bytes each, about 800,000 map
-attempts fit."""
+"""Longest control part. The longest messages are an OpenGate with MAX_GATE_ATTEMPTS map attempts,
+and a BeginRegion with the lengths of a million subpartitions."""
 
 MAX_GATE_CHANNELS: Final = 16 * 1024
 """Most channels of a gate, which has one for each TaskManager with map outputs."""
+
+MAX_GATE_ATTEMPTS: Final = 256 * 1024
+"""Most map attempts of a gate, all its channels together, or of a partition request."""
 
 MAX_EVENT_BYTES: Final = 1024
 """Longest event. Events are a few integers and are received outside the segment pool, so they must

@@ -6,8 +6,11 @@ here. ``make docs`` generates the JVM's classes and the tables of docs/reference
 
 :func:`encode` makes a frame's prefix and control part. :func:`decode_control` checks every field's
 type and range before a message exists, so the rest of the code can trust messages.
+
+A field of any length says what handlers do with it (:class:`Keeping`).
 """
 
+import enum
 from reprlib import repr as short_repr
 from struct import Struct as Layout
 from typing import Annotated, Final, TypeAlias, Union, get_type_hints
@@ -56,6 +59,18 @@ CONSUME_WHEN_FINISHED: Final = 2
 EVERY_SUBPARTITION: Final = 2**32 - 1
 """Stands for all subpartitions: they share the bytes, which are stored once."""
 
+
+class Keeping(enum.Enum):
+    """What the handlers of a message do with a field of any length; part of the field's type."""
+
+    CHARGED = enum.auto()
+    """They keep (some of) it, and charge the bytes to the application before."""
+    BOUNDED = enum.auto()
+    """They may keep it: it comes in control parts of at most MAX_HANDSHAKE_CONTROL_BYTES."""
+    DROPPED = enum.auto()
+    """They keep nothing of it after they have handled the message."""
+
+
 # ---- types of fields ----------------------------------------------------------------------------
 
 U16: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
@@ -70,8 +85,11 @@ FaultOf: TypeAlias = Annotated[int, Meta(ge=1, le=2)]
 Replicas: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
 Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-Lengths: TypeAlias = list[U64]
-Attempts: TypeAlias = Annotated[list[I64], Meta(min_length=1)]
+Text: TypeAlias = Annotated[str, Keeping.BOUNDED]
+Path: TypeAlias = Annotated[str, Keeping.DROPPED]
+Token: TypeAlias = Annotated[bytes, Keeping.BOUNDED]
+Lengths: TypeAlias = Annotated[list[U64], Keeping.CHARGED]
+Attempts: TypeAlias = Annotated[list[I64], Meta(min_length=1), Keeping.CHARGED]
 SomeAttempts: TypeAlias = Annotated[list[I64], Meta(min_length=1, max_length=MAX_LOST_ATTEMPTS)]
 
 # ---- messages -----------------------------------------------------------------------------------
@@ -89,7 +107,7 @@ class Hello(Message, frozen=True, tag=1):
     version_max: U32
     role: U32
     application_id: Name
-    token: bytes
+    token: Token
     segment_size_bytes: U32
     flow_control: U32
     features: U32
@@ -170,9 +188,9 @@ class ErrorResponse(Message, frozen=True, tag=10):
     code: U32
     fault: FaultOf
     retryable: bool
-    message: str
-    value: str
-    limit: str
+    message: Text
+    value: Text
+    limit: Text
     map_attempt_id: I64 | None
 
 
@@ -370,7 +388,7 @@ class RegionAreaAttached(Message, frozen=True, tag=35):
     """Answer to AttachRegionArea; an empty token means that no area is attached."""
 
     token: Name
-    path: str
+    path: Path
     size_bytes: U64
 
 

@@ -28,6 +28,10 @@ UNSHARED_READS_A_TURN_BYTES: Final = 4 * 1024 * 1024
 MESSAGE_COST_BYTES: Final = 8 * 1024
 """Bytes added for each message: 32 messages cost as much time as 256 KiB of payload."""
 
+LONG_CONTROL_COST: Final = 32
+"""Bytes counted for each byte of a long control part: its many numbers are decoded and checked one
+by one, which takes 10 to 30 ns a byte."""
+
 MIN_EXPECTED_BYTES: Final = 64 * 1024
 """Expected cost of a connection that resumes, if its last read cost less."""
 
@@ -180,11 +184,20 @@ class ReadTurn:
         shares: Shares of the applications; None: the connection has its own share.
     """
 
-    __slots__ = ("_decoder", "_frames", "_key", "_shares", "_transport", "share")
+    __slots__ = (
+        "_decoder",
+        "_frames",
+        "_key",
+        "_long_control_bytes",
+        "_shares",
+        "_transport",
+        "share",
+    )
 
     def __init__(self, decoder: FrameDecoder, shares: LoopShares | None = None) -> None:
         self._decoder = decoder
         self._frames = 0
+        self._long_control_bytes = 0
         self._key = ""
         self._shares = shares
         self._transport: asyncio.Transport | None = None
@@ -207,9 +220,14 @@ class ReadTurn:
 
     def after_read(self, transport: asyncio.Transport | None, nbytes: int) -> None:
         """Count a read; end the turn if the share is used up."""
-        frames = self._decoder.frames
+        decoder = self._decoder
+        frames = decoder.frames
         cost = nbytes + (frames - self._frames) * MESSAGE_COST_BYTES
         self._frames = frames
+        if decoder.long_control_bytes != self._long_control_bytes:
+            long_bytes = decoder.long_control_bytes - self._long_control_bytes
+            self._long_control_bytes += long_bytes
+            cost += long_bytes * LONG_CONTROL_COST
         if self.share.reads.spend(cost) or transport is None or transport.is_closing():
             return
         transport.pause_reading()

@@ -7,6 +7,7 @@ import base64
 import itertools
 import json
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -48,7 +49,6 @@ from tests.support.wire_clients import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from sluice.transport.connection import Connection, ConnectionHandler
 
@@ -65,6 +65,10 @@ ABROAD = SubmitToken.make(OTHER_SECRET, "alice", 0, ALICE.token_id)
 SHUFFLE = 1
 REQUEST_TIMEOUT_SECONDS = 0.5
 """How long the daemons wait for a partition; a reader of what is not there gets its answer then."""
+
+
+SLACK_BYTES = 6 * 1024 * 1024
+"""Growth that is no crowd's: the victim's connections, a thread's arena, a page table."""
 
 
 class Application(NamedTuple):
@@ -285,6 +289,13 @@ def status(daemon: AttackedDaemon, secret_file: Path, *options: str) -> str:
         check=True,
         env=ENVIRONMENT,
     ).stdout
+
+
+def resident_bytes(daemon: AttackedDaemon) -> int:
+    """Return the memory of the process that is no file's and not shared."""
+    text = Path(f"/proc/{daemon.pid}/status").read_text(encoding="ascii")
+    (kib,) = (line.split()[1] for line in text.splitlines() if line.startswith("RssAnon"))
+    return int(kib) * 1024
 
 
 def holdings(daemon: AttackedDaemon, owner: Application, secret_file: Path) -> dict[str, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +16,18 @@ import pytest
 from sluice.protocol.limits import MAX_CONTROL_BYTES
 from sluice.protocol.schema import OpenPartition, PartitionOpened, Ping, encode
 from tests.attack.hostile import Hostile
-from tests.attack.rig import ALICE, BOB, SHUFFLE, application, commit, new_name, producer, read
+from tests.attack.rig import (
+    ALICE,
+    BOB,
+    SHUFFLE,
+    SLACK_BYTES,
+    application,
+    commit,
+    new_name,
+    producer,
+    read,
+    resident_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -31,17 +41,7 @@ CROWD = 200
 MIB = 1 << 20
 RECORDS = b"the records of the victim " * 1000
 
-SLACK_BYTES = 6 * MIB
-"""Growth that is no crowd's: the victim's connections, a thread's arena, a page table."""
-
 _attempts = itertools.count(1)
-
-
-def resident_bytes(daemon: AttackedDaemon) -> int:
-    """Return the memory of the process that is no file's and not shared."""
-    text = Path(f"/proc/{daemon.pid}/status").read_text(encoding="ascii")
-    (kib,) = (line.split()[1] for line in text.splitlines() if line.startswith("RssAnon"))
-    return int(kib) * 1024
 
 
 async def victim_is_served(daemon: AttackedDaemon, victim: Application) -> None:

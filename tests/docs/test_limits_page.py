@@ -85,7 +85,9 @@ def size(amount: int) -> str:
         f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
-        f"a message received counts as {size(loop_share.MESSAGE_COST_BYTES)} more |",
+        f"a message received counts as {size(loop_share.MESSAGE_COST_BYTES)} more,",
+        f"each byte of one above 4 KiB without data as {loop_share.LONG_CONTROL_COST} |",
+        f"| map attempts of a gate | {wire.MAX_GATE_ATTEMPTS:,},",
         f"before the end of the handshake | {size(wire.MAX_HANDSHAKE_CONTROL_BYTES)} |",
         f"| control part | {size(wire.MAX_CONTROL_BYTES)} |",
         f"| channels of a gate | {wire.MAX_GATE_CHANNELS:,} |",

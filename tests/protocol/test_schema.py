@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,9 @@ from sluice.protocol.limits import (
 )
 from sluice.protocol.states import ALLOWED_WHEN_OPEN, CONTROL_LIMITS, ROLES, Side
 from tests.support.strategies import MESSAGES, MESSAGES_BY_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VALUES = st.recursive(
     st.none()
@@ -426,6 +430,33 @@ def test_each_number_of_an_array_is_checked(count: int, wrong: object) -> None:
             m.decode_control(control)
         else:
             assert f"{name}." in refusal(control)
+
+
+def fields_of_any_length(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a message, and of the structs in it, whose length has no limit."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        info = msgspec.inspect.type_info(hint)
+        if isinstance(info, msgspec.inspect.ListType) and isinstance(
+            info.item_type, msgspec.inspect.StructType
+        ):
+            yield from fields_of_any_length(info.item_type.cls)
+        if getattr(info, "max_length", 0) is None:
+            yield f"{kind.__name__}.{name}", hint
+
+
+def test_each_field_of_any_length_says_what_is_kept_of_it() -> None:
+    """A new one needs a charge to its application: tests/attack/test_kept_bytes.py has them all."""
+    said = {
+        name: next(each for each in get_args(hint) if isinstance(each, m.Keeping))
+        for kind in m.TYPE_IDS
+        for name, hint in fields_of_any_length(kind)
+    }
+    assert {name for name, keeping in said.items() if keeping is m.Keeping.CHARGED} == {
+        "PartitionRequest.map_attempt_ids",
+        "GateChannel.map_attempt_ids",
+        "BeginRegion.lengths",
+        "SharedRegion.lengths",
+    }
 
 
 @pytest.mark.parametrize("side", Side)

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
+from sluice.shuffle.taskmanager.serve.stored_partition_view import Slice
+from sluice.shuffle.taskmanager.serve.stored_slices import append_slices
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
@@ -75,6 +78,16 @@ async def fetch(store: ShuffleStore, output: MapOutput) -> bytes:
             await store.read_all([ExtentRead(region.extent, 0, [view[:cut], view[cut:]])])
             parts.append(bytes(buffer))
     return b"".join(parts)
+
+
+def slices_of(outputs: Iterable[MapOutput], wanted: SubpartitionRange) -> list[Slice]:
+    """What a view of map outputs reads; it takes over the references."""
+    slices: list[Slice] = []
+    for output in outputs:
+        append_slices(slices, output, wanted.start, wanted.end)
+    for each in slices:
+        each.extent.retain()
+    return slices
 
 
 def used(store: ShuffleStore) -> list[int]:

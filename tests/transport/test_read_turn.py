@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import asdict
 
 from sluice.protocol.framing import FrameDecoder
-from sluice.protocol.schema import Message, Ping, Pong, RegionData, encode
+from sluice.protocol.schema import BeginRegion, Message, Ping, Pong, RegionData, encode
 from sluice.transport.loop_share import (
+    LONG_CONTROL_COST,
     MESSAGE_COST_BYTES,
     MIN_EXPECTED_BYTES,
     READS_A_TURN_BYTES,
@@ -79,6 +80,21 @@ async def test_a_read_of_many_messages_is_the_last_of_its_turn(decoder, messages
         assert transport.reads is goes_on
         await turns()
         assert transport.reads
+
+
+async def test_a_long_control_part_costs_the_turns_that_its_numbers_take(decoder):
+    """A million lengths take as much time as 32 MB of payload."""
+    transport, turn = Transport(), a_turn(decoder)
+    message = encode(BeginRegion(0, 0, 0, [0] * 1_000_000, 0))
+    receive(decoder, message)
+    turn.after_read(transport, len(message))
+    assert not transport.reads
+    due = len(message) * LONG_CONTROL_COST // READS_A_TURN_BYTES
+    assert due > 100
+    await turns(due - 1)
+    assert not transport.reads
+    await turns(10)
+    assert transport.reads
 
 
 async def test_the_connections_of_an_application_have_one_share_together():

@@ -19,6 +19,9 @@ open partitions, map outputs    quota; limit of a connection     ingest/incoming
 regions of a map output         limit                            ingest/region_opener.py
 ..                              progress of an announced region  ingest/incoming_output.py
 channels                        quota; limit of a connection     serve/serving_handler.py
+metadata: indexes and rows      quota                            store/shuffle_store.py
+..        map attempts          quota; limit                     serve/serving_handler.py
+..        slices that are read  quota                            serve/stored_slices.py
 connections                     quota; one kept for the driver   wiring.py
 ..                              limit; handshakes                transport/listener.py
 ..                              segment size; draining           bounds/connection_rules.py

@@ -38,6 +38,9 @@ class Resource(enum.IntEnum):
     """Committed map outputs."""
     REMOTE_TIER_BYTES = 8
     """Bytes of its objects in the remote tier that this TaskManager wrote or serves."""
+    METADATA_BYTES = 9
+    """Bytes kept about its data: indexes of regions, in memory and in journals, map attempts of
+    requests and gates, and places of the bytes that these read."""
 
     @property
     def key(self) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from ....protocol.identity import plain_name
-from ....transport.settings import NONE_ALLOWED, Count, Settings, parse_size, split_rules
+from ....transport.settings import NONE_ALLOWED, Bytes, Count, Settings, parse_size, split_rules
 from .accounts import Resource
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ Share = Annotated[
 ]
 """An amount, or a percentage of the TaskManager's total; None: no quota."""
 
+Size = Annotated[Annotated[Bytes, Field(ge=1)] | None, NONE_ALLOWED]
+
 Most = Annotated[Annotated[Count, Field(ge=1)] | None, NONE_ALLOWED]
 """A whole number; None: no quota."""
 
@@ -92,6 +94,10 @@ class QuotaConfig(Settings):
     quota_remote_tier_bytes: Share = "100 %"
     """Bytes in the remote tier, or a percentage of `remote_quota_bytes`."""
 
+    quota_metadata_bytes: Size = 512 * 1024 * 1024
+    """Bytes kept about its data: the lengths of the blocks of map outputs, in memory and in
+    journals, and what open gates read. Ten million blocks take about 80 MB."""
+
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
     such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
@@ -118,6 +124,7 @@ class QuotaConfig(Settings):
             self.quota_channels,
             self.quota_map_outputs,
             self.quota_remote_tier_bytes,
+            self.quota_metadata_bytes,
         )
 
 

@@ -126,6 +126,8 @@ class Resumption:
 
         Cancellation: safe; the write to the journal continues.
         """
+        if not regions:
+            return  # they are secured: a row for each repetition would fill the journal
         try:
             secured = self._outputs.store.secure(self._attempt, num_subpartitions, regions)
         except SluiceError:

@@ -17,7 +17,6 @@ small pieces, from the page cache if possible.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
@@ -149,7 +148,7 @@ class OutputSender(RegionSender):
 
         Cancellation: call :meth:`abort` afterwards.
         """
-        lengths = [end - start for start, end in pairwise(region.offsets)]
+        lengths = region.lengths()
         begin = BeginRegion(self.number, index, region.first_subpartition, lengths, region.crc32c)
         written = await self._begin(begin, region.length)
         extent = region.extent

@@ -28,12 +28,14 @@ from ...gate.input_gate import InputChannel, InputGate, UnknownInputChannel
 from ...gate.local_input_channel import LocalInputChannel
 from ...gate.remote_input_channel import RemoteInputChannel
 from ...names import ShuffleKey, SubpartitionRange
+from ..bounds.accounts import Resource
 from ..bounds.segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader
 from .read_pool import ReadPool
 from .serving_handler import ServingEvents, ServingHandler, holds_segments
 from .serving_status import ChannelStatus, GateStatus
+from .stored_slices import ATTEMPT_BYTES, distinct_attempts, require_attempts
 from .taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
 
 
@@ -76,6 +78,8 @@ class ConsumerHandler(ServingHandler):
         """Open gates by number, each with the readers of its channels."""
         self.gate_times: dict[int, ChannelTimes] = {}
         """Times of open gates, by number."""
+        self._kept_bytes: dict[int, int] = {}
+        """Bytes charged for the map attempts of open gates, by number."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -199,6 +203,7 @@ class ConsumerHandler(ServingHandler):
         channels: list[CreditBasedViewReader] = []
         try:
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
+            self._charge(message)
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
             config = self._services.config
@@ -225,7 +230,7 @@ class ConsumerHandler(ServingHandler):
                 source = ChannelSource(
                     channel.taskmanager_id,
                     Address(channel.host, channel.port),
-                    channel.map_attempt_ids,
+                    distinct_attempts(channel.map_attempt_ids),
                 )
                 reader.attach(gate.add_channel(source, reader.data_available))
         except SluiceError as error:
@@ -235,7 +240,20 @@ class ConsumerHandler(ServingHandler):
             return
         self.connection.send(GateOpened(message.gate))
 
+    def _charge(self, message: OpenGate) -> None:
+        """Charge what a gate keeps of its message until it is closed.
+
+        Raises:
+            LimitExceeded: It names too many map attempts.
+            QuotaExceeded: The application keeps as many bytes as it may.
+        """
+        attempts = sum([len(channel.map_attempt_ids) for channel in message.channels])
+        require_attempts(attempts)
+        self._account.take(Resource.METADATA_BYTES, attempts * ATTEMPT_BYTES)
+        self._kept_bytes[message.gate] = attempts * ATTEMPT_BYTES
+
     def _close_gate(self, number: int) -> None:
+        self._account.give_back(Resource.METADATA_BYTES, self._kept_bytes.pop(number, 0))
         opened = self.gates.pop(number, None)
         if opened is None:
             return

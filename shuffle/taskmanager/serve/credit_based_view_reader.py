@@ -64,6 +64,7 @@ class CreditBasedViewReader:
         "credit",
         "credit_bytes",
         "failure",
+        "kept_bytes",
         "queued",
         "sequence_number",
         "times",
@@ -84,6 +85,8 @@ class CreditBasedViewReader:
         """Sequence number of the next message."""
         self.account: Account | None = None
         """The account in which the channel is counted."""
+        self.kept_bytes = 0
+        """Bytes charged to it for the channel's request."""
         self.view: SubpartitionView | None = None
         self.failure: SluiceError | None = None
         self.queued = False

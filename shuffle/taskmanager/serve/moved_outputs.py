@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ...names import ShuffleKey, TaskManagerPlace
-from ..store.stored_outputs import MapOutput
 from .stored_partition_view import StoredPartitionView
 
 
@@ -18,7 +17,7 @@ class MovedOutputs:
     def __init__(self, wake: Callable[[ShuffleKey], None]) -> None:
         self._wake = wake
         self._places: dict[ShuffleKey, dict[int, TaskManagerPlace]] = {}
-        self._views: dict[ShuffleKey, dict[StoredPartitionView, Sequence[MapOutput]]] = {}
+        self._views: dict[ShuffleKey, dict[StoredPartitionView, Sequence[int]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._places.values()))
@@ -39,10 +38,10 @@ class MovedOutputs:
         """Send readers of map outputs to other places: those who wait, and those who read."""
         self._places.setdefault(key, {}).update(places)
         self._wake(key)
-        for view, outputs in list(self._views.get(key, {}).items()):
-            moved = [each.map_attempt_id for each in outputs if each.map_attempt_id in places]
-            if moved:
-                view.fail(_moved(key, moved[0], places[moved[0]]))
+        for view, map_attempt_ids in list(self._views.get(key, {}).items()):
+            moved = next((each for each in map_attempt_ids if each in places), None)
+            if moved is not None:
+                view.fail(_moved(key, moved, places[moved]))
 
     def require_here(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:
         """Check that map outputs are read here.
@@ -58,11 +57,11 @@ class MovedOutputs:
                     raise _moved(key, map_attempt_id, place)
 
     def watch(
-        self, view: StoredPartitionView, key: ShuffleKey, outputs: Sequence[MapOutput]
+        self, view: StoredPartitionView, key: ShuffleKey, map_attempt_ids: Sequence[int]
     ) -> None:
         """Keep a view until :meth:`released`: its map outputs may move."""
         views = self._views.setdefault(key, {})
-        views[view] = outputs
+        views[view] = map_attempt_ids
 
     def take_back(self) -> dict[ShuffleKey, list[int]]:
         """Let map outputs be read here again; return which."""

@@ -21,9 +21,11 @@ from .credit_based_view_reader import CreditBasedViewReader, UncreditedViewReade
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 from .serving_handler import ServingEvents, ServingHandler, holds_segments
+from .stored_slices import ATTEMPT_BYTES, distinct_attempts
 
 if TYPE_CHECKING:
     import asyncio
+    from array import array
 
 
 class _Waiting:
@@ -174,14 +176,20 @@ class PeerHandler(ServingHandler):
 
     def _request(self, message: PartitionRequest) -> None:
         try:
+            attempts = distinct_attempts(message.map_attempt_ids)
             account = self._partitions.accounts.of(message.application_id)
-            reader = self.new_reader(message.channel, message.initial_credit, self._times, account)
+            kept_bytes = len(attempts) * ATTEMPT_BYTES
+            reader = self.new_reader(
+                message.channel, message.initial_credit, self._times, account, kept_bytes
+            )
         except (LimitExceeded, InvalidRequest, QuotaExceeded) as error:
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.channel, error))
             return
         waiting = self._waiting[reader] = _Waiting()
-        waiting.task = start_task(self._open(reader, message))
+        key = ShuffleKey(message.application_id, message.shuffle_id)
+        wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
+        waiting.task = start_task(self._open(reader, wanted, attempts))
 
     def _forget(self, reader: CreditBasedViewReader) -> None:
         self._producers.pop(reader, None)
@@ -189,12 +197,13 @@ class PeerHandler(ServingHandler):
         if waiting is not None and waiting.task is not None:
             waiting.task.cancel()
 
-    async def _open(self, reader: CreditBasedViewReader, request: PartitionRequest) -> None:
+    async def _open(
+        self, reader: CreditBasedViewReader, wanted: SubpartitionRange, attempts: "array[int]"
+    ) -> None:
         try:
-            key = ShuffleKey(request.application_id, request.shuffle_id)
             view = await self._partitions.request_view(
-                SubpartitionRange(key, request.start_subpartition, request.end_subpartition),
-                request.map_attempt_ids,
+                wanted,
+                attempts,
                 self.connection.large_payload_bytes,
                 self.read_pool,
                 reader.data_available,
@@ -205,7 +214,7 @@ class PeerHandler(ServingHandler):
             reader.checksums = self._checksums and is_pipelined(view)
             reader.attach(view)
             if is_pipelined(view):
-                self._producers[reader] = key, request.map_attempt_ids[0]
+                self._producers[reader] = wanted.shuffle, attempts[0]
             for event_type, payload in waiting.task_events.take():
                 self.pass_task_event(reader, event_type, payload)
         except Exception as error:  # noqa: BLE001

@@ -8,7 +8,7 @@ segments, because outputs of several tiers may alternate.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ....protocol.limits import MAX_U32
@@ -26,9 +26,8 @@ from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
 from ..store.files.fair_queue import Flow
 from ..store.shuffle_store import ShuffleStore
-from ..store.stored_outputs import MapOutput
 from ..store.tiers.tier import ExtentRead
-from .stored_partition_view import ReadSizes, Slice, StoredPartitionView, mapped, slices_of
+from .stored_partition_view import ReadSizes, Slice, StoredPartitionView, mapped
 
 MAX_READY_SEGMENTS: Final = 4
 """A read begins when no more segments than these are ready."""
@@ -300,15 +299,14 @@ class ReadAheadView(StoredPartitionView):
 
 def stored_view(
     store: ShuffleStore,
-    outputs: Iterable[MapOutput],
+    slices: Sequence[Slice],
     wanted: SubpartitionRange,
     sizes: ReadSizes,
     read_pool: Callable[[], LocalBufferPool],
     listener: DataListener,
     on_released: Callable[[StoredPartitionView], None],
 ) -> StoredPartitionView:
-    """Return a view over a range of subpartitions of some map outputs, in their order."""
-    slices = slices_of(outputs, wanted)
+    """Return the view that fits the tiers of some slices; it takes over their references."""
     if all([each.extent.in_memory for each in slices]):
         return StoredPartitionView(wanted.shuffle, slices, sizes, listener, on_released)
     return ReadAheadView(store, wanted, slices, sizes, read_pool, listener, on_released)

@@ -11,6 +11,7 @@ while, so that a consumer that asks late is told the reason instead of waiting.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mypy_extensions import mypyc_attr
 
@@ -19,7 +20,7 @@ from ...errors import InvalidRequest, PartitionReleased
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
-from ..bounds.accounts import Accounts
+from ..bounds.accounts import Accounts, Resource
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
 from ..store.releases import Releases
@@ -29,6 +30,7 @@ from .moved_outputs import MovedOutputs
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
+from .stored_slices import StoredSlices, bad_range, charge_of
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -256,23 +258,6 @@ class ResultPartitionManager:
             if (end is None or missing is None or missing < end) and not waiter.done():
                 waiter.set_exception(error)
 
-    def _find(
-        self, key: ShuffleKey, map_attempt_ids: Sequence[int]
-    ) -> tuple[list[MapOutput], int | None]:
-        """Look map outputs up.
-
-        Returns:
-            The outputs that are committed, and the first map attempt that is not, or None.
-        """
-        committed = self._store.map_outputs(key)
-        found: list[MapOutput] = []
-        for map_attempt_id in map_attempt_ids:
-            output = committed.get(map_attempt_id)
-            if output is None:
-                return found, map_attempt_id
-            found.append(output)
-        return found, None
-
     async def request_view(
         self,
         wanted: SubpartitionRange,
@@ -301,9 +286,36 @@ class ResultPartitionManager:
             SUBPARTITION_IN_USE: The subpartition of a pipelined partition has its reader.
             InvalidRequest: The range is empty or too large, or several attempts or subpartitions
                 of pipelined partitions are requested.
+            QuotaExceeded: The application keeps as many bytes about its data as it may.
 
         Cancellation: safe, nothing is left behind.
         """
+        slices = StoredSlices(wanted, self.accounts.of(wanted.shuffle.application_id))
+        try:
+            return await self._request_view(
+                wanted,
+                map_attempt_ids,
+                slices,
+                ReadSizes(
+                    min(self._segment_size_bytes, buffer_size_bytes),
+                    buffer_size_bytes,
+                    buffer_size_bytes if credit_bytes is None else credit_bytes,
+                ),
+                read_pool,
+                listener,
+            )
+        finally:
+            slices.release()
+
+    async def _request_view(
+        self,
+        wanted: SubpartitionRange,
+        map_attempt_ids: Sequence[int],
+        slices: StoredSlices,
+        sizes: ReadSizes,
+        read_pool: Callable[[], LocalBufferPool],
+        listener: DataListener,
+    ) -> SubpartitionView:
         key, start, end = wanted
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         sought: asyncio.Task[None] | None = None
@@ -314,7 +326,7 @@ class ResultPartitionManager:
             if pipelined is not None:
                 partition, missing = pipelined
                 if not start < end <= partition.num_subpartitions:
-                    raise _bad_range(wanted, partition.num_subpartitions)
+                    raise bad_range(wanted, partition.num_subpartitions)
                 if len(map_attempt_ids) > 1 or end - start > 1:
                     raise InvalidRequest(
                         "A pipelined partition is read one subpartition at a time",
@@ -326,15 +338,22 @@ class ResultPartitionManager:
                     return partition.create_view(start, listener)
                 what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
+                missing = await slices.gather(
+                    partial(self._store.map_outputs, key), map_attempt_ids
+                )
                 self.moved.require_here(key, map_attempt_ids)
-                found, missing = self._find(key, map_attempt_ids)
                 if missing is None:
-                    sizes = ReadSizes(
-                        min(self._segment_size_bytes, buffer_size_bytes),
-                        buffer_size_bytes,
-                        buffer_size_bytes if credit_bytes is None else credit_bytes,
+                    view = stored_view(
+                        self._store,
+                        slices.take(),
+                        wanted,
+                        sizes,
+                        read_pool,
+                        listener,
+                        self._view_released,
                     )
-                    return self._stored_view(found, wanted, sizes, read_pool, listener)
+                    self.moved.watch(view, key, map_attempt_ids)
+                    return view
                 remote = self._store.remote
                 if remote is not None and (
                     sought is None or (sought.done() and missing != sought_for)
@@ -377,32 +396,7 @@ class ResultPartitionManager:
             if not waiters and self._waiting.get(key) is waiters:
                 del self._waiting[key]
 
-    def _stored_view(
-        self,
-        outputs: Sequence[MapOutput],
-        wanted: SubpartitionRange,
-        sizes: ReadSizes,
-        read_pool: Callable[[], LocalBufferPool],
-        listener: DataListener,
-    ) -> StoredPartitionView:
-        """Make a view of committed map outputs.
-
-        Raises:
-            InvalidRequest: The range is empty or beyond the subpartitions of a map output.
-        """
-        most = min(output.num_subpartitions for output in outputs)
-        if not 0 <= wanted.start < wanted.end <= most:
-            raise _bad_range(wanted, most)
-        view = stored_view(
-            self._store, outputs, wanted, sizes, read_pool, listener, self.moved.released
-        )
-        self.moved.watch(view, wanted.shuffle, outputs)
-        return view
-
-
-def _bad_range(wanted: SubpartitionRange, most: int) -> InvalidRequest:
-    return InvalidRequest(
-        "Range of subpartitions is empty or too large",
-        value=f"{wanted.start} to {wanted.end}",
-        limit=most,
-    )
+    def _view_released(self, view: StoredPartitionView) -> None:
+        self.moved.released(view)
+        account = self.accounts.of(view.shuffle.application_id)
+        account.give_back(Resource.METADATA_BYTES, charge_of(view.slices))

@@ -78,7 +78,12 @@ class ServingHandler:
         self._events = events
 
     def new_reader(
-        self, channel: int, initial_credit: int, times: ChannelTimes, account: Account
+        self,
+        channel: int,
+        initial_credit: int,
+        times: ChannelTimes,
+        account: Account,
+        kept_bytes: int = 0,
     ) -> CreditBasedViewReader:
         """Open a channel.
 
@@ -87,11 +92,12 @@ class ServingHandler:
             initial_credit: Credit that comes with it.
             times: Counts its waits.
             account: The application that reads.
+            kept_bytes: Bytes to charge until the channel is closed: what is kept of its request.
 
         Raises:
             ChannelInUse: Its number is taken.
             LimitExceeded: As many are open already as may be.
-            QuotaExceeded: The application has as many open as it may.
+            QuotaExceeded: The application has as many open, or keeps as many bytes, as it may.
             InvalidRequest: Without flow control by credit it came with none: nothing could be sent.
         """
         if channel in self.readers:
@@ -107,9 +113,11 @@ class ServingHandler:
             )
         if reader_type is CreditBasedViewReader and initial_credit == 0:
             reader_type = AnnouncingViewReader
+        account.require_room(Resource.METADATA_BYTES, kept_bytes)
         account.take(Resource.CHANNELS)
+        account.hold(Resource.METADATA_BYTES, kept_bytes)
         reader = reader_type(channel, initial_credit, self.queue.notify, self.credit_bytes, times)
-        reader.account = account
+        reader.account, reader.kept_bytes = account, kept_bytes
         self.readers[channel] = reader
         if self.reader_type is CreditBasedViewReader:
             self.counters.credits_received += initial_credit
@@ -311,3 +319,4 @@ def holds_segments(view: SubpartitionView | None) -> bool:
 def _uncount(reader: CreditBasedViewReader) -> None:
     if reader.account is not None:
         reader.account.give_back(Resource.CHANNELS)
+        reader.account.give_back(Resource.METADATA_BYTES, reader.kept_bytes)

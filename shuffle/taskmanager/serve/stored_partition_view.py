@@ -10,16 +10,15 @@ buffers. A group of buffers leaves room at its end, so that its receiver needs o
 socket for it and for the head of the next message.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ....protocol.errors import SluiceError
 from ....protocol.events import encode_end_of_partition
 from ....protocol.limits import MAX_U32
 from ....protocol.schema import DATA, EVENT
-from ...names import ShuffleKey, SubpartitionRange
+from ...names import ShuffleKey
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.stored_outputs import MapOutput
 from ..store.tiers.tier import Extent
 
 
@@ -51,7 +50,7 @@ class StoredPartitionView:
 
     Args:
         shuffle: The shuffle that is read.
-        slices: What to read, in order.
+        slices: What to read, in order; the view takes over the references to their extents.
         sizes: How much a segment, a buffer and a credit stand for.
         listener: Called when the view has something again.
         on_released: Called with the view when it is released.
@@ -82,8 +81,11 @@ class StoredPartitionView:
         self._repeated = 0  # times that this slice was taken before
         self._end_sent = False
         self._released = False
-        for each in slices:
-            each.extent.retain()
+
+    @property
+    def slices(self) -> Sequence[Slice]:
+        """What it reads; empty after it is released."""
+        return self._slices
 
     @property
     def backlog(self) -> int:
@@ -203,18 +205,3 @@ def mapped(extent: Extent) -> memoryview:
     if view is None:
         raise SluiceError("An extent of the memory tier has no mapping", value=repr(extent))
     return view
-
-
-def slices_of(outputs: Iterable[MapOutput], wanted: SubpartitionRange) -> list[Slice]:
-    """List the slices: map outputs as requested, regions of each in their order."""
-    _, start, end = wanted
-    slices: list[Slice] = []
-    for output in outputs:
-        for region in output.regions:
-            extent = region.extent
-            if extent is None:
-                continue
-            offset, length = region.slice(start, end)
-            if length:
-                slices.append(Slice(extent, offset, length, region.repeats(start, end)))
-    return slices

@@ -12,7 +12,7 @@ from typing import Final
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Account, Accounts, Resource
 from .journal.rows import pack_secure
-from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of
+from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of, kept_bytes
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
 """Map attempts lost with a storage directory, by shuffle."""
@@ -39,16 +39,18 @@ class ShuffleEntry:
         outputs: Map outputs by map attempt id.
         stored_bytes: Bytes of all map outputs.
         journal_bytes: Bytes of their rows in the journal of each arena, by its id.
+        kept_bytes: Bytes charged for their indexes and rows.
         regions: Number of regions of all map outputs.
     """
 
-    __slots__ = ("account", "journal_bytes", "outputs", "regions", "stored_bytes")
+    __slots__ = ("account", "journal_bytes", "kept_bytes", "outputs", "regions", "stored_bytes")
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.outputs: dict[int, MapOutput] = {}
         self.stored_bytes = 0
         self.journal_bytes: Counter[bytes] = Counter()
+        self.kept_bytes = 0
         self.regions = 0
 
 
@@ -58,7 +60,7 @@ class OutputIndex:
     Secured regions of uncommitted map outputs are kept beside them, by map attempt.
 
     Args:
-        accounts: Accounts to charge for committed map outputs.
+        accounts: Accounts to charge for committed map outputs, and for indexes and rows.
 
     Attributes:
         journal_bytes: Approximate bytes of the valid rows in the journal of each arena, by the
@@ -85,6 +87,8 @@ class OutputIndex:
         output.secured.append(len(output.regions))
         output.regions += regions
         self.journal_bytes.update(row_bytes_of(attempt.shuffle, regions))
+        account = self._accounts.of(attempt.shuffle.application_id)
+        account.hold(Resource.METADATA_BYTES, kept_bytes_of(regions))
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
         """Return the secured part of a map output that is not committed, or None."""
@@ -100,6 +104,8 @@ class OutputIndex:
         if output is not None:
             for _, regions in output.rows():
                 self.journal_bytes.subtract(row_bytes_of(output.key, regions))
+            account = self._accounts.of(output.key.application_id)
+            account.give_back(Resource.METADATA_BYTES, kept_bytes_of(output.regions))
         return output
 
     def pop_released(self, released: Callable[[MapAttemptKey], bool]) -> list[Region]:
@@ -123,13 +129,14 @@ class OutputIndex:
         entry = shuffles.get(shuffle_id)
         if entry is None:
             entry = shuffles[shuffle_id] = ShuffleEntry(self._accounts.of(application_id))
-        stored = regions = 0
+        stored = regions = kept = 0
         journal_bytes: dict[bytes, int] = {}
         for output in outputs:
             entry.outputs[output.map_attempt_id] = output
             regions += len(output.regions)
             for region in output.regions:
                 stored += region.offsets[-1]
+            kept += kept_bytes_of(output.regions)
             if not output.is_moved:
                 for arena, size in row_bytes_of(key, output.regions).items():
                     journal_bytes[arena] = journal_bytes.get(arena, 0) + size
@@ -141,7 +148,9 @@ class OutputIndex:
         entry.stored_bytes += stored
         entry.regions += regions
         entry.journal_bytes.update(journal_bytes)
+        entry.kept_bytes += kept
         entry.account.hold(Resource.MAP_OUTPUTS, len(outputs))
+        entry.account.hold(Resource.METADATA_BYTES, kept)
         self.journal_bytes.update(journal_bytes)
         self.map_outputs += len(outputs)
         self.stored_bytes += stored
@@ -178,6 +187,7 @@ class OutputIndex:
             del self._applications[key.application_id]
         self.map_outputs -= len(entry.outputs)
         entry.account.give_back(Resource.MAP_OUTPUTS, len(entry.outputs))
+        entry.account.give_back(Resource.METADATA_BYTES, entry.kept_bytes)
         self.stored_bytes -= entry.stored_bytes
         self.journal_bytes.subtract(entry.journal_bytes)
         return entry
@@ -270,8 +280,13 @@ def row_bytes_of(key: ShuffleKey, regions: Sequence[Region]) -> dict[bytes, int]
     """Return the approximate bytes of a row of regions in the journal of each arena."""
     size = _ROW_BYTES + len(key.application_id)
     for region in regions:
-        size += _REGION_BYTES + len(region.offsets) * region.offsets.itemsize
+        size += _REGION_BYTES + region.index_bytes
     return dict.fromkeys(arenas_of(regions) or {ANYWHERE}, size)
+
+
+def kept_bytes_of(regions: Iterable[Region]) -> int:
+    """Return what an application is charged for a row of regions, and for their index."""
+    return sum([kept_bytes(region.offsets, region.numbers) for region in regions])
 
 
 def regions_of(entries: Iterable[ShuffleEntry | None]) -> Iterator[Region]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from crc32c import crc32c
 
 from ...names import ShuffleKey
+from ..bounds.accounts import Account, Resource
 from .errors import OutsideRegion, StorageError, StorageReadFailed
 from .files.fair_queue import Flow
 from .files.file_calls import read_into
 from .files.io_threads import IoThreads
-from .stored_outputs import Region
+from .stored_outputs import Region, kept_bytes
 from .tiers.tier import Extent
 
 if TYPE_CHECKING:
@@ -35,20 +36,26 @@ _COPY_BYTES = 1024 * 1024
 class RegionWriter:
     """Writes a region. Call either :meth:`finish` or :meth:`abort` at the end.
 
+    Until then the index of the region is charged to its application.
+
     Args:
         key: The shuffle of the region.
         extent: The region's extent, or None if it is empty. The writer takes over the owner's
             reference.
         first_subpartition: Number of the region's first subpartition.
-        offsets: Cumulative offsets of its subpartitions.
+        index: The region's index; see :func:`region_index`.
+        account: The account of the application, which has room for the index.
         threads: Threads for writes to the disk tier.
         flow: The flow in whose turns the writes run.
     """
 
     __slots__ = (
+        "_account",
         "_extent",
         "_failure",
         "_flow",
+        "_kept_bytes",
+        "_numbers",
         "_offsets",
         "_open",
         "_threads",
@@ -64,15 +71,19 @@ class RegionWriter:
         key: ShuffleKey,
         extent: Extent | None,
         first_subpartition: int,
-        offsets: "array[int]",
+        index: "tuple[array[int], array[int] | None]",
+        account: Account,
         threads: IoThreads,
         flow: Flow,
     ) -> None:
         self.key = key
         self.first_subpartition = first_subpartition
-        self.length: int = offsets[-1]
+        self._offsets, self._numbers = index
+        self.length: int = self._offsets[-1]
         self._extent = extent
-        self._offsets = offsets
+        self._account = account
+        self._kept_bytes = kept_bytes(*index)
+        account.hold(Resource.METADATA_BYTES, self._kept_bytes)
         self._threads = threads
         self._flow = flow
         self._upload = None if extent is None else extent.upload
@@ -236,7 +247,8 @@ class RegionWriter:
         if self._upload is not None and not self._upload.is_stored:
             raise RuntimeError(f"{self._extent!r} is not flushed")
         self._end()
-        return Region(self._extent, self.first_subpartition, self._offsets, crc32c)
+        first, offsets, numbers = self.first_subpartition, self._offsets, self._numbers
+        return Region(self._extent, first, offsets, crc32c, numbers)
 
     def abort(self) -> None:
         """Abort the region. Its space becomes free when the last running write has ended.
@@ -250,6 +262,7 @@ class RegionWriter:
 
     def _end(self) -> None:
         self._open = False
+        self._account.give_back(Resource.METADATA_BYTES, self._kept_bytes)
         if self._extent is not None:
             self._extent.tier.written(self._extent)
 

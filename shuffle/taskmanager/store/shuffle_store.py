@@ -39,7 +39,7 @@ from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .store_health import StoreHealth
 from .store_status import RemoteStatus, ShuffleStatus, TierStatus
-from .stored_outputs import MapOutput, OpenOutput, Region, cumulative_offsets
+from .stored_outputs import MapOutput, OpenOutput, Region, kept_bytes, region_index
 from .tiers.tier import ExtentRead
 from .tiers.tiers import Tiers
 
@@ -135,12 +135,13 @@ class ShuffleStore:
             ValueError: A length is negative.
         """
         self._check_open()
-        offsets = cumulative_offsets(lengths)
-        length = offsets[-1]
+        index = region_index(lengths)
+        length = index[0][-1]
         account = self.accounts.of(key.application_id)
+        account.require_room(Resource.METADATA_BYTES, kept_bytes(*index))
         extent = self._tiers.allocate(length, account) if length else None
         flow = Flow(key.application_id, connection)
-        return RegionWriter(key, extent, first_subpartition, offsets, self._threads, flow)
+        return RegionWriter(key, extent, first_subpartition, index, account, self._threads, flow)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: write its row to the journal, then make it visible.

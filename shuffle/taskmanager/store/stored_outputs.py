@@ -5,16 +5,18 @@ three times as long.
 
 A map output is one or more regions. A region has the bytes of consecutive subpartitions, in order
 and without gaps. Its index is one array of cumulative offsets, with 4 bytes per subpartition if the
-region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB.
+region is below 4 GiB. So the index of a 2000 × 2000 shuffle takes 16 MB. If most subpartitions are
+empty, the index has only the others, and a second array with their numbers.
 
 The bytes of a broadcast region are stored once and read for every subpartition.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, count, pairwise
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.schema import EVERY_SUBPARTITION
@@ -22,6 +24,31 @@ from ...names import ShuffleKey
 
 if TYPE_CHECKING:
     from .tiers.tier import Extent
+
+
+REGION_BYTES: Final = 320
+"""Memory of a region and its extent, and its bytes in a row of a journal, without the index."""
+
+_MIN_SAVED_ENTRIES: Final = 32
+"""Entries that leaving out empty subpartitions must save: a second array costs 80 bytes."""
+
+
+def region_index(lengths: Sequence[int]) -> "tuple[array[int], array[int] | None]":
+    """Turn the lengths of subpartitions into the index of their region.
+
+    Returns:
+        The cumulative offsets; and the numbers of the subpartitions that have bytes if the offsets
+        are only theirs, or None if the offsets are those of all subpartitions.
+
+    Raises:
+        ValueError: A length is negative, or the sum does not fit in 8 bytes.
+    """
+    if len(lengths) > _MIN_SAVED_ENTRIES:
+        empty = lengths.count(0)
+        if 2 * empty - len(lengths) > _MIN_SAVED_ENTRIES:
+            numbers = array("I", compress(count(), lengths) if empty < len(lengths) else ())
+            return cumulative_offsets([*filter(None, lengths)] if numbers else ()), numbers
+    return cumulative_offsets(lengths), None
 
 
 def cumulative_offsets(lengths: Sequence[int]) -> "array[int]":
@@ -55,12 +82,15 @@ class Region:
         offsets: n + 1 cumulative offsets for n subpartitions, relative to the extent; two offsets
             in a broadcast region.
         crc32c: Checksum over all bytes.
+        numbers: Numbers of these n subpartitions, relative to the first; the others are empty.
+            None: all subpartitions from the first one.
     """
 
     extent: Final["Extent | None"]
     first_subpartition: Final[int]
     offsets: Final["array[int]"]
     crc32c: Final[int]
+    numbers: "Final[array[int] | None]" = None
 
     @property
     def length(self) -> int:
@@ -68,9 +98,20 @@ class Region:
         return self.offsets[-1]
 
     @property
-    def num_subpartitions(self) -> int:
-        """Number of subpartitions; 1 in a broadcast region."""
-        return len(self.offsets) - 1
+    def index_bytes(self) -> int:
+        """Bytes of the index, in memory and in a row of a journal."""
+        return array_bytes(self.offsets, self.numbers)
+
+    def lengths(self) -> list[int]:
+        """Return the lengths of the subpartitions, without empty ones at the end."""
+        found = [end - start for start, end in pairwise(self.offsets)]
+        numbers = self.numbers
+        if numbers is None:
+            return found
+        lengths = [0] * (numbers[-1] + 1 if numbers else 0)
+        for number, length in zip(numbers, found, strict=True):
+            lengths[number] = length
+        return lengths
 
     @property
     def is_broadcast(self) -> bool:
@@ -92,7 +133,12 @@ class Region:
         if self.is_broadcast:
             return (0, offsets[-1]) if start_subpartition < end_subpartition else (0, 0)
         start = max(start_subpartition - self.first_subpartition, 0)
-        end = min(end_subpartition - self.first_subpartition, len(offsets) - 1)
+        end = end_subpartition - self.first_subpartition
+        numbers = self.numbers
+        if numbers is None:
+            end = min(end, len(offsets) - 1)
+        else:
+            start, end = bisect_left(numbers, start), bisect_left(numbers, end)
         if start >= end:
             return 0, 0
         offset = offsets[start]
@@ -110,6 +156,17 @@ class Region:
         """Release the owner's reference to the extent of an uncommitted region."""
         if self.extent is not None:
             self.extent.release()
+
+
+def array_bytes(offsets: "array[int]", numbers: "array[int] | None") -> int:
+    """Return the bytes of the arrays of a region's index."""
+    size = len(offsets) * offsets.itemsize
+    return size if numbers is None else size + len(numbers) * numbers.itemsize
+
+
+def kept_bytes(offsets: "array[int]", numbers: "array[int] | None") -> int:
+    """Return what an application is charged for a region: in memory, and in a row of a journal."""
+    return REGION_BYTES + 2 * array_bytes(offsets, numbers)
 
 
 def release_regions(regions: Iterable[Region]) -> None:

@@ -107,7 +107,7 @@ class Adoption:
             arena: [] for arena in self._tiers
         }
         for each in candidates:
-            for number, (tier_id, offset, _, offsets, _) in enumerate(each.regions):
+            for number, (tier_id, offset, _, offsets, _, _) in enumerate(each.regions):
                 claimed = claims.get(tier_id)
                 if claimed is not None:
                     claimed.append((offset, offsets[-1], number, each))
@@ -194,8 +194,10 @@ def _output(candidate: _Candidate) -> MapOutput:
 
 def _regions(rows: Iterable[RegionRow], extents: Iterable[Extent | None]) -> list[Region]:
     return [
-        Region(extent, first_subpartition, offsets, crc32c)
-        for (_, _, first_subpartition, offsets, crc32c), extent in zip(rows, extents, strict=True)
+        Region(extent, first_subpartition, offsets, crc32c, numbers)
+        for (_, _, first_subpartition, offsets, crc32c, numbers), extent in zip(
+            rows, extents, strict=True
+        )
     ]
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from .....protocol.errors import ErrorCode
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
+from ...bounds.accounts import Resource
 from ..errors import JournalWriteFailed, ReleasedDuringCommit, StorageClosed, StorageError
 from ..stored_outputs import MapOutput, Region, journals_for
 from ..tiers.tiers import Tiers
@@ -57,6 +58,7 @@ class JournalWriter:
     def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
         self.files = JournalFiles(storage, tiers, self._kept_releases)
         self._index = storage.index
+        self._accounts = storage.accounts
         self._tiers = tiers
         self._queue: list[PendingRow | PendingRelease] = []
         self._in_flight: list[PendingRow | PendingRelease] = []
@@ -175,6 +177,8 @@ class JournalWriter:
         publish: Callable[[], None],
     ) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        account = self._accounts.of(attempt.shuffle.application_id)
+        account.hold(Resource.METADATA_BYTES, len(row))
         arenas, needs_all = journals_for(regions, list(self.files.journals))
         self._pending[attempt] = PendingRow(attempt, regions, row, arenas, needs_all, publish, done)
         self._put(self._pending[attempt])
@@ -348,3 +352,5 @@ class JournalWriter:
     def _forget(self, entry: PendingRow) -> None:
         if self._pending.get(entry.attempt) is entry:
             del self._pending[entry.attempt]
+            account = self._accounts.of(entry.attempt.shuffle.application_id)
+            account.give_back(Resource.METADATA_BYTES, len(entry.row))

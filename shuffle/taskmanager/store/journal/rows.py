@@ -4,6 +4,7 @@
 
     [0, application, shuffle, map attempt, subpartitions,
         [[tier id, extent offset, first subpartition, item size, offsets, crc32c], ...]]   commit
+         [..., numbers]                       a region with offsets of some subpartitions only
     [0, ..., origin, replicas]     commit of a map output that several TaskManagers keep, or a copy
     [1, application, shuffle]                                                release of a shuffle
     [2, application]                                                    release of an application
@@ -15,7 +16,8 @@
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
-An empty region has an empty tier id, and a broadcast region 2³²−1 as its first subpartition.
+``numbers`` are those of the subpartitions that have bytes, as raw integers of 4 bytes. An empty
+region has an empty tier id, and a broadcast region 2³²−1 as its first subpartition.
 """
 
 from array import array
@@ -43,6 +45,7 @@ LOSE_ROW = b"\x92\x05"
 _UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _RELEASE_ATTEMPTS})
 
 _TYPECODES = {4: "I", 8: "Q"}
+_NUMBER_BYTES = 4
 
 _TYPES: dict[int, tuple[type, ...]] = {
     _COMMIT: (int, str, int, int, int, tuple),
@@ -55,6 +58,7 @@ _TYPES: dict[int, tuple[type, ...]] = {
     _RELEASE_ATTEMPTS: (int, str, int, int),
 }
 _REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
+_SPARSE_REGION_TYPES: tuple[type, ...] = (*_REGION_TYPES, bytes)
 
 
 class RegionRow(NamedTuple):
@@ -65,6 +69,7 @@ class RegionRow(NamedTuple):
     first_subpartition: int
     offsets: "array[int]"
     crc32c: int
+    numbers: "array[int] | None" = None
 
 
 class CommitRow(NamedTuple):
@@ -140,7 +145,7 @@ def pack_commit(output: MapOutput) -> bytes:
     return _pack(fields)
 
 
-def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes, int, int, int, bytes, int]]:
+def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes | int, ...]]:
     return [
         (
             b"" if region.extent is None else region.extent.tier.tier_id,
@@ -149,6 +154,7 @@ def _pack_regions(regions: Sequence[Region]) -> list[tuple[bytes, int, int, int,
             region.offsets.itemsize,
             region.offsets.tobytes(),
             region.crc32c,
+            *(() if region.numbers is None else (region.numbers.tobytes(),)),
         )
         for region in regions
     ]
@@ -244,11 +250,17 @@ def _unpack_regions(regions: Sequence[Any]) -> tuple[RegionRow, ...]:
 
 
 def _unpack_region(fields: Any) -> RegionRow:
-    if type(fields) is tuple and tuple(map(type, fields)) == _REGION_TYPES:
-        tier_id, offset, first, size, raw, checksum = fields
+    types = tuple(map(type, fields)) if type(fields) is tuple else ()
+    if types in (_REGION_TYPES, _SPARSE_REGION_TYPES):
+        tier_id, offset, first, size, raw, checksum, *sparse = fields
         typecode = _TYPECODES.get(size)
         if typecode is not None and raw and len(raw) % size == 0:
-            return RegionRow(tier_id, offset, first, array(typecode, raw), checksum)
+            offsets = array(typecode, raw)
+            if not sparse:
+                return RegionRow(tier_id, offset, first, offsets, checksum)
+            if len(sparse[0]) == (len(offsets) - 1) * _NUMBER_BYTES:
+                numbers = array("I", sparse[0])
+                return RegionRow(tier_id, offset, first, offsets, checksum, numbers)
     msg = "a region in it has unknown fields"
     raise ValueError(msg)
 

@@ -3,9 +3,10 @@
 ::
 
     [1, byte order, subpartitions, [[object, first subpartition, item size, offsets, crc32c], ...]]
+                                    [..., numbers]
 
-``offsets`` are the cumulative offsets of a region as in the journal; the object of an empty region
-has no name.
+``offsets`` are the cumulative offsets of a region, and ``numbers`` those of its subpartitions, as
+in the journal; the object of an empty region has no name.
 """
 
 import sys
@@ -21,6 +22,8 @@ from ..stored_outputs import MapOutput
 _VERSION: Final = 1
 _TYPES: Final = [int, str, int, tuple]
 _REGION_TYPES: Final = [str, int, int, bytes, int]
+_SPARSE_REGION_TYPES: Final = [*_REGION_TYPES, bytes]
+_NUMBER_BYTES: Final = 4
 _TYPECODES: Final = {4: "I", 8: "Q"}
 
 
@@ -31,6 +34,7 @@ class MovedRegion(NamedTuple):
     first_subpartition: int
     offsets: "array[int]"
     crc32c: int
+    numbers: "array[int] | None" = None
 
 
 class Manifest(NamedTuple):
@@ -54,6 +58,7 @@ def pack_manifest(output: MapOutput, names: Sequence[str]) -> bytes:
             region.offsets.itemsize,
             region.offsets.tobytes(),
             region.crc32c,
+            *(() if region.numbers is None else (region.numbers.tobytes(),)),
         )
         for name, region in zip(names, output.regions, strict=True)
     ]
@@ -82,14 +87,25 @@ def unpack_manifest(data: bytes) -> Manifest:
 
 
 def _region(fields: Any, byteorder: str) -> MovedRegion:
-    if type(fields) is tuple and [*map(type, fields)] == _REGION_TYPES:
-        name, first, size, raw, checksum = fields
+    types = [*map(type, fields)] if type(fields) is tuple else []
+    if types in (_REGION_TYPES, _SPARSE_REGION_TYPES):
+        name, first, size, raw, checksum, *sparse = fields
         typecode = _TYPECODES.get(size)
         if typecode is not None and raw and len(raw) % size == 0:
             offsets = array(typecode, raw)
+            numbers = None
+            if sparse and len(sparse[0]) == (len(offsets) - 1) * _NUMBER_BYTES:
+                numbers = array("I", sparse[0])
             if byteorder != sys.byteorder:
                 offsets.byteswap()
-            if not offsets[0] and all(a <= b for a, b in pairwise(offsets)):
-                return MovedRegion(name, first, offsets, checksum)
+                if numbers is not None:
+                    numbers.byteswap()
+            if (
+                not offsets[0]
+                and all(a <= b for a, b in pairwise(offsets))
+                and (numbers is None) != bool(sparse)
+                and all(a < b for a, b in pairwise(numbers or ()))
+            ):
+                return MovedRegion(name, first, offsets, checksum, numbers)
     msg = "a region in it has unknown fields"
     raise ValueError(msg)

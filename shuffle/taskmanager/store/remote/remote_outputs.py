@@ -278,6 +278,7 @@ class RemoteOutputs:
                 each.first_subpartition,
                 each.offsets,
                 each.crc32c,
+                each.numbers,
             )
             for each in manifest.regions
         )

@@ -160,4 +160,4 @@ def test_the_sharers_of_a_resource_are_those_who_hold_it_and_the_one_who_asks():
     other.give_back(Resource.CHANNELS, 1)
     assert mine.sharers(Resource.CHANNELS) == 1
     mine.give_back(Resource.CHANNELS)
-    assert accounts.holders == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert accounts.holders == [each is Resource.CONNECTIONS for each in Resource]

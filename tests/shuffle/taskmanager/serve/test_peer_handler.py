@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from sluice.protocol import schema as m
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import CheckpointBarrier, encode_event
-from sluice.protocol.limits import MAX_CREDIT
+from sluice.protocol.limits import MAX_CREDIT, MAX_GATE_ATTEMPTS
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from sluice.shuffle.taskmanager.serve.read_pool import ReadPool
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
@@ -116,6 +117,24 @@ async def test_an_early_request_keeps_messages_to_the_producer_until_it_is_there
     rig.told(m.TaskEvent(3, 6), b"later")
     assert heard[1:] == [(6, b"later")]
     partition.release()
+
+
+async def test_a_request_is_charged_until_its_channel_is_closed(rig):
+    account = rig.partitions.accounts.of("app")
+    rig.told(replace(REQUEST, map_attempt_ids=list(range(100))))
+    assert account.amount(Resource.METADATA_BYTES) == 800
+    rig.told(m.CancelPartitionRequest(3))
+    assert account.amount(Resource.METADATA_BYTES) == 0
+    rig.told(replace(REQUEST, map_attempt_ids=[1, 2, 1]))
+    rig.told(replace(REQUEST, map_attempt_ids=list(range(MAX_GATE_ATTEMPTS + 1))))
+    limits: list[int | None] = [None] * len(Resource)
+    limits[Resource.METADATA_BYTES] = 799
+    account.set_limits(tuple(limits))
+    rig.told(replace(REQUEST, map_attempt_ids=list(range(100))))
+    refused = (ErrorCode.MALFORMED_MESSAGE, ErrorCode.LIMIT_EXCEEDED, ErrorCode.QUOTA_EXCEEDED)
+    assert rig.errors() == [(3, code) for code in refused]
+    assert not rig.handler.is_busy
+    assert account.held == (0,) * len(Resource)
 
 
 async def test_a_cancelled_request_waits_no_longer(rig):

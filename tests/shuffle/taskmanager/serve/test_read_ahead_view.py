@@ -13,7 +13,7 @@ from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.taskmanager.serve.read_ahead_view import ReadAheadView, stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.support.store import KEY, config, content, put
+from tests.support.store import KEY, config, content, put, slices_of
 
 SIZE = 1024
 SEGMENTS = 4
@@ -33,7 +33,7 @@ class Rig:
     def view(self) -> StoredPartitionView:
         return stored_view(
             self.store,
-            self.store.map_outputs(KEY).values(),
+            slices_of(self.store.map_outputs(KEY).values(), SubpartitionRange(KEY, 0, 4)),
             SubpartitionRange(KEY, 0, 4),
             ReadSizes(SIZE, SIZE, SIZE),
             lambda: self.pool,

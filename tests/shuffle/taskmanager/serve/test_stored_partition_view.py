@@ -27,6 +27,7 @@ from sluice.shuffle.taskmanager.store.extent_reader import CACHED_READS
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import DISK_ONLY, MEMORY_TIER, eventually, taskmanager_config
+from tests.support.store import slices_of
 
 SIZE = 1024
 KEY = ShuffleKey("app", 1)
@@ -77,7 +78,7 @@ class Rig:
     ) -> StoredPartitionView:
         return stored_view(
             self.store,
-            outputs,
+            slices_of(outputs, SubpartitionRange(KEY, start, end)),
             SubpartitionRange(KEY, start, end),
             ReadSizes(segment, most, cost),
             lambda: self.pool,

@@ -4,24 +4,51 @@ from hypothesis import strategies as st
 
 from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
-from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
+from sluice.shuffle.taskmanager.store.stored_outputs import (
+    MapOutput,
+    Region,
+    cumulative_offsets,
+    region_index,
+)
+
+runs = st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0, 0, 3])), max_size=6)
 
 
 @given(
-    lengths=st.lists(st.integers(0, 1000), max_size=30),
+    lengths=st.lists(st.integers(0, 1000), max_size=30)
+    | runs.map(lambda runs: [length for times, length in runs for _ in range(times)]),
     first=st.integers(0, 20),
-    start=st.integers(0, 60),
-    end=st.integers(0, 60),
+    start=st.integers(0, 260),
+    end=st.integers(0, 260),
 )
 def test_a_slice_is_the_joined_bytes_of_its_subpartitions(lengths, first, start, end):
-    region = Region(None, first, cumulative_offsets(lengths), 0)
+    offsets, numbers = region_index(lengths)
+    region = Region(None, first, offsets, 0, numbers)
     pieces = [bytes([i % 251]) * n for i, n in enumerate(lengths)]
     offset, length = region.slice(start, end)
     expected = b"".join(pieces[max(start - first, 0) : max(end - first, 0)])
     assert b"".join(pieces)[offset : offset + length] == expected
     assert length == len(expected)
     assert region.length == sum(lengths)
-    assert region.num_subpartitions == len(lengths)
+    assert lengths[: len(region.lengths())] == region.lengths()
+    assert not any(lengths[len(region.lengths()) :])
+
+
+@pytest.mark.parametrize("full", [0, 1, 1000])
+def test_empty_subpartitions_take_no_memory_in_an_index(full):
+    lengths = [0] * 1_000_000
+    lengths[5 : 5 + full] = [7] * full
+    offsets, numbers = region_index(lengths)
+    assert numbers is not None
+    region = Region(None, 0, offsets, 0, numbers)
+    assert region.index_bytes == 4 + 8 * full
+    assert region.lengths() == lengths[: 5 + full if full else 0]
+    assert region.slice(0, 1_000_000) == (0, 7 * full)
+
+
+def test_an_index_without_many_empty_subpartitions_has_all():
+    for lengths in ([0] * 32, [0, 1] * 500, [1] * 1000, []):
+        assert region_index(lengths) == (cumulative_offsets(lengths), None)
 
 
 def test_offsets_take_four_bytes_each_until_they_need_eight():

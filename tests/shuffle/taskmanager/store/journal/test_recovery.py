@@ -12,7 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from sluice.protocol.schema import EVERY_SUBPARTITION
-from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.files.journal_places import run_of
 from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal
 from sluice.shuffle.taskmanager.store.journal.rows import pack_commit, pack_release_shuffle
@@ -132,6 +133,31 @@ async def test_a_clean_restart_keeps_id_outputs_and_journals(tmp_path):
     assert again.taskmanager_id == identity
     assert sorted(again.map_outputs(KEY)) == [0, 1, 2, 3, 50]
     assert sum(used(again)) == sum(before) + 102_400
+    await again.close()
+
+
+async def test_what_is_adopted_is_charged_and_given_back(tmp_path):
+    """Indexes and rows: of map outputs, of secured regions, of sparse regions."""
+    store = ShuffleStore.open(config(tmp_path))
+    await put(store, 1, 100_000)
+    lengths = [0] * 1000 + [8] + [0] * 1000 + [16]
+    region = await write_region(store, content(2, 24), lengths)
+    await store.commit(MapOutput(KEY, 2, 2002, (region,)))
+    secured = MapAttemptKey(KEY, 3)
+    await store.secure(secured, 1, [await write_region(store, content(3, 80), [80])])
+    account = store.accounts.of(KEY.application_id)
+    held = account.amount(Resource.METADATA_BYTES)
+    assert held == 3 * 320 + 2 * 4 * (5 + 3 + 2 + 2)
+    await store.close()
+    again = ShuffleStore.open(config(tmp_path))
+    account = again.accounts.of(KEY.application_id)
+    assert account.amount(Resource.METADATA_BYTES) == held
+    adopted = again.map_outputs(KEY)[2]
+    assert adopted.regions[0].lengths() == lengths
+    assert adopted.regions[0].slice(2001, 2002) == (8, 16)
+    assert await fetch(again, adopted) == content(2, 24)
+    again.release_application(KEY.application_id)
+    assert account.amount(Resource.METADATA_BYTES) == 0
     await again.close()
 
 

@@ -17,7 +17,12 @@ from sluice.shuffle.taskmanager.store.journal.rows import (
     pack_release_shuffle,
     unpack,
 )
-from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
+from sluice.shuffle.taskmanager.store.stored_outputs import (
+    MapOutput,
+    Region,
+    cumulative_offsets,
+    region_index,
+)
 
 KEY = ShuffleKey("app-1", 4)
 
@@ -44,6 +49,25 @@ def test_a_broadcast_region_survives_packing():
     assert [list(r.offsets) for r in row.regions] == [[0, 70_000]]
 
 
+def test_a_region_with_few_subpartitions_survives_packing():
+    offsets, numbers = region_index([*bytes(1000), 2**33, *bytes(1000), 7])
+    packed = pack_commit(MapOutput(KEY, 9, 2002, (Region(None, 0, offsets, 5, numbers),)))
+    assert len(packed) < 100
+    row = unpack(packed)
+    assert isinstance(row, CommitRow)
+    (region,) = row.regions
+    assert list(region.offsets) == [0, 2**33, 2**33 + 7]
+    assert list(region.numbers or ()) == [1000, 2001]
+
+
+def test_a_row_of_the_first_format_is_still_read():
+    offsets = cumulative_offsets([0, 7, 0])
+    fields = (0, *KEY, 9, 3, [(b"", 0, 0, 4, offsets.tobytes(), 5)])
+    row = unpack(msgpack.packb(fields, use_bin_type=True))
+    assert isinstance(row, CommitRow)
+    assert row.regions == ((b"", 0, 0, offsets, 5, None),)
+
+
 def test_releases_survive_packing():
     assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
     assert unpack(pack_release_attempts(KEY, 1 << 40)) == ReleaseAttemptsRow(KEY, 1 << 40)
@@ -63,6 +87,7 @@ def test_releases_survive_packing():
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 3, b"abc", 0]]]),
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"abc", 0]]]),
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"", 0]]]),
+        msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, bytes(8), 0, bytes(8)]]]),
         msgpack.packb([0, "app", 1, 2, 3, [7]]),
     ],
 )

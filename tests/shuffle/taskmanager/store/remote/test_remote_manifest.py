@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.remote.remote_manifest import pack_manifest, unpack_manifest
-from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
+from sluice.shuffle.taskmanager.store.stored_outputs import (
+    MapOutput,
+    Region,
+    cumulative_offsets,
+    region_index,
+)
 
 lengths = st.lists(st.integers(0, 2**34), min_size=1, max_size=5)
 
@@ -31,7 +36,15 @@ def test_it_is_read_as_it_was_packed(regions, subpartitions):
     assert manifest.num_subpartitions == subpartitions
     assert [each.name for each in manifest.regions] == [name for name, _ in regions]
     for region, found in zip(output.regions, manifest.regions, strict=True):
-        assert found[1:] == (region.first_subpartition, region.offsets, region.crc32c)
+        assert found[1:] == (region.first_subpartition, region.offsets, region.crc32c, None)
+
+
+def test_a_region_with_few_subpartitions_is_read_as_it_was_packed():
+    offsets, numbers = region_index([*bytes(1000), 5, *bytes(1000), 7])
+    region = Region(None, 3, offsets, 1, numbers)
+    packed = pack_manifest(MapOutput(ShuffleKey("app", 1), 2, 2005, (region,)), ["a"])
+    assert len(packed) < 100
+    assert unpack_manifest(packed).regions == (("a", 3, offsets, 1, array("I", [1000, 2001])),)
 
 
 def test_it_may_come_from_a_machine_of_the_other_byte_order():
@@ -52,6 +65,8 @@ def test_it_may_come_from_a_machine_of_the_other_byte_order():
         (1, "little", 1, [("a", 0, 4, b"", 0)]),
         (1, "little", 1, [("a", 0, 4, array("I", [0, 5, 3]).tobytes(), 0)]),
         (1, "little", 1, [("a", 0, 4, array("I", [1, 5]).tobytes(), 0)]),
+        (1, "little", 1, [("a", 0, 4, array("I", [0, 5]).tobytes(), 0, b"")]),
+        (1, "little", 1, [("a", 0, 4, array("I", [0, 5, 6]).tobytes(), 0, bytes(8))]),
         [],
         7,
     ],
