@@ -1,6 +1,7 @@
 """The handshake of the side that accepts: whom it admits, and as which application."""
 
 import hmac
+import ipaddress
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ class Admission(NamedTuple):
     secrets: ClusterSecrets | None
     anonymous: bool
     knows_application: Callable[[str], bool]
+    aliases: frozenset[str] = frozenset()
+    """Addresses ``host:port`` of this TaskManager, beside the advertised one."""
 
 
 class AcceptingHandshake:
@@ -42,6 +45,7 @@ class AcceptingHandshake:
         offer: This side's own values; its version is the newest that this side knows.
         admission: The rules of admission.
         nonce: 32 random bytes, new for each connection.
+        reached: Address of this side's end of the connection, ``unix:`` for a Unix socket.
 
     Attributes:
         hello: The Hello, once it was received and is valid.
@@ -49,13 +53,16 @@ class AcceptingHandshake:
         claim: The claim that was proven, if any.
     """
 
-    def __init__(self, offer: m.HelloAck, admission: Admission, nonce: bytes) -> None:
+    def __init__(
+        self, offer: m.HelloAck, admission: Admission, nonce: bytes, reached: str = ""
+    ) -> None:
         self.hello: m.Hello | None = None
         self.application_id = ""
         self.claim: Claim | None = None
         self._offer = offer
         self._admission = admission
         self._challenge = m.Challenge(nonce)
+        self._reached = reached
         self._claimed: Claim | None = None
 
     def receive(self, message: m.Message, binding: bytes, now_seconds: float) -> Step:
@@ -82,7 +89,8 @@ class AcceptingHandshake:
         raise MalformedMessage("Not a message of a handshake", value=type(message).__name__)
 
     def _admit_anonymous(self, hello: m.Hello) -> None:
-        if not self._admission.anonymous:
+        of_peers = KIND_OF_ROLE[hello.role] == KIND_PEER and self._admission.secrets is not None
+        if of_peers or not self._admission.anonymous:
             raise AuthenticationFailed(
                 "This TaskManager requires a credential",
                 code=ErrorCode.AUTHENTICATION_REQUIRED,
@@ -140,23 +148,27 @@ class AcceptingHandshake:
             )
         self.claim = claim
         if claim.kind == KIND_PEER:
-            self._check_dialed(claim.subject)
+            self._check_dialed(claim.subject or "no address")
             self.application_id = hello.application_id  # a peer's own claim, in its namespace
         else:
+            if not binding:  # with TLS the proof covers the certificate
+                self._check_dialed(claim.dialed, self._reached)
             self._scope(hello, claim, secrets, now_seconds)
         said += (message, self._offer)
         return m.Proof(proof_of(key, ACCEPTS, said, binding))
 
-    def _check_dialed(self, dialed: str) -> None:
-        """Refuse a peer that dialed another address: an attacker forwarded its proof."""
-        own = f"{self._offer.advertised_host}:{self._offer.data_port}"
-        if dialed.lower() != own.lower():
+    def _check_dialed(self, dialed: str, *reached: str) -> None:
+        """Refuse a side that dialed another TaskManager: an attacker forwarded its proof."""
+        advertised = f"{self._offer.advertised_host}:{self._offer.data_port}"
+        own = set(map(_same_form, (advertised, *self._admission.aliases, *reached)))
+        if dialed and own.isdisjoint(map(_same_form, dialed.split(" ", 1))):
             raise NotPermitted(
-                "A TaskManager dialed another address than the one advertised here",
+                "The address that was dialed is not one of this TaskManager",
                 reason="wrong address",
                 value=dialed,
-                limit=own,
-                remedy="Set transport.advertised_host to the name under which others reach it",
+                limit=advertised,
+                remedy="Set transport.advertised_host to the name under which others reach it, or "
+                "auth.address_aliases if there are several",
             )
 
     def _scope(
@@ -184,6 +196,15 @@ class AcceptingHandshake:
                 value=f"{int(now_seconds) - expires_at} s ago, by this TaskManager's clock",
                 remedy="Make a new one with sluice token create, or set the clocks right",
             )
+
+
+def _same_form(address: str) -> str:
+    """Return the one form of an address that can be written in several ways."""
+    host, _, port = address.lower().rpartition(":")
+    try:
+        return f"{ipaddress.ip_address(host.strip('[]'))}:{port}"
+    except ValueError:  # a name
+        return f"{host}:{port}"
 
 
 def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:

@@ -79,10 +79,13 @@ class Claim(NamedTuple):
     salt: bytes
     """Distinguishes the applications of one submit token."""
     subject: str
+    dialed: str = ""
+    """The addresses that a client dialed, separated by blanks."""
 
     def pack(self) -> bytes:
         """Return the bytes for a Hello."""
-        return _CLAIM.pack(*self[:5]) + self.subject.encode()
+        dialed = f"\0{self.dialed}" if self.dialed else ""
+        return _CLAIM.pack(*self[:5]) + (self.subject + dialed).encode()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
@@ -93,18 +96,20 @@ class Claim(NamedTuple):
         """
         try:
             kind, *fields = _CLAIM.unpack_from(packed)
-            subject = packed[_CLAIM.size :].decode()
+            subject, _, dialed = packed[_CLAIM.size :].decode().partition("\0")
         except (struct.error, UnicodeDecodeError) as error:
             raise MalformedMessage("The token of a Hello is not a claim", value=error) from error
+        if packed.endswith(b"\0", _CLAIM.size):
+            raise MalformedMessage("A claim ends with a zero byte", value=len(packed))
         if kind not in KIND_NAMES:
             raise MalformedMessage("A claim is of an unknown kind", value=kind, limit="1 to 3")
-        if len(packed) - _CLAIM.size > MAX_SUBJECT_BYTES:
+        if len(subject.encode()) > MAX_SUBJECT_BYTES:
             raise MalformedMessage(
                 "The subject of a claim is too long",
-                value=f"{len(packed) - _CLAIM.size} bytes",
+                value=f"{len(subject.encode())} bytes",
                 limit=f"{MAX_SUBJECT_BYTES} bytes",
             )
-        return cls._make((kind, *fields, subject))
+        return cls._make((kind, *fields, subject, dialed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,17 @@ class Credential:
         if self.claim.kind != KIND_DRIVER:
             raise InvalidCredential("Only a driver's credential has one for tasks")
         return Credential(self.claim._replace(kind=KIND_TASK), _task_key(self.key))
+
+    def at(self, address: str) -> "Credential":
+        """Return a client's credential for a connection to an address, or to one more.
+
+        The proof covers the addresses, so an attacker who answers there cannot forward it to
+        another TaskManager. A peer's credential is for one address already.
+        """
+        dialed = self.claim.dialed.split()
+        if self.claim.kind == KIND_PEER or address in dialed:
+            return self
+        return Credential(self.claim._replace(dialed=" ".join((*dialed, address))), self.key)
 
     def to_text(self) -> str:
         """Return the text that :func:`parse_credential` reads. It holds the key.
@@ -168,9 +184,9 @@ class SubmitToken:
         Raises:
             InvalidCredential: The subject is too long or the time is out of range.
         """
-        if len(subject.encode()) > MAX_SUBJECT_BYTES:
+        if len(subject.encode()) > MAX_SUBJECT_BYTES or "\0" in subject:
             raise InvalidCredential(
-                "The subject of a token is too long",
+                "The subject of a token is too long, or has a zero character",
                 value=f"{len(subject.encode())} bytes",
                 limit=f"{MAX_SUBJECT_BYTES} bytes",
                 remedy="Choose a shorter one",

@@ -10,7 +10,7 @@ import secrets
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import HelloAck
+from .address import UNIX, host_port
 from .config import AuthConfig
 from .loop_share import LoopShares
 
@@ -47,6 +48,7 @@ class Access:
         secrets: The cluster secrets; None: claims cannot be checked.
         allow_anonymous: Whether to accept connections without a claim, from anywhere.
         knows_application: Returns whether an application has data or connections.
+        aliases: Addresses of this TaskManager beside the advertised one.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class Access:
         *,
         allow_anonymous: bool = False,
         knows_application: Callable[[str], bool] = lambda _: False,
+        aliases: Iterable[str] = (),
     ) -> None:
         self.secrets = secrets
         self.allows_anonymous = allow_anonymous
         self._knows_application = knows_application
+        self._aliases = frozenset(aliases)
 
     @classmethod
     def open(
@@ -78,6 +82,7 @@ class Access:
             ClusterSecrets(found) if found else None,
             allow_anonymous=config.allow_anonymous,
             knows_application=knows_application,
+            aliases=config.address_aliases,
         )
 
     def peer_credential(self, host: str, port: int) -> Credential | None:
@@ -92,7 +97,9 @@ class Access:
                 credentials cannot be checked.
         """
         if self.secrets is not None or self.allows_anonymous:
-            return Admission(self.secrets, self.allows_anonymous, self._knows_application)
+            return Admission(
+                self.secrets, self.allows_anonymous, self._knows_application, self._aliases
+            )
         if sock is not None and sock.family == socket.AF_UNIX:
             require_own_user(sock)
         return Admission(None, True, self._knows_application)
@@ -117,7 +124,15 @@ class Accepting(NamedTuple):
             AUTHENTICATION_REQUIRED: The other side is refused before its Hello.
         """
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return AcceptingHandshake(self.offer, self.access.admission(sock), nonce)
+        admission = self.access.admission(sock)
+        return AcceptingHandshake(self.offer, admission, nonce, _reached(sock))
+
+
+def _reached(sock: socket.socket | None) -> str:
+    """Return the address of this end of a connection; empty if the transport hides it."""
+    if sock is None:
+        return ""
+    return UNIX if sock.family == socket.AF_UNIX else host_port(*sock.getsockname()[:2])
 
 
 class SocketUser(NamedTuple):

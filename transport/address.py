@@ -18,7 +18,7 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 """Longest path of a Unix socket: ``sun_path`` has 108 bytes on Linux, with a final zero."""
 
 MAX_PORT: Final = (1 << 16) - 1
-_UNIX: Final = "unix:"
+UNIX: Final = "unix:"
 # Without brackets an IPv6 address would look like a host with two ports.
 _HOST_PORT: Final = re.compile(
     r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,9})"
@@ -38,7 +38,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return host_port(self.host, self.port) if self.port else f"{_UNIX}{self.host}"
+        return host_port(self.host, self.port) if self.port else f"{UNIX}{self.host}"
 
     @classmethod
     def parse(cls, text: str) -> "Address":
@@ -47,8 +47,8 @@ class Address(NamedTuple):
         Raises:
             InvalidAddress: It is neither ``HOST:PORT`` nor ``unix:/PATH``.
         """
-        if text.startswith(_UNIX):
-            path = text.removeprefix(_UNIX)
+        if text.startswith(UNIX):
+            path = text.removeprefix(UNIX)
             if path.startswith("/") and len(path.encode()) <= MAX_SOCKET_PATH_BYTES:
                 return cls(path, 0)
             raise InvalidAddress(

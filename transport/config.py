@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..protocol.limits import MAX_CONTROL_BYTES, PEERS_ENCRYPTED
-from .address import is_every_address, is_loopback
+from .address import Address, InvalidAddress, is_every_address, is_loopback
 from .settings import (
     NONE_ALLOWED,
     Bytes,
@@ -222,9 +222,24 @@ class AuthConfig(Settings):
     """Serve clients and TaskManagers without a credential, even from other hosts: everyone who
     reaches a port can read, write and remove their data."""
 
+    address_aliases: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
+    """Further addresses (`HOST:PORT`) under which clients reach the data port without TLS, such as
+    that of a proxy or a mapped port. A client that dialed another address is refused. As a flag or
+    variable: separated by commas."""
+
     peer_networks: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
     """Networks that this TaskManager may connect to for the gates of clients, such as `10.0.0.0/8`.
     Empty: any address. As a flag or variable: separated by commas."""
+
+    @field_validator("address_aliases")
+    @classmethod
+    def _addresses(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for text in given:
+            try:
+                Address.parse(text)
+            except InvalidAddress as error:
+                raise ValueError(f'"{text}" is not an address: write HOST:PORT') from error
+        return given
 
     @field_validator("peer_networks")
     @classmethod

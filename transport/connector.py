@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..protocol.errors import SluiceError
 from ..protocol.identity import Credential
 from ..protocol.schema import Hello, HelloAck
-from .address import Address
+from .address import UNIX, Address
 from .backoff import Backoff
 from .config import TransportConfig
 from .connection import Connection, HandlerFactory
@@ -97,6 +97,8 @@ async def connect(  # noqa: PLR0913 - all of them are of one connection
 
     Cancellation: safe, an incomplete connection is dropped.
     """
+    if credential is not None:
+        credential = credential.at(str(address) if address.port else UNIX)
     attempts = Attempts(address, config)
     while True:
         try:

@@ -11,7 +11,9 @@ from ..protocol.handshake import ConnectingHandshake, Step
 from ..protocol.identity import KIND_PEER, Credential
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import Hello, HelloAck, Message
+from .address import UNIX
 from .errors import DeadlineExceeded
+from .socket_options import describe_peer
 
 if TYPE_CHECKING:
     from ..protocol.admission import AcceptingHandshake
@@ -39,7 +41,9 @@ class Greeting:
         fail: Callable[[SluiceError], None],
     ) -> None:
         self._accepting = accepting
-        self._connects = None if hello is None else connecting_handshake(hello, credential)
+        self._hello = hello
+        self._credential = credential
+        self._connects: ConnectingHandshake | None = None
         self._accepts: AcceptingHandshake | None = None
         self._refusal: SluiceError | None = None
         self._fail = fail
@@ -75,7 +79,13 @@ class Greeting:
                 # Sent after the Hello: a client that writes to a closed socket never reads it.
                 self._refusal = error
         self._timer = loop.call_later(timeout_seconds, self._late, timeout_seconds)
-        return None if self._connects is None else self._connects.hello
+        if self._hello is None:
+            return None
+        credential = self._credential
+        if credential is not None and credential.claim.dialed not in ("", UNIX):
+            credential = credential.at(describe_peer(transport))  # it dialed a name, perhaps
+        self._connects = connecting_handshake(self._hello, credential)
+        return self._connects.hello
 
     def receive(self, message: Message) -> Step:
         """Handle a message of the handshake.

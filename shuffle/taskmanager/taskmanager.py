@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
+from ...transport.address import Address
 from ...transport.loop import start_task
 from .config.taskmanager_config import TaskManagerConfig
 from .http.http_server import HttpServer
@@ -204,6 +205,7 @@ class TaskManager:
                 socket.gethostname(),
                 environment.address.host,
                 *(self.config.http.http_host or ()),
+                *(Address.parse(each).host for each in self.config.auth.address_aliases),
             ),
             refused=environment.counters.http_refused,
         )

@@ -10,26 +10,35 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
+    ROLE_COPIER,
+    ROLE_PEER,
     AttachRegionArea,
+    BufferResponse,
     FinishPartition,
+    HelloAck,
     OpenPartition,
     PartitionFinished,
     PartitionOpened,
+    PartitionRequest,
     PartitionResumed,
+    Proof,
     RegionAreaAttached,
     RegionSecured,
     ResumePartition,
     SecureRegion,
     SharedRegion,
 )
+from tests.attack.hostile import Hostile
 from tests.attack.rig import (
     ALICE,
     BOB,
+    SECRETS,
     SHUFFLE,
     Application,
     another_salt,
     application,
     commit,
+    hello_of,
     producer,
     read,
     release_application,
@@ -37,7 +46,13 @@ from tests.attack.rig import (
 )
 from tests.support import wire_clients
 from tests.support.pipelined_clients import PipelinedWriter
-from tests.support.wire_clients import Client, read_gate, write_map_output, write_region
+from tests.support.wire_clients import (
+    SEGMENT_SIZE_BYTES,
+    Client,
+    read_gate,
+    write_map_output,
+    write_region,
+)
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -211,3 +226,25 @@ async def test_a_namespace_is_no_name_for_those_without_a_credential(start, secr
     assert await read_gate(reader, SHUFFLE, [(reader.ack, [1])], 0, 1) == [FORGED]
     await reader.close()
     assert await read(daemon.address, owner, [1]) == RECORDS
+
+
+@one_loop
+async def test_a_taskmanager_without_the_secret_is_no_peer_beside_anonymous_clients(
+    start, secret_file, tmp_path
+):
+    """A peer and a copier name the namespace of any application."""
+    daemon = start(tmp_path, cluster_secret_files=secret_file, allow_anonymous="true")
+    owner = application(ALICE, "victim")
+    await commit(daemon.address, owner, 1, RECORDS)
+    request = PartitionRequest(0, owner.scoped, SHUFFLE, [1], 0, 1, 8)
+    peer = hello_of(ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES)
+    for hello in (peer, hello_of(ROLE_COPIER, owner.scoped), hello_of(ROLE_COPIER, "")):
+        stranger = await Hostile.at(daemon)
+        stranger.send_message(hello)
+        await stranger.refused(ErrorCode.AUTHENTICATION_REQUIRED)
+    member = await Hostile.at(daemon)
+    assert isinstance(await member.prove(peer, SECRETS.peer(str(daemon.address))), Proof)
+    await member.expect(HelloAck)
+    member.send_message(request)
+    assert isinstance((await member.receive())[0], BufferResponse)
+    await member.close()

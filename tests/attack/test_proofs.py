@@ -24,6 +24,7 @@ from sluice.protocol.schema import (
     encode,
 )
 from sluice.shuffle.client.client import ShuffleClient
+from sluice.transport.address import Address
 from tests.attack.hostile import NONCE, Hostile, Impostor, Relay, an_ack, fail_to_prove, told
 from tests.attack.rig import (
     BOB,
@@ -41,8 +42,6 @@ from tests.attack.rig import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sluice.transport.address import Address
-
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 RECORDS = b"the records of the victim " * 1000
@@ -57,12 +56,62 @@ async def works(address: Address, victim: Application) -> None:
 # ---- on the way to a TaskManager -------------------------------------------------------------
 
 
+def as_if_at(address: Address, victim: Application) -> Application:
+    """Return the victim as it is when an attacker has redirected a connection to an address."""
+    return victim._replace(driver=victim.driver.at(str(address)))
+
+
+@one_loop
+async def test_nobody_in_between_passes_the_proof_of_a_client_on(cluster, victim):
+    """The attacker answers at one TaskManager's address, and lets the client into another one.
+
+    He could change everything that follows the handshake.
+    """
+    daemon = cluster.first
+    await commit(daemon.address, victim, 1, RECORDS)
+    async with Relay(daemon.address) as relay:
+        for dialed in (relay.address, Address("localhost", relay.address.port)):
+            since = len(daemon.lines)
+            with pytest.raises(SluiceError) as caught:
+                await release_application(dialed, victim)
+            assert caught.value.code is ErrorCode.NOT_PERMITTED
+            assert "address that was dialed" in str(caught.value)
+            await daemon.logs("NOT_PERMITTED", since)
+        assert relay.connections == 2
+    # The client found the attacker's Unix socket in place of the TaskManager's.
+    hello = hello_of(ROLE_DRIVER, victim.name)
+    here = victim.driver.at("unix:")
+    await fail_to_prove(daemon, hello, here, code=ErrorCode.NOT_PERMITTED)
+    await works(daemon.address, victim)
+
+
+@one_loop
+async def test_a_taskmanager_is_reached_by_its_other_addresses(start, secret_file, tmp_path):
+    """By a name that it does not advertise, and by the address of a proxy in its settings."""
+    owner = application(BOB, "of many addresses")
+    async with Relay(Address("127.0.0.1", 1)) as relay:
+        daemon = start(
+            tmp_path,
+            cluster_secret_files=secret_file,
+            advertised_host="tm.example",
+            address_aliases=str(relay.address),
+        )
+        relay._target = daemon.address
+        for address in (
+            daemon.address,
+            Address("localhost", daemon.data_port),
+            daemon.socket,
+            relay.address,
+        ):
+            assert await release_application(address, owner) == 0
+
+
 @one_loop
 async def test_a_recorded_handshake_opens_nothing_a_second_time(cluster, victim):
     """The recording has the release of a shuffle behind its proof."""
     daemon = cluster.first
     async with Relay(daemon.address) as relay:
-        assert await release_shuffle(relay.address, victim) == 0
+        assert await release_shuffle(relay.address, as_if_at(daemon.address, victim)) == 0
     await commit(daemon.address, victim, 1, RECORDS)
     replay = await Hostile.at(daemon)
     replay.send_bytes(bytes(relay.up))
@@ -348,7 +397,8 @@ async def test_an_answer_that_was_changed_on_the_way_is_refused(cluster, victim)
             with contextlib.suppress(ConnectionError):
                 await onward.close()
 
+    there = as_if_at(daemon.address, victim)
     async with Impostor(change) as impostor:
         with pytest.raises(AuthenticationFailed):
-            await enter(impostor.address, ROLE_DRIVER, victim.name, victim.driver)
+            await enter(impostor.address, ROLE_DRIVER, victim.name, there.driver)
     assert await release_application(daemon.address, victim) == 0

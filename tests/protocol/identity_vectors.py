@@ -78,11 +78,13 @@ def _token(name: str, token: SubmitToken) -> dict[str, Any]:
 
 def _handshakes() -> Iterator[dict[str, Any]]:
     driver = SubmitToken.make(SECRET, "alice", 0, TOKEN_ID).application(SALT)
+    addressed = driver.at("host-a.example:7337").at("10.0.0.1:7337")
     peer = ClusterSecrets([SECRET]).peer("host-a.example:7337")
     for name, hello, credential, binding in (
         ("consumer", CLIENT, driver.for_tasks(), b""),
         ("producer over TLS", replace(CLIENT, role=m.ROLE_PRODUCER), driver.for_tasks(), BINDING),
         ("driver", replace(CLIENT, role=m.ROLE_DRIVER), driver, b""),
+        ("driver with an address", replace(CLIENT, role=m.ROLE_DRIVER), addressed, b""),
         ("peer", PEER, peer, BINDING),
         ("copier", replace(CLIENT, role=m.ROLE_COPIER), peer, b""),
     ):

@@ -18,7 +18,13 @@ from sluice.protocol.errors import (
     ProtocolViolation,
 )
 from sluice.protocol.handshake import ConnectingHandshake, check_ack
-from sluice.protocol.identity import ClusterSecrets, Credential, SubmitToken, is_scoped
+from sluice.protocol.identity import (
+    KIND_DRIVER,
+    ClusterSecrets,
+    Credential,
+    SubmitToken,
+    is_scoped,
+)
 from sluice.protocol.limits import MAX_U32, PREFIX_BYTES
 from sluice.protocol.schema import encode
 from sluice.protocol.states import State
@@ -260,6 +266,80 @@ def test_refused(hello: m.Hello, credential: Credential, reason: str) -> None:
     assert caught.value.remedy
     assert exchange.accepts.claim is None or reason in ("wrong address", "long name")
     assert m.HelloAck not in map(type, exchange.sent)
+
+
+REACHED = "[2001:db8::1]:7337"
+"""The address of this end of the connection."""
+
+
+@pytest.mark.parametrize(
+    "dialed",
+    [
+        ("host-a:7337",),
+        ("HOST-A:7337",),
+        ("alias:7000", "10.0.0.9:7000"),
+        ("another-name:7337", "[2001:db8:0:0:0:0:0:1]:7337"),
+        (),
+    ],
+)
+def test_a_client_reaches_a_taskmanager_by_each_of_its_addresses(dialed: tuple[str, ...]) -> None:
+    assert with_addresses(dialed).run().connected.agreed == OFFER
+
+
+@pytest.mark.parametrize(
+    "dialed",
+    [
+        ("host-b:7337",),
+        ("host-a:7338",),
+        ("host-b:7337", "10.0.0.2:7337"),
+        ("host-a",),
+        ("unix:",),
+        ("host-b:7337", "host-b:7338", "host-a:7337"),  # a client dials one, with one IP address
+    ],
+)
+def test_a_proof_for_another_taskmanager_is_refused(dialed: tuple[str, ...]) -> None:
+    exchange = with_addresses(dialed)
+    with pytest.raises(NotPermitted) as caught:
+        exchange.run()
+    assert caught.value.reason == "wrong address"
+    assert "address_aliases" in caught.value.remedy
+    assert m.HelloAck not in map(type, exchange.sent)
+    # The certificate binds it to one TaskManager, whatever its address.
+    assert with_addresses(dialed, b"certificate").run().connected.agreed == OFFER
+
+
+def test_a_peer_dials_the_advertised_address() -> None:
+    """The address of the connection alone does not suffice."""
+    with pytest.raises(NotPermitted):
+        with_addresses((), credential=ClusterSecrets([SECRET]).peer(REACHED)).run()
+
+
+def with_addresses(
+    dialed: tuple[str, ...], binding: bytes = b"", credential: Credential = DRIVER
+) -> "Exchange":
+    for address in dialed:
+        credential = credential.at(address)
+    exchange = Exchange(
+        DRIVER_HELLO if credential.claim.kind == KIND_DRIVER else PEER,
+        credential,
+        vectors.admission(SECRET)._replace(aliases=frozenset(["Alias:7000"])),
+        bindings=(binding, binding),
+    )
+    exchange.accepts._reached = REACHED
+    return exchange
+
+
+@pytest.mark.parametrize("role", [m.ROLE_PEER, m.ROLE_COPIER])
+def test_a_taskmanager_needs_a_claim_even_beside_anonymous_clients(role: int) -> None:
+    for application_id in ("", "app-1")[: 1 + (role == m.ROLE_COPIER)]:
+        hello = replace(PEER, role=role, application_id=application_id)
+        with pytest.raises(AuthenticationFailed) as caught:
+            Exchange(hello, None, vectors.admission(SECRET, anonymous=True)).run()
+        assert caught.value.code is ErrorCode.AUTHENTICATION_REQUIRED
+        assert Exchange(hello, None, vectors.admission(anonymous=True)).run().connected.agreed
+        peer = ClusterSecrets([SECRET]).peer(ADDRESS)
+        beside = vectors.admission(SECRET, anonymous=True)
+        assert Exchange(hello, peer, beside).run().connected.agreed
 
 
 def test_a_wrong_key_and_an_unknown_secret_are_told_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -93,15 +94,23 @@ async def test_tasks_inside_and_beside_share_the_data_of_one_credential(tmp_path
                 inside.address, "app", ClientConfig(), credential=mine
             ) as beside,
         ):
-            async with beside.open_result_partition(
-                1, 7, 1, partition_type=ResultPartitionType.BLOCKING
-            ) as partition:
-                await emitted(partition.record_writer(BytesSerializer()).emit(b"secret"))
-            async with inside.open_gate([partition.location], 0) as gate:
-                assert [each async for each in gate.records(BytesSerializer())] == [b"secret"]
-            async with stranger.open_gate([partition.location], 0) as gate:
-                with pytest.raises(SluiceError, match="is not here"):
-                    await gate.next_buffer_or_event()
+            ways = itertools.product(
+                ((beside, inside), (inside, beside)),
+                (ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED),
+            )
+            for attempt, ((writer, reader), kind) in enumerate(ways):
+                async with writer.open_result_partition(
+                    1, attempt, 1, partition_type=kind
+                ) as partition:
+                    await emitted(partition.record_writer(BytesSerializer()).emit(b"secret"))
+                async with stranger.open_gate([partition.location], 0) as gate:
+                    with pytest.raises(SluiceError, match="is not here"):
+                        await gate.next_buffer_or_event()
+                async with reader.open_gate([partition.location], 0) as gate:
+                    assert [each async for each in gate.records(BytesSerializer())] == [b"secret"]
+            scopes = {each.application_id for each in taskmanager.status().applications}
+            assert len([name for name in scopes if name.startswith("app@")]) == 2
+            assert "app" not in scopes
 
 
 async def test_a_credential_for_other_taskmanagers_does_not_shut_its_own_tasks_out(

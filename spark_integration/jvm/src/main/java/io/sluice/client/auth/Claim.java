@@ -33,9 +33,23 @@ public record Claim(
     private static final int FIXED_BYTES =
             1 + SECRET_ID_BYTES + Long.BYTES + TOKEN_ID_BYTES + SALT_BYTES;
 
-    /** Returns the bytes for a Hello. */
-    public byte[] pack() {
-        byte[] text = subject.getBytes(StandardCharsets.UTF_8);
+    /** Returns the bytes of a credential. */
+    byte[] pack() {
+        return pack(subject);
+    }
+
+    /**
+     * Returns the bytes for a Hello. The proof covers the addresses, so an attacker who answers at
+     * one of them cannot forward it to another TaskManager.
+     *
+     * @param dialed the addresses that were dialed, separated by blanks
+     */
+    public byte[] packFor(String dialed) {
+        return pack(subject + "\0" + dialed);
+    }
+
+    private byte[] pack(String ending) {
+        byte[] text = ending.getBytes(StandardCharsets.UTF_8);
         return ByteBuffer.allocate(FIXED_BYTES + text.length)
                 .put((byte) kind)
                 .put(secretId)

@@ -9,6 +9,7 @@ import io.sluice.client.wire.FrameHandler;
 import io.sluice.client.wire.FrameReader;
 import io.sluice.client.wire.FrameWriter;
 import java.io.IOException;
+import java.net.InetSocketAddress;
 import java.net.StandardProtocolFamily;
 import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
@@ -106,6 +107,16 @@ public final class FrameSocket implements AutoCloseable {
         }
         in.clear();
         return encrypted.handshake(in);
+    }
+
+    /** Returns the endpoint and, of a host name, the address that it is connected to. */
+    String dialed() throws IOException {
+        if (endpoint.isUnix()) {
+            return Endpoint.UNIX;
+        }
+        InetSocketAddress remote = (InetSocketAddress) channel.getRemoteAddress();
+        Endpoint reached = Endpoint.tcp(remote.getAddress().getHostAddress(), remote.getPort());
+        return endpoint.equals(reached) ? endpoint.toString() : endpoint + " " + reached;
     }
 
     /** Returns the SHA-256 of the server's certificate, for proofs; empty without TLS. */

@@ -32,12 +32,14 @@ final class Handshake extends RoleHandler {
     /**
      * @param plain the Hello without a claim
      * @param credential null for none
+     * @param dialed the addresses that were dialed, separated by blanks
      * @param binding identifies the connection; may be empty
      * @param whenDone called after the HelloAck, before any later message
      */
     Handshake(
             Message.Hello plain,
             Credential credential,
+            String dialed,
             byte[] binding,
             Sender sender,
             Runnable whenDone) {
@@ -48,7 +50,7 @@ final class Handshake extends RoleHandler {
             proofs = null;
             hello = plain;
         } else {
-            hello = withClaim(plain, credential);
+            hello = withClaim(plain, credential.claim().packFor(dialed));
             proofs = new Proofs(credential.key(), binding);
             proofs.add(hello);
         }
@@ -73,8 +75,7 @@ final class Handshake extends RoleHandler {
         return credential;
     }
 
-    private static Message.Hello withClaim(Message.Hello plain, Credential credential) {
-        byte[] claim = credential.claim().pack();
+    private static Message.Hello withClaim(Message.Hello plain, byte[] claim) {
         byte[] token = new byte[Frames.NONCE_BYTES + claim.length];
         System.arraycopy(Credential.random(Frames.NONCE_BYTES), 0, token, 0, Frames.NONCE_BYTES);
         System.arraycopy(claim, 0, token, Frames.NONCE_BYTES, claim.length);

@@ -96,6 +96,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 new Handshake(
                         hello(),
                         Handshake.credentialFor(role, options.credential()),
+                        socket.dialed(),
                         socket.channelBinding(),
                         this::send,
                         () -> handler = next);

@@ -18,7 +18,9 @@ import java.util.regex.Pattern;
  * @param port the port, 0 for a Unix socket
  */
 public record Endpoint(String path, String host, int port) {
-    private static final String UNIX = "unix:";
+    /** The beginning of an endpoint that is a Unix socket. */
+    public static final String UNIX = "unix:";
+
     private static final int MAX_PATH_BYTES = 107;
     private static final int MAX_PORT = 65535;
 

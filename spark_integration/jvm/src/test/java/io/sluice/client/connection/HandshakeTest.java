@@ -64,7 +64,8 @@ class HandshakeTest {
         /** Reads Hello and Proof, checks them, and leaves the answer to the script. */
         Proofs challenge(Credential credential) throws IOException {
             Message.Hello hello = (Message.Hello) read();
-            byte[] claim = credential.claim().pack();
+            String dialed = "127.0.0.1:" + socket.getLocalPort();
+            byte[] claim = credential.claim().packFor(dialed);
             assertEquals(Frames.NONCE_BYTES + claim.length, hello.token().length);
             assertTrue(
                     Arrays.equals(hello.token(), 32, hello.token().length, claim, 0, claim.length));
