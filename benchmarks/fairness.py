@@ -1,9 +1,9 @@
-"""bench-fairness: applications beside one that takes all it can, over the same with equal ones.
+"""bench-fairness: tenants beside one that takes all it can, over the same with equal ones.
 
-A TaskManager in a process of its own, and two, four or eight applications, each in a process of its
-own too. For each resource there are turns in which all are ordinary applications, and turns in
-which one of them is greedy; each round has both, in changing order. The ordinary ones write map
-outputs, read and release them.
+A TaskManager in a process of its own, and two, four or eight tenants with a token each, each in a
+process of its own too. For each resource there are turns in which all are ordinary applications,
+and turns in which one tenant is greedy, with 16 applications; each round has both, in changing
+order. The ordinary ones write map outputs, read and release them.
 
 * ``RESOURCE_share``: the share of the ordinary application that got least, over the mean share
   of the same applications in the equal turn of the round; the worst of all numbers of applications.
@@ -37,6 +37,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import secrets
 import statistics
 import sys
 import tempfile
@@ -50,6 +51,7 @@ import uvloop
 from benchmarks.fairness_applications import GREEDY_CONNECTIONS, Load, as_command, serve
 from benchmarks.line_process import LineProcess, line_process
 from benchmarks.report import Report, median_and_spread, open_console
+from sluice.protocol.identity import TOKEN_ID_BYTES, SubmitToken, parse_secret
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
 
@@ -99,7 +101,7 @@ class Resource:
     def load(self, applications: int, *, is_greedy: bool) -> Load:
         """Return the load of an application among so many."""
         if is_greedy:
-            return replace(self.greedy, greedy=self.name)
+            return replace(self.greedy, greedy=self.name, applications=GREEDY_CONNECTIONS)
         if not self.is_held:
             return self.ordinary
         size = self.ordinary.part_bytes * self.ordinary.parts
@@ -163,6 +165,7 @@ class Crowd:
         self._children = children
         self._socket = Path(taskmanagers.endpoints.removeprefix("unix:").format(host=HOST))
         self._status_url = f"{taskmanagers[0].url}/api/v1/status"
+        self._secret = parse_secret(taskmanagers.secret_file.read_text(encoding="ascii"))
         self.errors: dict[str, int] = {}
         """Errors of ordinary applications so far, by name."""
 
@@ -196,7 +199,9 @@ class Crowd:
         """Let the first applications work for the time of a block, and settle before it."""
         children = self._children[: len(loads)]
         for number, (child, load) in enumerate(zip(children, loads, strict=True)):
-            child.tell(as_command(load, f"application-{number}", self._socket))
+            name = f"application-{number}"
+            token = SubmitToken.make(self._secret, name, 0, secrets.token_bytes(TOKEN_ID_BYTES))
+            child.tell(as_command(load, name, self._socket, token.to_text()))
         for child in children:
             await child.answer()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -227,12 +232,12 @@ async def ask(children: Sequence[LineProcess], command: object) -> list[Any]:
 
 
 def held_bytes(status_url: str) -> dict[str, int]:
-    """Return the bytes that each application holds in the memory tier."""
+    """Return the bytes that each tenant holds in the memory tier."""
     with urllib.request.urlopen(status_url, timeout=10) as answer:  # noqa: S310 - our own
         status = json.load(answer)
     return {
-        each["application_id"]: next(
-            holding["held"]
+        each["application_id"].partition(".")[0]: next(
+            holding["subject_held"]
             for holding in each["holdings"]
             if holding["resource"] == "memory_tier_bytes"
         )
@@ -361,7 +366,7 @@ async def measure_all(resources: Sequence[Resource], plan: Plan) -> list[dict[st
                 Daemons(
                     Path(directory),
                     hosts=[HOST],
-                    authenticated=False,
+                    authenticated=True,
                     wrapper=resource.wrapper,
                     **{"memory_tier_bytes": MEMORY_TIER_BYTES} | dict(resource.settings),
                     names_on_loopback="true",

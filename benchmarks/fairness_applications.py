@@ -1,9 +1,9 @@
-"""The applications of bench-fairness, each in a process of its own: ordinary ones and greedy ones.
+"""The tenants of bench-fairness, each in a process of its own: ordinary ones and greedy ones.
 
-An ordinary application writes a map output, reads it and releases it, again and again. A greedy one
-takes all it can get of one resource, until it is told to rest: it holds on to what it has and asks
-for more after a short pause, or it keeps many connections busy. All loops end with their task, and
-what they hold at a time is bounded.
+An ordinary tenant has one application, which writes a map output, reads it and releases it, again
+and again. A greedy one takes all it can get of one resource, by many applications of its token,
+until it is told to rest: it holds on to what it has and asks for more after a short pause, or it
+keeps many connections busy. All loops end with their task, and what they hold at a time is bounded.
 """
 
 import asyncio
@@ -20,13 +20,12 @@ from typing import Any, Final
 
 from benchmarks.line_process import next_command, say
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.limits import MAGIC, PREFIX_BYTES, VERSION
+from sluice.protocol.identity import Credential, parse_credential
 from sluice.protocol.schema import (
-    FLOW_CREDIT,
     ROLE_CONSUMER,
+    ROLE_DRIVER,
     ROLE_PRODUCER,
     ApplicationReleased,
-    Hello,
     OpenPartition,
     OpenPipelinedPartition,
     PartitionOpened,
@@ -45,10 +44,7 @@ from sluice.transport.address import Address
 from tests.support.wire_clients import (
     DEADLINE_SECONDS,
     Client,
-    consumer,
-    driver,
     open_gate,
-    producer,
     read_gate,
     write_map_output,
 )
@@ -89,6 +85,7 @@ class Load:
         window: Shuffles that it keeps; the oldest is released when there are more.
         reconnects: Whether each exchange has new connections.
         tasks: Tasks that do this work at the same time, each with connections of its own.
+        applications: Applications among which the connections are divided, if there is a token.
     """
 
     greedy: str = ""
@@ -98,25 +95,31 @@ class Load:
     window: int = 1
     reconnects: bool = False
     tasks: int = 1
+    applications: int = 1
 
 
 class Application:
-    """An application, and the account of its work.
+    """The applications of a tenant, and the account of their work.
 
     Args:
-        name: Its name on the TaskManager.
+        name: Its name, and the start of the names of its applications.
         socket: The Unix socket of the TaskManager.
+        token: Its token; empty: it is one application without a credential.
+        applications: Number of its applications.
 
     Attributes:
+        names: The names of its applications.
         moved_bytes: Bytes written and read so far.
         exchanges: Map outputs written and read so far.
         exchanged: Set with each of them.
         errors: Failed exchanges by the name of their error.
     """
 
-    def __init__(self, name: str, socket: str) -> None:
-        self.name = name
+    def __init__(self, name: str, socket: str, token: str = "", applications: int = 1) -> None:
+        self.names = [f"{name}.{number}" for number in range(applications)] if token else [name]
         self.address = Address(socket, 0)
+        self._token = token
+        self._turns = itertools.cycle(self.names)
         self.moved_bytes = 0
         self.exchanges = 0
         self.exchanged = asyncio.Event()
@@ -167,25 +170,41 @@ class Application:
         except (TimeoutError, OSError) as error:
             self.errors[type(error).__name__] += 1
 
+    async def connect(self, role: int, name: str = "") -> Client:
+        """Connect as an application of a name, or as the next one."""
+        name = name or next(self._turns)
+        return await Client.connect(
+            self.address, role, name, credential=self.credential(name, role)
+        )
+
+    def credential(self, name: str, role: int) -> Credential | None:
+        """Return the credential of an application, if there is a token."""
+        if not self._token:
+            return None
+        driver = parse_credential(self._token, name)
+        return driver if role == ROLE_DRIVER else driver.for_tasks()
+
     @contextlib.asynccontextmanager
     async def connections(self) -> AsyncIterator[tuple[Client, Client, Client]]:
         """Give a connection of each role; they end with the block."""
         opened: list[Client] = []
+        name = next(self._turns)
         try:
-            opened.append(writer := await producer(self.address, self.name))
-            opened.append(reader := await consumer(self.address, self.name))
-            opened.append(releaser := await driver(self.address, self.name))
+            opened.append(writer := await self.connect(ROLE_PRODUCER, name))
+            opened.append(reader := await self.connect(ROLE_CONSUMER, name))
+            opened.append(releaser := await self.connect(ROLE_DRIVER, name))
             yield writer, reader, releaser
         finally:
             for client in opened:
                 drop(client)
 
     async def release(self) -> None:
-        """Release everything of the application."""
-        client = await driver(self.address, self.name)
-        client.send(ReleaseApplication())
-        await client.expect(ApplicationReleased)
-        await client.close()
+        """Release everything of the applications."""
+        for name in self.names:
+            client = await self.connect(ROLE_DRIVER, name)
+            client.send(ReleaseApplication())
+            await client.expect(ApplicationReleased)
+            await client.close()
 
     async def probe(self, seconds: float) -> dict[str, Any]:
         """Send 1 KiB after 1 KiB through a pipelined partition; return the times of it."""
@@ -193,7 +212,11 @@ class Application:
         with self.counted_errors():
             async with (
                 asyncio.timeout(PROBE_DEADLINE_SECONDS),
-                await ShuffleClient.connect(f"unix:{self.address.host}", self.name) as client,
+                await ShuffleClient.connect(
+                    self.address,
+                    self.names[0],
+                    credential=self.credential(self.names[0], ROLE_DRIVER),
+                ) as client,
                 client.open_result_partition(next(self._shuffles), 0, 1) as partition,
                 client.open_gate([partition.location], 0) as gate,
             ):
@@ -256,7 +279,7 @@ async def hold(
             held = [client for client in held if client.lost is None]
             if len(held) < most:
                 with contextlib.suppress(*_FAILURES):
-                    held.append(await Client.connect(application.address, role, application.name))
+                    held.append(await application.connect(role))
                     await take(held[-1])
                     continue
             await asyncio.sleep(PAUSE_SECONDS)
@@ -267,7 +290,7 @@ async def hold(
 
 async def greedy_for_segments(application: Application) -> None:
     """Open gates that are never read, and pipelined partitions that have no reader."""
-    writer = await producer(application.address, application.name)
+    writers: list[Client] = []
     attempts = itertools.count(1)
     gates = UNREAD_GATES // GREEDY_CONNECTIONS
 
@@ -291,12 +314,16 @@ async def greedy_for_segments(application: Application) -> None:
             )
 
     try:
-        await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
+        for name in application.names:
+            writers.append(writer := await application.connect(ROLE_PRODUCER, name))
+            await write_map_output(writer, UNREAD_SHUFFLE, 0, [[bytes(1 << 20)]])
         async with asyncio.TaskGroup() as group:
             group.create_task(hold(application, ROLE_CONSUMER, GREEDY_CONNECTIONS, unread))
-            group.create_task(hold(application, ROLE_PRODUCER, 1, without_reader))
+            most = len(application.names)
+            group.create_task(hold(application, ROLE_PRODUCER, most, without_reader))
     finally:
-        drop(writer)
+        for writer in writers:
+            drop(writer)
 
 
 async def greedy_for_connections(application: Application) -> None:
@@ -313,7 +340,7 @@ async def greedy_for_open_partitions(application: Application) -> None:
     attempts = itertools.count()
 
     async def open_many() -> None:
-        client = await producer(application.address, application.name)
+        client = await application.connect(ROLE_PRODUCER)
         try:
             numbers = itertools.count()
             asked, opened = 32, 0
@@ -349,21 +376,17 @@ async def greedy_for_the_data_loop(application: Application) -> None:
     """Ping without a pause over many connections, a few hundred Pings at a time."""
     pings = encode(Ping(0)) * 256
     answers = len(encode(Pong(0))) * 256
-    hello = Hello(
-        MAGIC, VERSION, VERSION, ROLE_PRODUCER, application.name, b"", 0, FLOW_CREDIT, 0, "busy"
-    )
 
     async def keep_busy() -> None:
-        reader, writer = await asyncio.open_unix_connection(application.address.host)
+        transport = (await application.connect(ROLE_PRODUCER))._transport
+        reader = asyncio.StreamReader()
+        transport.set_protocol(asyncio.StreamReaderProtocol(reader))  # it need not decode answers
         try:
-            writer.write(encode(hello))
-            head = await reader.readexactly(PREFIX_BYTES)
-            await reader.readexactly(sum(struct.unpack(">II", head)))
             while True:
-                writer.write(pings)
+                transport.write(pings)
                 await reader.readexactly(answers)
         finally:
-            writer.close()
+            transport.abort()
 
     await in_parallel(keep_busy, 2 * GREEDY_CONNECTIONS)
 
@@ -416,9 +439,12 @@ async def serve() -> None:
     while (command := await next_command()) is not None:
         answer: Any = None
         if "begin" in command:
-            application = Application(command["name"], command["socket"])
+            load = Load(**(command["begin"] or {}))
+            application = Application(
+                command["name"], command["socket"], command["token"], load.applications
+            )
             if command["begin"] is not None:
-                working = asyncio.create_task(work(application, Load(**command["begin"])))
+                working = asyncio.create_task(work(application, load))
         elif application is None:
             raise RuntimeError(f"{command} before there is an application")
         elif "await" in command:
@@ -466,9 +492,10 @@ async def rest(application: Application, working: "asyncio.Task[None] | None") -
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-def as_command(load: Load | None, name: str, socket: Path) -> dict[str, Any]:
-    """Return the command that makes an application begin; without a load it does nothing yet."""
+def as_command(load: Load | None, name: str, socket: Path, token: str) -> dict[str, Any]:
+    """Return the command that makes a tenant begin; without a load it does nothing yet."""
     return {
+        "token": token,
         "begin": None if load is None else asdict(load),
         "name": name,
         "socket": str(socket),

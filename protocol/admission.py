@@ -16,7 +16,15 @@ from .errors import (
     ProtocolViolation,
 )
 from .handshake import ACCEPTS, CONNECTS, Step, proof_of
-from .identity import KIND_NAMES, KIND_OF_ROLE, KIND_PEER, Claim, ClusterSecrets, is_scoped
+from .identity import (
+    KIND_NAMES,
+    KIND_OF_ROLE,
+    KIND_PEER,
+    NAMESPACE_LETTERS,
+    Claim,
+    ClusterSecrets,
+    is_scoped,
+)
 from .limits import MAGIC, MAX_NAME_CHARACTERS, NONCE_BYTES, VERSION
 from .states import ROLES, State
 
@@ -103,7 +111,7 @@ class AcceptingHandshake:
                 "This form of name is reserved for applications with a credential",
                 reason="reserved name",
                 value=hello.application_id,
-                remedy="Choose a name that does not end in @ and 16 letters",
+                remedy=f"Choose a name that does not end in @ and {NAMESPACE_LETTERS} letters",
             )
         self.application_id = hello.application_id
 

@@ -3,8 +3,8 @@
 A connection reserves memory in its *account* before it uses it, and releases it later. When the
 capacity is used up, the largest user is evicted, so that a large user cannot starve small ones:
 
-1. Pick the owner with the largest sum; an owner is an application, or one connection that serves
-   no single application. The sum of the requesting owner includes the request.
+1. Pick the owner with the largest sum; an owner is a tenant, or one connection that serves no
+   single application. The sum of the requesting owner includes the request.
 2. Pick the largest of that owner's accounts.
 3. If it is the requesting account, refuse the request. Otherwise empty the account, notify its
    connection, and start again.
@@ -43,7 +43,7 @@ class ControlMemory:
         """Open an account.
 
         Args:
-            owner: The application that uses it, or a unique name.
+            owner: The tenant that uses it, or a unique name.
             on_evicted: Called with the error when the account is evicted.
         """
         return ControlAccount(self, owner, on_evicted)
@@ -103,7 +103,7 @@ class ControlAccount:
 
     Args:
         memory: The budget that counts them.
-        owner: The application that uses it, or a unique name.
+        owner: The tenant that uses it, or a unique name.
         on_evicted: Called with the error when the account is evicted.
     """
 

@@ -8,9 +8,10 @@ TaskManager::
        └─────▶ submit token ──▶ key of a driver ──▶ key of its tasks
                (subject, expiry)  (one application)   (reads and writes, releases nothing)
 
-An application's data belong to its key: the TaskManager adds a *namespace* derived from the key to
-the application's name. So two applications with the same name share no data, and an attacker cannot
-take a name before its owner does.
+An application's data belong to its key: the TaskManager adds a *namespace* to the application's
+name, a tag of the token's subject and letters derived from the key. So two applications with the
+same name share no data, an attacker cannot take a name before its owner does, and the name alone
+tells every TaskManager which applications belong to the same *tenant*.
 
 This module does arithmetic only: the caller supplies random numbers and the time.
 """
@@ -51,8 +52,12 @@ KIND_NAMES: Final = {KIND_PEER: "peer", KIND_DRIVER: "driver", KIND_TASK: "task"
 _CLAIM = struct.Struct(">B8sQ16s16s")
 _TOKEN = struct.Struct(">8sQ16s")
 _NO_BYTES: Final = bytes(16)
+_TAG_BYTES: Final = 5
 _NAMESPACE_BYTES: Final = 10
-_SCOPED = re.compile(r".*@[a-z2-7]{16}", re.DOTALL)
+_TAG_LETTERS: Final = 8
+NAMESPACE_LETTERS: Final = 24
+_NO_TAG: Final = "a" * _TAG_LETTERS
+_SCOPED = re.compile(rf".*@[a-z2-7]{{{NAMESPACE_LETTERS}}}", re.DOTALL)
 
 _SECRET_PREFIX: Final = "sluice-secret-1-"  # noqa: S105 - what every secret begins with
 _TOKEN_PREFIX: Final = "sluice-token-1-"  # noqa: S105
@@ -260,8 +265,8 @@ class ClusterSecrets:
 
     def scope(self, application_id: str, claim: Claim) -> str:
         """Return the name of an application in its namespace."""
-        secret = self._by_id[claim.secret_id]
-        namespace = _derive(_key_of_driver(secret, claim), b"sluice namespace")[:_NAMESPACE_BYTES]
+        key = _key_of_driver(self._by_id[claim.secret_id], claim)
+        namespace = _tag(claim) + _derive(key, b"sluice namespace")[:_NAMESPACE_BYTES]
         return f"{application_id}@{base64.b32encode(namespace).decode().lower()}"
 
     @staticmethod
@@ -280,6 +285,30 @@ def is_scoped(application_id: str) -> bool:
 def plain_name(application_id: str) -> str:
     """Return the name of an application without its namespace, if it has one."""
     return application_id.rpartition("@")[0] if is_scoped(application_id) else application_id
+
+
+def tenant_of(application_id: str) -> str:
+    """Return the tenant of an application: a name with its subject's tag, or the application.
+
+    The applications of a subject have one tenant, whatever tokens they have. An application of the
+    secret's owner, or without a credential, is a tenant of its own. The name of a tenant has the
+    form of a name in a namespace, so that no application can take it.
+    """
+    if not is_scoped(application_id):
+        return application_id
+    tag = application_id[-NAMESPACE_LETTERS:][:_TAG_LETTERS]
+    return application_id if tag == _NO_TAG else f"@{tag:a<{NAMESPACE_LETTERS}}"
+
+
+def _tag(claim: Claim) -> bytes:
+    """Return the tag of a claim's subject; tokens without a subject have one each.
+
+    It holds no secret and is the same for all cluster secrets, so that it outlives a rotation.
+    """
+    owner = claim.subject.encode() or claim.token_id
+    if owner == _NO_BYTES:  # the owner of the secret
+        return bytes(_TAG_BYTES)
+    return hashlib.sha256(b"sluice tenant\0" + owner).digest()[:_TAG_BYTES]
 
 
 def secret_id(secret: bytes) -> bytes:

@@ -34,7 +34,7 @@ def test_types_and_defaults_read_naturally():
     for row in (
         "| `connect_retries` | *none* | integer ≥ 0 |",
         "| `restore_bytes_per_second` | `128 MiB` | size ≥ 1 B |",
-        "| `quota_connections` | `4096` | integer ≥ 1 |",
+        "| `quota_channels` | `65536` | integer ≥ 1 |",
         "| `cluster_secret_files` | *none* | list of paths |",
         "| `advertised_host` | *none* | text |",
     ):

@@ -14,6 +14,7 @@ from typing import Final
 
 from ..protocol.control_memory import ControlAccount, ControlMemory, ControlMemoryExhausted
 from ..protocol.errors import SluiceError
+from ..protocol.identity import tenant_of
 from .errors import ConnectionLost
 from .write_side import WriteSide
 
@@ -64,9 +65,9 @@ class Backlog:
         return account
 
     def serve(self, application_id: str) -> None:
-        """Count for an application, if the connection serves a single one."""
+        """Count for an application's tenant, if the connection serves a single application."""
         if self._account is not None and application_id:
-            self._account.owner = application_id
+            self._account.owner = tenant_of(application_id)
 
     def close(self) -> None:
         """Release everything and remove the connection from the budget. Idempotent."""

@@ -119,7 +119,7 @@ class TransportConfig(Settings):
 
     max_control_memory_bytes: Bytes = Field(64 * 1024 * 1024, ge=MAX_CONTROL_BYTES)
     """Memory for partly received messages and unread replies, all connections together. When it is
-    used up, the application that uses most of it loses connections."""
+    used up, the tenant that uses most of it loses connections."""
 
     connections_per_peer: Count = Field(1, ge=1, le=64)
     """TCP connections to each other TaskManager."""

@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
-from ..protocol.identity import Credential
+from ..protocol.identity import Credential, tenant_of
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
 from ..protocol.remote_error import RemoteError, error_response
 from ..protocol.schema import (
@@ -148,7 +148,7 @@ class Connection:
         self._decoder = FrameDecoder(self, segment_size_bytes)
         self._read_turn = ReadTurn(self._decoder, accepting.loop_shares if accepting else None)
         self.loop_share = self._read_turn.share
-        """The application's share of a turn of the event loop."""
+        """The share of its tenant of a turn of the event loop."""
         self._backlog = Backlog(accepted=hello is None)
         self._handler: ConnectionHandler | None = None
         self._transport: asyncio.Transport | None = None
@@ -238,7 +238,7 @@ class Connection:
 
     def count_in(self, memory: ControlMemory) -> None:
         """Count control parts and unread messages in a shared budget."""
-        owner = self.application_id or f"connection {id(self)}"
+        owner = tenant_of(self.application_id) or f"connection {id(self)}"
         self._decoder.account = self._backlog.count_in(memory, owner, self._evicted)
 
     def cork(self) -> None:

@@ -125,6 +125,11 @@ class Listener:
             self.stop_accepting()
             raise
 
+    @property
+    def max_connections(self) -> int:
+        """Limit of its connections; less than configured if there are few open files."""
+        return self._limits.connections
+
     def traffic(self) -> dict[int, Traffic]:
         """Return the traffic of accepted connections so far, by their roles."""
         found: dict[int, Traffic] = {}

@@ -1,23 +1,25 @@
-"""Divides the turns of an event loop among applications.
+"""Divides the turns of an event loop among tenants.
 
-In one turn the loop reads and writes on all connections that are ready, so an application with many
-busy connections makes every turn long and all others wait. So the work of an application in a turn
-is limited, all its connections together (deficit round robin). Work beyond its share is subtracted
-from its next shares.
+In one turn the loop reads and writes on all connections that are ready, so a tenant with many busy
+connections makes every turn long and all others wait. So the work of a tenant in a turn is limited,
+all connections of its applications together (deficit round robin). Work beyond its share is
+subtracted from its next shares. Connections that wait for more resume in the order of a
+:class:`~sluice.transport.fair_queue.FairQueue`, so that the tenant's applications get equal parts.
 
 uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, or megabytes,
 while all other connections wait. :class:`ReadTurn` limits what one connection reads.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from ..protocol.framing import FrameDecoder
+from ..protocol.identity import tenant_of
+from .fair_queue import OWN_FLOW, FairQueue, Flow
 
 READS_A_TURN_BYTES: Final = 256 * 1024
-"""Bytes that the connections of an application may receive in a turn."""
+"""Bytes that the connections of a tenant may receive in a turn."""
 
 SENDS_A_TURN_BYTES: Final = 1024 * 1024
 """Bytes that they may send in a turn; sending to the kernel is faster than reading."""
@@ -66,7 +68,7 @@ class LoopTurns:
 
 
 class TurnShare:
-    """The work that the connections of an application together may do in a turn.
+    """The work that the connections of a tenant together may do in a turn.
 
     Args:
         turns: Turns of the event loop.
@@ -80,7 +82,7 @@ class TurnShare:
         self._bytes_a_turn = bytes_a_turn
         self._left_bytes = bytes_a_turn
         self._turn = turns.number
-        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._waiting: FairQueue[tuple[Callable[[], None], int]] = FairQueue()
 
     def spend(self, cost_bytes: int) -> bool:
         """Count work that was done; return whether this turn allows more."""
@@ -89,16 +91,17 @@ class TurnShare:
         self._turns.expect()
         return self._left_bytes > 0
 
-    def wait(self, go_on: Callable[[], None], expected_bytes: int = 0) -> None:
-        """Call ``go_on`` when the share allows more, after earlier waiters.
+    def wait(self, go_on: Callable[[], None], flow: Flow, expected_bytes: int = 0) -> None:
+        """Call ``go_on`` when the share allows more, and it is the turn of its connection.
 
         Args:
             go_on: May spend nothing, or wait again.
+            flow: The connection.
             expected_bytes: What it will spend later in the turn; limits how many resume at once.
         """
         if not self._waiting:
             self._turns.tell(self)
-        self._waiting.append((go_on, expected_bytes))
+        self._waiting.add(flow, expected_bytes or MIN_EXPECTED_BYTES, (go_on, expected_bytes))
 
     def begin(self) -> None:
         """Resume as many waiters as this turn allows."""
@@ -106,11 +109,12 @@ class TurnShare:
         waiting = self._waiting
         expected_bytes = 0
         for _ in range(len(waiting)):
-            if self._left_bytes <= expected_bytes:
+            if self._left_bytes <= expected_bytes or (first := waiting.take()) is None:
                 break
-            go_on, own_bytes = waiting.popleft()
+            go_on, own_bytes = first
             go_on()
             expected_bytes += own_bytes
+        waiting.forget_idle()
         if waiting:
             self._turns.tell(self)
 
@@ -124,7 +128,7 @@ class TurnShare:
 
 
 class LoopShare:
-    """The shares of an application.
+    """The shares of a tenant.
 
     Args:
         turns: Turns of the event loop.
@@ -145,7 +149,7 @@ class LoopShare:
 
 
 class LoopShares:
-    """The shares of all applications at a TaskManager.
+    """The shares of all tenants at a TaskManager.
 
     Connections that have not proven their application yet share one.
     """
@@ -159,35 +163,37 @@ class LoopShares:
         return len(self._shares)
 
     def join(self, application_id: str, connection: int) -> LoopShare:
-        """Return the share of a connection's application, kept until the last leaves."""
-        found = self._shares.get(application_id)
+        """Return the share of a connection's tenant, kept until the last leaves."""
+        tenant = tenant_of(application_id)
+        found = self._shares.get(tenant)
         if found is None:
             found = LoopShare(self._turns, READS_A_TURN_BYTES), set()
-            self._shares[application_id] = found
+            self._shares[tenant] = found
         found[1].add(connection)
         return found[0]
 
     def leave(self, application_id: str, connection: int) -> None:
         """Remove a connection."""
-        found = self._shares.get(application_id)
+        tenant = tenant_of(application_id)
+        found = self._shares.get(tenant)
         if found is not None:
             found[1].discard(connection)
             if not found[1]:
-                del self._shares[application_id]
+                del self._shares[tenant]
 
 
 class ReadTurn:
-    """Pauses a connection when its application has used its share of a turn.
+    """Pauses a connection when its tenant has used its share of a turn.
 
     Args:
         decoder: Decoder of the connection.
-        shares: Shares of the applications; None: the connection has its own share.
+        shares: Shares of the tenants; None: the connection has its own share.
     """
 
     __slots__ = (
         "_decoder",
+        "_flow",
         "_frames",
-        "_key",
         "_long_control_bytes",
         "_shares",
         "_transport",
@@ -198,17 +204,17 @@ class ReadTurn:
         self._decoder = decoder
         self._frames = 0
         self._long_control_bytes = 0
-        self._key = ""
+        self._flow = OWN_FLOW
         self._shares = shares
         self._transport: asyncio.Transport | None = None
         self.share = LoopShare(LoopTurns()) if shares is None else shares.unproven
-        """The application's share, after the connection joined it."""
+        """The tenant's share, after the connection joined it."""
 
     def join(self, application_id: str, connection: int) -> LoopShare:
-        """Join an application's share; a connection of several applications has its own."""
+        """Join the share of an application's tenant; one of several applications has its own."""
         if self._shares is not None:
-            self._key = application_id or f"connection {connection}"
-            self.share = self._shares.join(self._key, connection)
+            self._flow = Flow(application_id or f"connection {connection}", connection)
+            self.share = self._shares.join(*self._flow)
         return self.share
 
     def leave(self, connection: int) -> None:
@@ -216,7 +222,7 @@ class ReadTurn:
         self._transport = None
         shares, self._shares = self._shares, None
         if shares is not None:
-            shares.leave(self._key, connection)
+            shares.leave(self._flow.application_id, connection)
 
     def after_read(self, transport: asyncio.Transport | None, nbytes: int) -> None:
         """Count a read; end the turn if the share is used up."""
@@ -233,7 +239,7 @@ class ReadTurn:
         transport.pause_reading()
         if self._transport is None:
             self._transport = transport
-            self.share.reads.wait(self._read_on, max(cost, MIN_EXPECTED_BYTES))
+            self.share.reads.wait(self._read_on, self._flow, max(cost, MIN_EXPECTED_BYTES))
 
     def _read_on(self) -> None:
         transport, self._transport = self._transport, None

@@ -270,7 +270,7 @@ class NetworkBufferPool:
         """Lend a free segment to a pool below its limit; ``None`` if others wait for it."""
         if not self.can_lend_to(pool):
             return None
-        pool.share.held_segments += 1
+        _hold(pool.share, 1)
         return self._free.pop()
 
     def await_segment(self, pool: LocalBufferPool) -> None:
@@ -294,7 +294,7 @@ class NetworkBufferPool:
         del self.local_pools[pool]
         share = pool.share
         self._starving.pop(pool, None)
-        share.starving.pop(pool, None)
+        share.tenant.starving.pop(pool, None)
         self.required_segments -= pool.bounds.required_segments
         self._wanted -= pool.bounds.wanted_segments
         share.owner.promise(-pool.bounds.required_segments)
@@ -332,11 +332,12 @@ class NetworkBufferPool:
 
     def _holds_less(self, share: _Share, segments: int) -> None:
         """Resume requests that waited because their owner was at its limit."""
-        share.held_segments -= segments
-        if share.owner.limit_segments is not None:
+        _hold(share, -segments)
+        if share.is_limited:
             self._requests.unpark(share)
-            self._starving.update(share.starving)
-            share.starving.clear()
+            starving = share.tenant.starving
+            self._starving.update(starving)
+            starving.clear()
         self._shares.drop_empty(share)
 
     def _take_exclusive(self, share: _Share, count: int) -> list[MemorySegment]:
@@ -344,7 +345,7 @@ class NetworkBufferPool:
         del self._free[-count:]
         for segment in segments:
             segment.holder = share
-        share.held_segments += count
+        _hold(share, count)
         self.exclusive_segments += count
         return segments
 
@@ -411,9 +412,16 @@ class NetworkBufferPool:
             return
         share = pool.share
         if not share.may_hold(1):
-            share.starving[pool] = None
+            share.tenant.starving[pool] = None
             return
-        share.held_segments += 1
+        _hold(share, 1)
         pool.receive(self._free.pop())
         if pool.wants_segment:
             self._starving[pool] = None  # behind the others: round robin
+
+
+def _hold(share: _Share, segments: int) -> None:
+    """Count segments that an owner has, or no longer if negative."""
+    share.held_segments += segments
+    if share.parent is not None:
+        share.parent.held_segments += segments

@@ -276,7 +276,7 @@ class ExclusiveRequests(Generic[SharerT]):
         self._unpromised[request] = share
 
     def next_to_promise(self) -> tuple[ExclusiveRequest, OwnerShare[SharerT]] | None:
-        """Return the first request of the owner with the least promises whose limit allows it."""
+        """Return the first request of the first owner in rank whose limit allows it."""
         if not self._unpromised:
             return None
         for settled in [request for request in self._unpromised if request.is_settled]:
@@ -285,7 +285,7 @@ class ExclusiveRequests(Generic[SharerT]):
         for request, share in self._unpromised.items():
             first.setdefault(share.owner, (request, share))
         allowed = [each for each in first.values() if each[1].owner.may_promise(each[0].count)]
-        return min(allowed, key=_promised_segments) if allowed else None
+        return min(allowed, key=_rank) if allowed else None
 
     def promise(self, request: ExclusiveRequest) -> None:
         """Record that a request has a reservation."""
@@ -301,8 +301,9 @@ class ExclusiveRequests(Generic[SharerT]):
         return None
 
     def unpark(self, share: OwnerShare[SharerT]) -> None:
-        """Let the requests of an owner collect again: it holds less now."""
-        for request in [each for each, other in self._parked.items() if other is share]:
+        """Let the requests of an owner's tenant collect again: it holds less now."""
+        tenant = share.tenant
+        for request in [each for each, other in self._parked.items() if other.tenant is tenant]:
             self._promised[request] = self._parked.pop(request)
 
     def served(self, request: ExclusiveRequest) -> None:
@@ -326,7 +327,5 @@ class ExclusiveRequests(Generic[SharerT]):
         return cleared
 
 
-def _promised_segments(
-    waiting: tuple[ExclusiveRequest, OwnerShare[SharerT]],
-) -> int:
-    return waiting[1].owner.promised_segments
+def _rank(waiting: tuple[ExclusiveRequest, OwnerShare[SharerT]]) -> tuple[int, int]:
+    return waiting[1].owner.rank_with()

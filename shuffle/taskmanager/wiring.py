@@ -211,6 +211,7 @@ class NetworkEnvironment:
             # Before the first driver connects, because it is told what is here.
             environment.copies.replication.adopt()
             await environment.listener.start()
+            environment.set_quotas(environment.config.quotas)  # open files may limit connections
             environment.store.watch(environment._outputs_lost, on_unlocked)
         except BaseException:
             await stack.aclose()
@@ -234,7 +235,7 @@ class NetworkEnvironment:
         return Address(transport.reachable_host(), transport.advertised_port or self.listener.port)
 
     def set_quotas(self, config: QuotaConfig) -> None:
-        """Set the most that an application may hold, from now on."""
+        """Set the most that a tenant may hold, from now on."""
         wholes = self._wholes | self.store.wholes()
         self.accounts.set_limits(Quotas(config, wholes).limits_of)
         self.network_pool.limits_changed()
@@ -243,6 +244,7 @@ class NetworkEnvironment:
     def _wholes(self) -> dict[Resource, int]:
         return {
             Resource.NETWORK_SEGMENTS: self.config.memory.network_segments,
+            Resource.CONNECTIONS: self.listener.max_connections,
             Resource.REGION_AREAS_BYTES: self.config.storage.region_areas_bytes,
         }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import (
     SALT_BYTES,
     TOKEN_ID_BYTES,
@@ -24,13 +25,19 @@ from sluice.protocol.identity import (
 from sluice.protocol.limits import MAGIC, VERSION
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
+    CONSUME_WHEN_REGISTERED,
     FLOW_CREDIT,
+    PARTITION_PIPELINED,
     ROLE_CONSUMER,
     ROLE_DRIVER,
     ROLE_PRODUCER,
     ApplicationReleased,
+    ErrorResponse,
     Hello,
     HelloAck,
+    Message,
+    OpenPipelinedPartition,
+    PartitionOpened,
     ReleaseApplication,
     ReleaseShuffle,
     ShuffleReleased,
@@ -50,6 +57,7 @@ from tests.support.wire_clients import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sluice.shuffle.taskmanager.bounds.accounts import Resource
     from sluice.transport.connection import Connection, ConnectionHandler
 
 SECRET = bytes(range(1, 33))
@@ -59,6 +67,7 @@ OTHER_SECRET = bytes(range(101, 133))
 SECRETS = ClusterSecrets([SECRET])
 ALICE = SubmitToken.make(SECRET, "alice", 0, bytes(range(TOKEN_ID_BYTES)))
 BOB = SubmitToken.make(SECRET, "bob", 0, bytes(range(50, 50 + TOKEN_ID_BYTES)))
+CAROL = SubmitToken.make(SECRET, "carol", 0, bytes(range(80, 80 + TOKEN_ID_BYTES)))
 ABROAD = SubmitToken.make(OTHER_SECRET, "alice", 0, ALICE.token_id)
 """A token of another cluster; all that can be seen of it is Alice's."""
 
@@ -115,7 +124,15 @@ def texts_of(key: bytes) -> Iterator[str]:
 
 def secret_texts(*applications: Application) -> set[str]:
     """Return what must be in no log, error or answer."""
-    keys = {SECRET, OTHER_SECRET, ALICE.key, BOB.key, ABROAD.key, SECRETS.peer("a:1").key}
+    keys = {
+        SECRET,
+        OTHER_SECRET,
+        ALICE.key,
+        BOB.key,
+        CAROL.key,
+        ABROAD.key,
+        SECRETS.peer("a:1").key,
+    }
     for each in applications:
         keys |= {each.driver.key, each.task.key}
     return {text for key in keys for text in texts_of(key)}
@@ -306,3 +323,31 @@ def holdings(daemon: AttackedDaemon, owner: Application, secret_file: Path) -> d
         if each["application_id"] == owner.scoped
     ]
     return {each["resource"]: each["held"] for each in found[0]["holdings"]} if found else {}
+
+
+def the_error(message: Message) -> RemoteError:
+    assert isinstance(message, ErrorResponse), message
+    return RemoteError(message)
+
+
+def check_refusal(error: RemoteError, resource: Resource) -> None:
+    assert error.code is ErrorCode.QUOTA_EXCEEDED
+    assert resource.words in error.message
+    assert resource.key in error.message
+    assert int(str(error.value)) > int(str(error.limit))
+
+
+async def open_pipelined(client: Client, number: int) -> Message:
+    """Open a partition of eight subpartitions; return the answer."""
+    attempt = 100 + number
+    client.send(
+        OpenPipelinedPartition(
+            number, SHUFFLE, attempt, 8, PARTITION_PIPELINED, CONSUME_WHEN_REGISTERED
+        )
+    )
+    while True:
+        message, _ = await client.receive()
+        if type(message) is PartitionOpened and message.partition == number:
+            return message
+        if type(message) is ErrorResponse:
+            return message

@@ -32,6 +32,7 @@ from sluice.protocol.schema import (
 from tests.attack.rig import (
     ALICE,
     BOB,
+    CAROL,
     SECRET,
     SHUFFLE,
     Application,
@@ -193,8 +194,8 @@ async def drip(client: Client, steps: int) -> None:
 async def test_partitions_that_stand_still_give_way_to_an_application_that_waits(
     daemon, greedy, innocent
 ):
-    """Two applications have used up their quotas, and nobody else finds a segment."""
-    also_greedy = application(BOB, f"greedy-{new_name()}")
+    """Two tenants have used up their quotas, and nobody else finds a segment."""
+    also_greedy = application(CAROL, f"greedy-{new_name()}")
     holders = [await producer(daemon.address, each) for each in (greedy, also_greedy)]
     slow_application = application(ALICE, new_name())
     slow = await producer(daemon.address, slow_application)

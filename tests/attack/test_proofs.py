@@ -287,11 +287,11 @@ async def test_a_token_that_is_no_claim_is_refused(cluster, victim):
 @one_loop
 async def test_a_name_that_has_no_room_for_its_namespace_is_refused(cluster):
     daemon = cluster.first
-    longest, too_long = "n" * 239, "n" * 240
+    longest, too_long = "n" * 231, "n" * 232
     with pytest.raises(SluiceError) as caught:
         await driver(daemon.address, application(BOB, too_long))
     assert caught.value.code is ErrorCode.NOT_PERMITTED
-    assert (caught.value.value, caught.value.limit) == ("240 characters", "239 characters")
+    assert (caught.value.value, caught.value.limit) == ("232 characters", "231 characters")
     assert await release_application(daemon.address, application(BOB, longest)) == 0
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     BeginRegion,
@@ -19,7 +18,6 @@ from sluice.protocol.schema import (
     Message,
     OpenGate,
     OpenPartition,
-    OpenPipelinedPartition,
     PartitionOpened,
 )
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
@@ -30,14 +28,17 @@ from tests.attack.rig import (
     Application,
     AttackedDaemon,
     application,
+    check_refusal,
     commit,
     consumer,
     holdings,
     new_name,
+    open_pipelined,
     producer,
     read,
     release_application,
     status,
+    the_error,
 )
 from tests.support.daemon import TIMEOUT_SECONDS, look_until
 
@@ -64,7 +65,6 @@ MAX_OF_BOBS = 3
 GREEDY = "greedy"
 UNREAD = 99
 """A map attempt whose readers never grant credit."""
-PIPELINED, ALL_AT_ONCE = 1, 1
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, secret_file: Path) -> Itera
         network_segments=SEGMENTS,
         quota_memory_tier_bytes="50 %",
         quota_disk_tier_bytes="50 %",
-        quota_overrides=f"{GREEDY}-*: {rules}; bob/*: map_outputs = {MAX_OF_BOBS}",
+        quota_overrides=f"bob/{GREEDY}-*: {rules}; bob/*: map_outputs = {MAX_OF_BOBS}",
     ) as running:
         yield running
 
@@ -105,18 +105,6 @@ async def the_innocent_gets_its_own(daemon: AttackedDaemon, innocent: Applicatio
         await commit(daemon.address, innocent, attempt, RECORDS)
     assert await read(daemon.address, innocent, range(1, 13)) == RECORDS * 12
     await release_application(daemon.address, innocent)
-
-
-def the_error(message: Message) -> RemoteError:
-    assert isinstance(message, ErrorResponse), message
-    return RemoteError(message)
-
-
-def check_refusal(error: RemoteError, resource: Resource) -> None:
-    assert error.code is ErrorCode.QUOTA_EXCEEDED
-    assert resource.words in error.message
-    assert resource.key in error.message
-    assert int(str(error.value)) > int(str(error.limit))
 
 
 @one_loop
@@ -167,18 +155,6 @@ async def test_pipelined_partitions_without_a_reader_leave_segments_to_others(
     await other.close()
     await the_innocent_gets_its_own(daemon, innocent)
     await writer.close()
-
-
-async def open_pipelined(client: Client, number: int) -> Message:
-    """Open a partition of eight subpartitions; return the answer."""
-    attempt = 100 + number
-    client.send(OpenPipelinedPartition(number, SHUFFLE, attempt, 8, PIPELINED, ALL_AT_ONCE))
-    while True:
-        message, _ = await client.receive()
-        if type(message) is PartitionOpened and message.partition == number:
-            return message
-        if type(message) is ErrorResponse:
-            return message
 
 
 @one_loop
@@ -261,8 +237,8 @@ async def test_connections_are_bounded(daemon, greedy, innocent, secret_file):
     check_refusal(caught.value, Resource.CONNECTIONS)
     await the_innocent_gets_its_own(daemon, innocent)
     shown = status(daemon, secret_file, "--application", greedy.name)
-    assert re.search(r"^connections +5 +6$", shown, re.MULTILINE), shown
-    assert re.search(r"^disk_tier +0 B +8 MiB$", shown, re.MULTILINE), shown
+    assert re.search(r"^connections +5 +5 +6$", shown, re.MULTILINE), shown
+    assert re.search(r"^disk_tier +0 B +0 B +8 MiB$", shown, re.MULTILINE), shown
     for each in opened:
         await each.close()
 

@@ -201,7 +201,7 @@ def test_both_sides_open(hello: m.Hello, credential: Credential, binding: bytes)
         assert done.accepts.application_id == ""
     else:
         name, _, namespace = done.accepts.application_id.partition("@")
-        assert (name, len(namespace)) == ("app-1", 16)
+        assert (name, len(namespace)) == ("app-1", 24)
         assert is_scoped(done.accepts.application_id)
 
 

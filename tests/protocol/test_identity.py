@@ -25,6 +25,7 @@ from sluice.protocol.identity import (
     parse_token,
     secret_id,
     secret_to_text,
+    tenant_of,
 )
 from sluice.protocol.limits import MAX_SUBJECT_BYTES, MAX_U64
 from tests.protocol.identity_vectors import OTHER_SECRET, SALT, SECRET, TOKEN_ID, VECTORS
@@ -55,7 +56,10 @@ def test_keys_follow_from_the_secret(vector: dict[str, Any]) -> None:
     secrets = ClusterSecrets([OTHER_SECRET, SECRET])
     assert secrets.key_of(driver.claim) == (driver_key, True)
     assert secrets.key_of(task.claim) == (task_key, True)
-    namespace = base64.b32encode(_hmac(driver_key, b"sluice namespace")[:10]).decode().lower()
+    owner = vector["subject"].encode() or bytes.fromhex(vector["token_id_hex"])
+    tag = hashlib.sha256(b"sluice tenant\0" + owner).digest() if any(owner) else bytes(5)
+    letters = tag[:5] + _hmac(driver_key, b"sluice namespace")[:10]
+    namespace = base64.b32encode(letters).decode().lower()
     assert (
         secrets.scope("etl", task.claim) == f"etl@{namespace}" == secrets.scope("etl", driver.claim)
     )
@@ -166,15 +170,47 @@ def test_limits_of_a_token() -> None:
 @pytest.mark.parametrize(
     ("name", "scoped"),
     [
-        ("etl@abcdefghij234567", True),
-        ("a\nb@abcdefghij234567", True),
-        ("@abcdefghij234567", True),
-        ("etl@abcdefghij23456", False),
-        ("etl@abcdefghij2345671", False),
-        ("etl@ABCDEFGHIJ234567", False),
+        ("etl@abcdefghijklmnopqr234567", True),
+        ("a\nb@abcdefghijklmnopqr234567", True),
+        ("@abcdefghijklmnopqr234567", True),
+        ("etl@abcdefghijklmnopqr23456", False),
+        ("etl@abcdefghijklmnopqr2345671", False),
+        ("etl@ABCDEFGHIJKLMNOPQR234567", False),
         ("user@example.com", False),
         ("etl", False),
     ],
 )
 def test_names_of_a_namespace_have_a_form_of_their_own(name: str, scoped: bool) -> None:
     assert is_scoped(name) is scoped
+
+
+def test_a_subject_is_one_tenant_under_all_its_tokens_and_secrets() -> None:
+    secrets = ClusterSecrets([SECRET, OTHER_SECRET])
+
+    def tenant(token: SubmitToken, name: str = "etl") -> str:
+        return tenant_of(secrets.scope(name, token.application(token.salt_of(name)).claim))
+
+    alice = SubmitToken.make(SECRET, "alice", 0, bytes(range(16)))
+    again = SubmitToken.make(OTHER_SECRET, "alice", 1000, bytes(range(1, 17)))
+    assert tenant(alice) == tenant(alice, "other") == tenant(again)
+    assert tenant(alice) != tenant(SubmitToken.make(SECRET, "bob", 0, bytes(range(16))))
+    assert is_scoped(tenant(alice))  # so that no application can take the name of a tenant
+    assert tenant_of(tenant(alice)) == tenant(alice)
+
+
+def test_a_token_without_a_subject_is_a_tenant_of_its_own() -> None:
+    secrets = ClusterSecrets([SECRET])
+    first, second = (SubmitToken.make(SECRET, "", 0, bytes([number] * 16)) for number in (1, 2))
+    found = [
+        tenant_of(secrets.scope(name, token.application(token.salt_of(name)).claim))
+        for token, name in ((first, "a"), (first, "b"), (second, "a"))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_applications_of_the_secrets_owner_and_without_credential_are_tenants() -> None:
+    owner = SubmitToken.make(SECRET)
+    scoped = ClusterSecrets([SECRET]).scope("etl", owner.application(owner.salt_of("etl")).claim)
+    assert tenant_of(scoped) == scoped
+    assert tenant_of("etl") == "etl"
+    assert tenant_of("@short") == "@short"

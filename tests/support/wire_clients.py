@@ -8,6 +8,7 @@ from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
+from sluice.protocol.identity import Credential
 from sluice.protocol.limits import (
     MAGIC,
     MAX_EVENT_BYTES,
@@ -66,6 +67,7 @@ class Client:
         application_id: str = "app",
         config: TransportConfig | None = None,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        credential: Credential | None = None,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
@@ -86,7 +88,7 @@ class Client:
             return client
 
         client.connection, client.ack = await connect(
-            address, hello, handler, config or TransportConfig(), SEGMENT_SIZE_BYTES
+            address, hello, handler, config or TransportConfig(), SEGMENT_SIZE_BYTES, credential
         )
         return client
 

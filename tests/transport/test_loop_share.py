@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.transport.fair_queue import OWN_FLOW, Flow
 from sluice.transport.loop_share import LoopShares, LoopTurns, TurnShare
 from tests.support.peers import turns
 
 A_TURN = 100
+TENANT, OTHER = (f"@{letter * 8}{'c' * 16}" for letter in "bd")
+"""Namespaces of applications of two subjects."""
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(
         share.spend(A_TURN // 2)
 
     for number in range(5):
-        share.wait(partial(work, number))
+        share.wait(partial(work, number), OWN_FLOW)
     for expected in ([0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4]):
         await turns(1)
         assert went_on == expected
@@ -39,7 +42,7 @@ async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(
 async def test_no_share_waits_for_another(loop_turns):
     greedy, innocent = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
     greedy.spend(1000 * A_TURN)
-    greedy.wait(lambda: None)
+    greedy.wait(lambda: None, OWN_FLOW)
     for _ in range(5):
         assert innocent.spend(A_TURN - 1)
         await turns(1)
@@ -62,7 +65,7 @@ def test_over_many_turns_no_more_is_done_than_they_are_worth_and_one_piece(costs
             assert done <= (clock.number + 1) * A_TURN + max(costs)
             if pending:
                 assert done >= (clock.number + 1) * A_TURN
-                share.wait(go_on)
+                share.wait(go_on, OWN_FLOW)
 
         go_on()
         await turns(sum(costs) // A_TURN + 2)
@@ -82,3 +85,30 @@ def test_an_application_has_its_share_until_its_last_connection_leaves():
         shares.leave("app", connection)
     assert len(shares) == 1
     assert shares.join("app", 5) is not first
+
+
+def test_applications_of_a_tenant_have_one_share_together():
+    shares = LoopShares()
+    mine = shares.join(f"app-0{TENANT}", 0)
+    for number in range(1, 64):
+        assert shares.join(f"app-{number}{TENANT}", number) is mine
+    assert shares.join(f"app-0{OTHER}", 64) is not mine
+    for number in range(64):
+        shares.leave(f"app-{number}{TENANT}", number)
+    assert len(shares) == 1
+
+
+async def test_applications_of_a_tenant_resume_in_turn_however_many_wait_for_one(loop_turns):
+    share = TurnShare(loop_turns, A_TURN)
+    share.spend(A_TURN)
+    went_on: list[str] = []
+
+    def work(name: str) -> None:
+        went_on.append(name)
+        share.spend(A_TURN)
+
+    for number in range(9):
+        share.wait(partial(work, "many"), Flow(f"many{TENANT}", number))
+    share.wait(partial(work, "few"), Flow(f"few{TENANT}", 9))
+    await turns(3)
+    assert went_on[:2] in (["many", "few"], ["few", "many"])

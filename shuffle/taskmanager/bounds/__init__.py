@@ -1,4 +1,4 @@
-"""Bounds: what one application, connection or task may take, and where each rule is applied.
+"""Bounds: what one tenant, application or task may take, and where each rule is applied.
 
 Paths begin at ``shuffle/taskmanager`` or at the repository. ``bounds/accounts.py`` counts what each
 application holds, ``bounds/quotas.py`` turns settings into its quotas, and ``bounds/progress.py``
@@ -28,7 +28,7 @@ connections                     quota; one kept for the driver   wiring.py
 ..                              idle ones are closed             bounds/idle_connections.py
 file descriptors                reserve                          transport/descriptors.py
 turns of the event loop         equal bytes a turn               transport/loop_share.py
-turns at disks, remote tier     equal bytes in the queue         store/files/fair_queue.py
+turns at disks, remote tier     equal bytes in the queue         transport/fair_queue.py
 partly received messages        limit of all together            protocol/control_memory.py
 unread answers                  limit of a connection            transport/backlog.py
 time of a frame                 deadline                         transport/frame_deadline.py

@@ -1,8 +1,9 @@
 """Counts and limits the resources that each application holds on a TaskManager.
 
 An application has one :class:`Account`. Code that allocates something for it (an extent, a channel,
-a connection) first charges the amount to the account, and returns it when the thing is freed. An
-application above its quota gets a :class:`QuotaExceeded`; other applications are not affected.
+a connection) first charges the amount to the account, and returns it when the thing is freed. What
+the applications of a subject hold counts for the account of their tenant too. An application above
+its quota or its tenant's gets a :class:`QuotaExceeded`; other tenants are not affected.
 """
 
 import enum
@@ -13,6 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.identity import plain_name, tenant_of
 from ...counters import BoundedCounts
 from ...memory import SegmentOwner
 
@@ -60,24 +62,27 @@ NO_LIMITS: Final[Limits] = (None,) * len(Resource)
 
 
 class QuotaExceeded(SluiceError):
-    """A request exceeds a quota of its application.
+    """A request exceeds a quota of its application or tenant.
 
     Args:
+        who: Whose quota, in words.
         resource: The requested resource.
-        wanted: Amount that the application would hold.
-        limit: Its quota.
+        wanted: Amount that it would hold.
+        limit: The quota.
         retryable: Whether the request alone fits into the quota, so that it may fit later.
     """
 
     code = ErrorCode.QUOTA_EXCEEDED
     retryable: bool = False
 
-    def __init__(self, resource: Resource, wanted: int, limit: int, retryable: bool) -> None:
+    def __init__(
+        self, who: str, resource: Resource, wanted: int, limit: int, retryable: bool
+    ) -> None:
         way_out = (
             "Use another TaskManager, let tasks or shuffles end" if retryable else "Ask for less"
         )
         super().__init__(
-            f"Application is at its quota of {resource.words} on this TaskManager",
+            f"{who} is at its quota of {resource.words} on this TaskManager",
             value=wanted,
             limit=limit,
             remedy=f"{way_out}, or raise {resource.key}",
@@ -93,7 +98,9 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
     """The end of the key of ``[quotas]``, such as ``channels``."""
     held: int = 0
     quota: int | None = None
-    """Maximum amount that it may hold; None: no quota."""
+    """Maximum amount that it or all applications of its subject may hold; None: no quota."""
+    subject_held: int | None = None
+    """Amount held by all applications of its subject; None: it has no subject."""
 
 
 class ApplicationStatus(msgspec.Struct, frozen=True, gc=False):
@@ -108,16 +115,30 @@ class ApplicationStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class Account(SegmentOwner):
-    """The resources held by one application; the owner of its segment pools.
+    """The resources held by one application, or by a tenant; the owner of its segment pools.
 
     Made by :meth:`Accounts.of`. It exists as long as it holds anything or is referenced.
+
+    Args:
+        accounts: All accounts.
+        application_id: The application, or the name of a tenant.
+        parent: The account of the application's tenant; None: it is a tenant of its own.
+
+    Attributes:
+        parent: The account of the tenant.
+        subject: The subject of a tenant; empty: it has none, or no connection has proven it yet.
+        holders: Number of a tenant's applications that hold any of a resource, by resource.
     """
 
-    def __init__(self, accounts: "Accounts", application_id: str, subject: str) -> None:
-        super().__init__(application_id)
+    parent: "Account | None"
+
+    def __init__(
+        self, accounts: "Accounts", application_id: str, parent: "Account | None" = None
+    ) -> None:
+        super().__init__(application_id, parent)
         self.application_id: Final = application_id
-        self.subject = subject
-        """The subject of the application's submit token; empty: not known."""
+        self.subject = ""
+        self.holders: Final = [0] * len(Resource)
         self._accounts: Final = accounts
         self._limits = NO_LIMITS
         self._held: Final = [0] * len(Resource)
@@ -129,15 +150,24 @@ class Account(SegmentOwner):
         return tuple(self._held)
 
     def status(self) -> tuple[HoldingStatus, ...]:
-        """Return the amount held and the quota of each resource."""
-        return tuple(
-            HoldingStatus(resource.name.lower(), held, limit)
-            for resource, held, limit in zip(Resource, self._held, self._limits, strict=True)
-        )
+        """Return the amounts held and the lowest quota of each resource."""
+        tenant = self.parent
+        found = []
+        for resource, held in zip(Resource, self._held, strict=True):
+            limits = [each._limits[resource] for each in (self, tenant) if each is not None]
+            quota = min((limit for limit in limits if limit is not None), default=None)
+            subject_held = None if tenant is None else tenant.amount(resource)
+            found.append(HoldingStatus(resource.name.lower(), held, quota, subject_held))
+        return tuple(found)
+
+    @property
+    def promised_segments(self) -> int:
+        """Segments promised to its pools and requests."""
+        return self._held[Resource.NETWORK_SEGMENTS]
 
     @property
     def limit_segments(self) -> int | None:
-        """Its quota of network segments."""
+        """Its own quota of network segments."""
         return self._limits[Resource.NETWORK_SEGMENTS]
 
     def check(self, segments: int) -> None:
@@ -150,7 +180,6 @@ class Account(SegmentOwner):
 
     def promise(self, segments: int) -> None:
         """Add to the segments promised to it; a negative number subtracts."""
-        super().promise(segments)
         if segments > 0:
             self.hold(Resource.NETWORK_SEGMENTS, segments)
         elif segments:
@@ -165,13 +194,16 @@ class Account(SegmentOwner):
         return self._held[resource]
 
     def sharers(self, resource: Resource) -> int:
-        """Return how many applications hold any of a resource, always including this one."""
-        return self._accounts.holders[resource] + (self._held[resource] == 0)
+        """Return how many hold any of a resource, always including this one.
+
+        They are the applications of its tenant, or all tenants if it is one.
+        """
+        holders = (self.parent or self._accounts).holders
+        return holders[resource] + (self._held[resource] == 0)
 
     def has_room(self, resource: Resource, amount: int = 1) -> bool:
         """Return whether the application may hold ``amount`` more."""
-        limit = self._limits[resource]
-        return limit is None or self._held[resource] + amount <= limit
+        return self._at_quota(resource, amount) is None
 
     def require_room(self, resource: Resource, amount: int = 1) -> None:
         """Check that the application may hold ``amount`` more, without taking it.
@@ -179,8 +211,9 @@ class Account(SegmentOwner):
         Raises:
             QuotaExceeded: It may not.
         """
-        if not self.has_room(resource, amount):
-            raise self.exceeded(resource, amount)
+        full = self._at_quota(resource, amount)
+        if full is not None:
+            raise full.exceeded(resource, amount)
 
     def take(self, resource: Resource, amount: int = 1) -> None:
         """Take ``amount`` of a resource for the application.
@@ -196,10 +229,12 @@ class Account(SegmentOwner):
         before = self._held[resource]
         self._held[resource] = before + amount
         if before == 0 and amount:
-            self._accounts.holders[resource] += 1
+            (self.parent or self._accounts).holders[resource] += 1
             self._in_use += 1
             if self._in_use == 1:
                 self._accounts.opened(self)
+        if self.parent is not None:
+            self.parent.hold(resource, amount)
 
     def give_back(self, resource: Resource, amount: int = 1) -> None:
         """Return ``amount``.
@@ -215,16 +250,29 @@ class Account(SegmentOwner):
             )
         self._held[resource] = after
         if after == 0 and amount:
-            self._accounts.holders[resource] -= 1
+            (self.parent or self._accounts).holders[resource] -= 1
             self._in_use -= 1
             if self._in_use == 0:
                 self._accounts.closed(self)
+        if self.parent is not None:
+            self.parent.give_back(resource, amount)
 
     def exceeded(self, resource: Resource, amount: int) -> QuotaExceeded:
         """Return the error for a request of ``amount``, and count it."""
         limit = self._limits[resource] or 0
         self._accounts.refused.bump(resource.name.lower())
-        return QuotaExceeded(resource, self._held[resource] + amount, limit, amount <= limit)
+        who = "Application"
+        if _is_tenant(self.application_id):
+            who = f"Subject {self.subject}" if self.subject else "Token"
+        wanted = self._held[resource] + amount
+        return QuotaExceeded(who, resource, wanted, limit, amount <= limit)
+
+    def _at_quota(self, resource: Resource, amount: int) -> "Account | None":
+        """Return the first account that may not hold so much more: its own or its tenant's."""
+        limit = self._limits[resource]
+        if limit is not None and self._held[resource] + amount > limit:
+            return self
+        return None if self.parent is None else self.parent._at_quota(resource, amount)
 
     def __repr__(self) -> str:
         held = {
@@ -233,16 +281,21 @@ class Account(SegmentOwner):
         return f"<Account {self.application_id} {held}>"
 
 
+def _is_tenant(name: str) -> bool:
+    """Return whether a name is that of a tenant, and of no application."""
+    return name != "" and plain_name(name) == ""
+
+
 def _no_limits(application_id: str, subject: str) -> Limits:
     return NO_LIMITS
 
 
 class Accounts:
-    """The accounts of all applications of a TaskManager.
+    """The accounts of all applications of a TaskManager, and of their tenants.
 
     Attributes:
         refused: Requests refused by a quota, by resource; only grows.
-        holders: Number of applications that hold any of a resource, by resource.
+        holders: Number of tenants that hold any of a resource, by resource.
     """
 
     def __init__(self) -> None:
@@ -257,30 +310,35 @@ class Accounts:
 
         Args:
             application_id: The application.
-            subject: The subject of its submit token, if proven; empty: not known.
+            subject: The subject of its token, if proven; empty: not known.
         """
         account = self._all.get(application_id)
         if account is None:
-            account = self._all[application_id] = Account(self, application_id, subject)
-            account.set_limits(self._limits_of(application_id, subject))
-        elif subject and subject != account.subject:
-            account.subject = subject
-            account.set_limits(self._limits_of(application_id, subject))
+            tenant = tenant_of(application_id)
+            parent = None if tenant == application_id else self.of(tenant)
+            account = self._all[application_id] = Account(self, application_id, parent)
+            self._limit(account)
+        tenant_account = account.parent or account
+        if subject and subject != tenant_account.subject:
+            tenant_account.subject = subject
+            for each in list(self._all.values()):
+                if tenant_account in (each, each.parent):
+                    self._limit(each)
         return account
 
     def set_limits(self, limits_of: Callable[[str, str], Limits]) -> None:
-        """Set the quotas of all applications.
+        """Set the quotas of all applications and tenants.
 
         Args:
-            limits_of: Returns the quotas of an application and the subject of its token.
+            limits_of: Returns the quotas of an application or tenant, given the subject.
         """
         self._limits_of = limits_of
         for account in list(self._all.values()):
-            account.set_limits(limits_of(account.application_id, account.subject))
+            self._limit(account)
 
     def in_use(self) -> list[Account]:
-        """Return the accounts that hold anything."""
-        return list(self._in_use.values())
+        """Return the accounts of applications that hold anything."""
+        return [each for name, each in self._in_use.items() if not _is_tenant(name)]
 
     def opened(self, account: Account) -> None:
         """Register an account that now holds something."""
@@ -289,3 +347,7 @@ class Accounts:
     def closed(self, account: Account) -> None:
         """Unregister an account that holds nothing."""
         del self._in_use[account.application_id]
+
+    def _limit(self, account: Account) -> None:
+        subject = (account.parent or account).subject
+        account.set_limits(self._limits_of(account.application_id, subject))

@@ -1,12 +1,13 @@
 """The quotas of applications: settings, and the resulting limits on this host.
 
-An override is ``PATTERN: RESOURCE = VALUE, ...``. It sets quotas for the applications whose names
-match the pattern. Patterns are shell patterns with ``*``, ``?`` and ``[abc]``. A pattern with a
-slash is matched with ``SUBJECT/NAME``, with the subject of the submit token. For each resource, the
-first matching override that names it applies.
+Quotas are those of a tenant: of all applications of a token's subject together, or of an
+application without a token. An override is ``PATTERN: RESOURCE = VALUE, ...``. Patterns are shell
+patterns with ``*``, ``?`` and ``[abc]`` for subjects, or for names of applications without a token.
+A pattern ``SUBJECT/NAME`` sets quotas for single applications, within those of their tenant. For
+each resource, the first matching override that names it applies.
 
-    etl-*: disk_tier_bytes = 20 %, channels = 10000
-    alice/*: map_outputs = none
+    alice: disk_tier_bytes = 20 %, channels = 10000
+    alice/adhoc-*: map_outputs = 1000
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from ....protocol.identity import plain_name
+from ....protocol.identity import plain_name, tenant_of
 from ....transport.settings import NONE_ALLOWED, Bytes, Count, Settings, parse_size, split_rules
 from .accounts import Resource
 
@@ -32,7 +33,7 @@ _WHOLE: Final = 100
 _PERCENT: Final = re.compile(r"\s*([0-9]+)\s*%\s*")
 _RULE: Final = re.compile(r"(?P<pattern>[^\s:]+)\s*:\s*(?P<quotas>\S.*)", re.DOTALL)
 _FORM: Final = (
-    'the form is "PATTERN: RESOURCE = VALUE, ...", such as "etl-*: disk_tier_bytes = 20 %, '
+    'the form is "PATTERN: RESOURCE = VALUE, ...", such as "alice: disk_tier_bytes = 20 %, '
     'channels = 10000"'
 )
 _NAMES: Final = {resource.name.lower(): resource for resource in Resource}
@@ -64,7 +65,10 @@ Most = Annotated[Annotated[Count, Field(ge=1)] | None, NONE_ALLOWED]
 
 
 class QuotaConfig(Settings):
-    """The most that one application may hold. `"none"`: no quota."""
+    """The most that one subject's applications may hold together, or one without a token.
+
+    `"none"`: no quota.
+    """
 
     quota_memory_tier_bytes: Share = "100 %"
     """Bytes in the memory tier, or a percentage such as `"50 %"`. Above it, regions go to disk."""
@@ -79,8 +83,9 @@ class QuotaConfig(Settings):
     """Memory shared with producers, or a percentage of `region_areas_bytes`. Above it, producers
     send their regions."""
 
-    quota_connections: Most = 4096
-    """Connections of producers, consumers and drivers. One is reserved for the driver."""
+    quota_connections: Share = "50 %"
+    """Connections of producers, consumers and drivers, or a percentage of those that are accepted.
+    One is reserved for the driver."""
 
     quota_open_partitions: Most = 16384
     """Map outputs and pipelined partitions being written."""
@@ -99,9 +104,9 @@ class QuotaConfig(Settings):
     journals, and what open gates read. Ten million blocks take about 80 MB."""
 
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
-    """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the applications whose names match,
-    such as `etl-*: disk_tier_bytes = 20 %, channels = 10000`, or whose tokens have a subject, such
-    as `alice/*: map_outputs = none`; see `docs/operate/limits.md`. A resource is a key above
+    """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the subjects that match, such as
+    `alice: disk_tier_bytes = 20 %, channels = 10000`, or for each application of a subject, such as
+    `alice/adhoc-*: map_outputs = 1000`; see `docs/operate/limits.md`. A resource is a key above
     without `quota_`. As a flag or variable: separated by semicolons."""
 
     @field_validator("quota_overrides")
@@ -113,7 +118,7 @@ class QuotaConfig(Settings):
 
     @property
     def usual(self) -> tuple[int | str | None, ...]:
-        """Quota of each resource for an application without an override."""
+        """Quota of each resource for a tenant without an override."""
         return (
             self.quota_memory_tier_bytes,
             self.quota_disk_tier_bytes,
@@ -130,16 +135,18 @@ class QuotaConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Quotas for the applications whose names match a pattern."""
+    """Quotas for the tenants or applications whose names match a pattern."""
 
     pattern: str
     quotas: Mapping[Resource, int | str | None]
 
-    def applies_to(self, name: str, subject: str) -> bool:
-        """Return whether these quotas apply to an application name and subject."""
-        return fnmatch.fnmatchcase(
-            f"{subject}/{name}" if "/" in self.pattern else name, self.pattern
-        )
+    def applies_to(self, application_id: str, subject: str) -> bool:
+        """Return whether these quotas apply to an application or tenant."""
+        name = plain_name(application_id)
+        if "/" in self.pattern:
+            return name != "" and fnmatch.fnmatchcase(f"{subject}/{name}", self.pattern)
+        is_tenant = tenant_of(application_id) == application_id
+        return is_tenant and fnmatch.fnmatchcase(name or subject, self.pattern)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -176,7 +183,7 @@ def _parse_value(text: str, resource: Resource, value: str) -> int | str | None:
 
 
 class Quotas:
-    """The limits of every application on this host.
+    """The limits of every tenant and application on this host.
 
     Args:
         config: The settings.
@@ -190,20 +197,24 @@ class Quotas:
         self._wholes = wholes
 
     def limits_of(self, application_id: str, subject: str = "") -> Limits:
-        """Return the quota of each resource for an application.
+        """Return the quota of each resource for an application or tenant.
+
+        An application with a tenant has quotas of its own by overrides only.
 
         Args:
-            application_id: Its name, with or without its namespace.
-            subject: The subject of its submit token; empty: not known.
+            application_id: Its name, with its namespace if it has one.
+            subject: The subject of its token; empty: none, or not known.
         """
-        name = plain_name(application_id)
-        overrides = [each for each in self._overrides if each.applies_to(name, subject)]
-        return tuple(self._limit(resource, overrides) for resource in Resource)
+        overrides = [each for each in self._overrides if each.applies_to(application_id, subject)]
+        is_tenant = tenant_of(application_id) == application_id
+        usual = self._usual if is_tenant else (None,) * len(Resource)
+        return tuple(self._limit(resource, overrides, usual[resource]) for resource in Resource)
 
-    def _limit(self, resource: Resource, overrides: list[Override]) -> int | None:
+    def _limit(
+        self, resource: Resource, overrides: list[Override], usual: int | str | None
+    ) -> int | None:
         quota = next(
-            (each.quotas[resource] for each in overrides if resource in each.quotas),
-            self._usual[resource],
+            (each.quotas[resource] for each in overrides if resource in each.quotas), usual
         )
         if not isinstance(quota, str):
             return quota

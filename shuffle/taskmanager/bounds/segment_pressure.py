@@ -2,8 +2,8 @@
 
 While no application waits, holders are not watched, and a slow reader does no harm. The watch
 starts when an application waits for segments or is refused some. At the deadline, segments of
-holders without progress are reclaimed, from the application with the most promised segments first,
-until no other application waits.
+holders without progress are reclaimed, from the tenant and of it the application with the most
+promised segments first, until no other application waits.
 """
 
 import asyncio
@@ -133,12 +133,12 @@ class SegmentPressure:
                     thing = holder, each.number
                     self._owners[thing] = each.owner
                     found.append((thing, each.mark))
-        found.sort(key=self._promised, reverse=True)
+        found.sort(key=self._rank, reverse=True)
         return [*found, (_WAITERS, OURS)]
 
-    def _promised(self, found: tuple[_Thing, Mark]) -> int:
+    def _rank(self, found: tuple[_Thing, Mark]) -> tuple[int, int]:
         owner = self._owners[found[0]]
-        return 0 if owner is None else owner.promised_segments
+        return (0, 0) if owner is None else owner.rank_with()
 
     def _late(self, thing: _Thing) -> None:
         holder, number = thing

@@ -106,8 +106,8 @@ class StorageConfig(Settings):
     """Maximum size of the memory tier. It uses memory only as it fills. 0: no memory tier."""
 
     memory_tier_reserve_percent: Count = Field(12, ge=0, le=50)
-    """Percentage of the memory tier that a single application leaves free for the next one. Several
-    applications leave less free. 0: first come, first served."""
+    """Percentage of the memory tier that a single tenant leaves free for the next one. Several
+    tenants leave less free. 0: first come, first served."""
 
     region_areas_bytes: Bytes = Field(256 * 1024 * 1024, ge=0)
     """Maximum memory shared with producers on this host, which write regions there instead of

@@ -60,7 +60,7 @@ class ApplicationCollector(Collector):
         )
         quota = GaugeMetricFamily(
             "sluice_application_quota",
-            "The quota of an application, if it has one.",
+            "The lower quota of an application and its subject, if there is one.",
             labels=("application", "resource"),
         )
         for resource, holders in _holders(self._status()).items():

@@ -21,9 +21,9 @@ from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.schema import BeginRegion, CopyOf, OpenPartition
+from ....transport.fair_queue import Flow
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
-from ..store.files.fair_queue import Flow
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, Region
 from ..store.tiers.tier import Extent, ExtentRead

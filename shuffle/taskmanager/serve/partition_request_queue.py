@@ -17,6 +17,7 @@ from ....protocol.events import is_end_of_partition
 from ....protocol.remote_error import error_response
 from ....protocol.schema import DATA, BacklogAnnouncement, BufferResponse, ChecksummedBuffer
 from ....transport.connection import Connection
+from ....transport.fair_queue import Flow
 from ...errors import failure_of
 from ...partition.view import OutgoingBuffer
 from .credit_based_view_reader import CreditBasedViewReader
@@ -70,7 +71,7 @@ class PartitionRequestQueue:
     def run(self) -> None:
         """Send while the connection is writable and readers have something.
 
-        Its application may have used up its share of this turn of the event loop: then later.
+        Its tenant may have used up its share of this turn of the event loop: then later.
         """
         self._turn_due = False
         if self._running or self._waits:
@@ -92,7 +93,7 @@ class PartitionRequestQueue:
         while queue and connection.writable:
             if not share.spend(cost):
                 self._waits = True
-                share.wait(self._go_on)
+                share.wait(self._go_on, Flow(connection.application_id, id(connection)))
                 return
             cost = BUFFER_COST_BYTES
             reader = queue.popleft()

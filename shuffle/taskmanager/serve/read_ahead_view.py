@@ -13,6 +13,7 @@ from typing import Final
 
 from ....protocol.limits import MAX_U32
 from ....protocol.schema import DATA
+from ....transport.fair_queue import Flow
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...memory import (
@@ -24,7 +25,6 @@ from ...memory import (
 )
 from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
-from ..store.files.fair_queue import Flow
 from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import ExtentRead
 from .stored_partition_view import ReadSizes, Slice, StoredPartitionView, mapped

@@ -293,11 +293,14 @@ def _expiry(application: ApplicationStatus) -> str:
 
 
 def _holdings(application: ApplicationStatus) -> Table:
-    table = Table(_clean(application.application_id), "resource held quota", "held quota")
+    table = Table(
+        _clean(application.application_id), "resource held subject quota", "held subject quota"
+    )
     for each in application.holdings:
         as_text = approximate_size if each.resource.endswith("_bytes") else str
         quota = "none" if each.quota is None else as_text(each.quota)
-        table.add(each.resource.removesuffix("_bytes"), as_text(each.held), quota)
+        subject = "-" if each.subject_held is None else as_text(each.subject_held)
+        table.add(each.resource.removesuffix("_bytes"), as_text(each.held), subject, quota)
     return table
 
 

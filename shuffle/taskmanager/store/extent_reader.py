@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from ....transport.fair_queue import Flow
 from ....transport.loop import run_together
 from .errors import OutsideRegion
-from .files.fair_queue import Flow
 from .files.io_threads import IoThreads
 from .tiers.tier import ExtentRead, Tier
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
+from ....transport.fair_queue import Flow
 from ...names import ShuffleKey
 from ..bounds.accounts import Account, Resource
 from .errors import OutsideRegion, StorageError, StorageReadFailed
-from .files.fair_queue import Flow
 from .files.file_calls import read_into
 from .files.io_threads import IoThreads
 from .stored_outputs import Region, kept_bytes

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from ....protocol.limits import MAX_I64
+from ....transport.fair_queue import OWN_FLOW, Flow
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Accounts, Resource
 from ..config.storage_config import StorageConfig
@@ -30,7 +31,6 @@ from .errors import (
     StorageUnavailable,
 )
 from .extent_reader import read_cached, read_extents
-from .files.fair_queue import OWN_FLOW, Flow
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .journal.recovery import open_storage

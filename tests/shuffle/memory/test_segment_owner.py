@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -230,3 +231,70 @@ async def test_destroying_the_network_pool_ends_all_promises(network):
     assert pool.is_destroyed
     network.recycle_segments(held)
     assert owner.promised_segments == 0
+
+
+class Tenant(NamedTuple):
+    whole: SegmentOwner
+    first: SegmentOwner
+    second: SegmentOwner
+
+
+def tenant(limit: int = SEGMENTS) -> Tenant:
+    whole = LimitedOwner("tenant", limit)
+    return Tenant(whole, SegmentOwner("first", whole), SegmentOwner("second", whole))
+
+
+async def test_tenants_share_alike_and_then_their_applications(network):
+    two, alone = tenant(), SegmentOwner("alone")
+    pools = [network.create_local_pool(f"gate {n}", 0, owner=two.first) for n in range(3)]
+    sibling = network.create_local_pool("gate", 0, owner=two.second)
+    other = network.create_local_pool("gate", 0, owner=alone)
+    assert other.size_segments == SEGMENTS // 2
+    assert sibling.size_segments == SEGMENTS // 4
+    assert sum(pool.size_segments for pool in pools) == SEGMENTS // 4
+    for pool in (*pools, sibling):
+        pool.destroy()
+    assert other.size_segments == SEGMENTS
+    assert len(network._shares.all()) == 1
+
+
+async def test_applications_of_a_tenant_stay_within_its_limit_together(network):
+    two = tenant(10)
+    pools = [network.create_local_pool("gate", 0, owner=each) for each in two[1:]]
+    assert sum(drawn(pool) for pool in pools) == 10
+    held = await network.request_segments_within(SEGMENTS - 10, LONG_SECONDS)
+    assert not two.first.may_promise(11)
+    network.recycle_segments(held)
+
+
+async def test_what_one_application_returns_goes_to_a_sibling_at_the_limit_of_its_tenant(network):
+    two = tenant(10)
+    held = await network.request_segments_within(10, LONG_SECONDS, two.first)
+    waiting = asyncio.ensure_future(network.request_segments_within(4, LONG_SECONDS, two.second))
+    pool = network.create_local_pool("gate", 0, owner=two.second)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    network.recycle_segments(held)
+    assert len(await waiting) == 4
+    assert drawn(pool) == 6
+    network.recycle_segments(waiting.result())
+    assert two.whole.promised_segments == 0
+
+
+async def test_an_application_of_a_tenant_with_many_promises_waits_for_other_tenants(network):
+    two, poor = tenant(), SegmentOwner("poor")
+    first = await network.request_segments_within(60, LONG_SECONDS, two.first)
+    second = await network.request_segments_within(SEGMENTS - 60, LONG_SECONDS, poor)
+    order: list[str] = []
+
+    async def request(owner: SegmentOwner) -> None:
+        segments = await network.request_segments_within(40, LONG_SECONDS, owner)
+        order.append(owner.name)
+        network.recycle_segments(segments)
+
+    tasks = [asyncio.ensure_future(request(each)) for each in (two.second, poor)]
+    await asyncio.sleep(0)
+    network.recycle_segments(second)
+    await asyncio.gather(*tasks)
+    assert order == ["poor", "second"]
+    network.recycle_segments(first)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from .fair_queue import FairQueue, Flow
+from .....transport.fair_queue import FairQueue, Flow
 
 
 class FairSlots:

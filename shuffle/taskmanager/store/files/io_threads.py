@@ -1,8 +1,8 @@
 """Threads for blocking calls, bounded in number and safe against cancellation.
 
-Calls wait in a :class:`~.fair_queue.FairQueue`. A thread that finishes a call takes the next one
-itself, so that the threads stay busy while the event loop is busy. If a thread is free, a call
-starts at once.
+Calls wait in a :class:`~sluice.transport.fair_queue.FairQueue`. A thread that finishes a call takes
+the next one itself, so that the threads stay busy while the event loop is busy. If a thread is
+free, a call starts at once.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
-from .fair_queue import OWN_FLOW, FairQueue, Flow
+from .....transport.fair_queue import OWN_FLOW, FairQueue, Flow
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar
 from crc32c import crc32c
 
 from .....protocol.errors import ErrorCode
+from .....transport.fair_queue import Flow
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
 from ..errors import StorageError
-from ..files.fair_queue import Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import (
     application_marker,

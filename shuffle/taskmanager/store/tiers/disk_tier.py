@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from .....transport.fair_queue import Flow
 from ...bounds.accounts import Resource
 from ..errors import StorageReadFailed, StorageWriteFailed
-from ..files.fair_queue import Flow
 from ..files.file_calls import UNSUPPORTED, read_into, read_without_waiting, write_from
 from ..files.io_threads import CALL_COST, IoThreads
 from .arena_files import open_arena

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from .....transport.fair_queue import Flow
 from ...bounds.accounts import Resource
 from ..errors import StorageUnavailable
-from ..files.fair_queue import Flow
 from ..files.file_calls import allot
 from ..files.io_threads import IoThreads
 from .arena_files import open_arena

@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from .....transport.fair_queue import Flow
 from .....transport.loop import run_together, start_task
 from ...bounds.accounts import Resource
 from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
-from ..files.fair_queue import Flow
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects

@@ -22,8 +22,8 @@ from .slot_allocator import occupied_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from .....transport.fair_queue import Flow
     from ..errors import StorageError
-    from ..files.fair_queue import Flow
     from ..files.io_threads import IoThreads
     from ..objects.remote_upload import Upload
 

@@ -14,7 +14,7 @@ from .disk_tier import DiskTier
 from .memory_tier import MemoryTier
 from .slot_allocator import occupied_bytes
 from .tier import FULL, Extent, Tier
-from .tier_shares import fair_share_bytes, may_take
+from .tier_shares import allowance, fair_share_bytes
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Tiers:
         left_out: The status of directories that could not be used at the start, and of a remote
             tier.
         upkeep: Allocates pages of the memory tier ahead of use.
-        reserve_percent: Part of the memory tier that a single application leaves free.
+        reserve_percent: Part of the memory tier that a single tenant leaves free.
         remote: The remote tier, if there is one.
 
     Attributes:
@@ -89,7 +89,11 @@ class Tiers:
             else:
                 kept = memory
         if extent is None:
-            alone = account.sharers(Resource.MEMORY_TIER_BYTES) == 1
+            alone = all(
+                each.sharers(Resource.MEMORY_TIER_BYTES) == 1
+                for each in (account, account.parent)
+                if each is not None
+            )
             extent = self._beyond_memory(length, account, kept if alone else None)
             if extent is None:
                 raise self._full(length, None if alone else kept)
@@ -103,10 +107,14 @@ class Tiers:
         free, room = memory.free_bytes, memory.room_bytes
         if size_bytes > free:
             return True
-        held = account.amount(Resource.MEMORY_TIER_BYTES)
-        sharers = account.sharers(Resource.MEMORY_TIER_BYTES)
-        share = fair_share_bytes(room, sharers, self._reserve_percent)
-        return may_take(size_bytes, held, free, share, self._reserve_percent)
+        for each in (account.parent, account):
+            if each is not None:  # the tenant takes of the tier, and its application of the tenant
+                held = each.amount(Resource.MEMORY_TIER_BYTES)
+                sharers = each.sharers(Resource.MEMORY_TIER_BYTES)
+                share = fair_share_bytes(room, sharers, self._reserve_percent)
+                free = allowance(held, free, share, self._reserve_percent)
+                room = held + free
+        return size_bytes <= free
 
     def _beyond_memory(
         self, length: int, account: Account, reserve: MemoryTier | None

@@ -19,6 +19,10 @@ from sluice.shuffle.taskmanager.bounds.accounts import (
 )
 
 LIMIT = 10
+FIRST, SECOND = (f"{name}@bbbbbbbb{'c' * 16}" for name in ("first", "second"))
+"""Two applications of a tenant."""
+OTHER = f"first@dddddddd{'c' * 16}"
+"""An application of another tenant."""
 
 
 def limited(resource: Resource, limit: int) -> Limits:
@@ -67,15 +71,49 @@ def test_the_quotas_are_those_of_the_subject_as_soon_as_it_is_known():
     limits = {"": limited(Resource.CHANNELS, 1), "alice": limited(Resource.CHANNELS, LIMIT)}
     accounts = Accounts()
     accounts.set_limits(lambda _, subject: limits[subject])
-    account = accounts.of("app")
+    account = accounts.of(FIRST)
     account.take(Resource.CHANNELS)
     assert not account.has_room(Resource.CHANNELS)
-    assert accounts.of("app", "alice") is account
+    assert accounts.of(FIRST, "alice") is account
     account.take(Resource.CHANNELS, LIMIT - 1)
-    assert tuple(each.quota for each in accounts.of("app").status()) == limits["alice"]
+    assert tuple(each.quota for each in accounts.of(FIRST).status()) == limits["alice"]
     limits["alice"] = NO_LIMITS
     accounts.set_limits(lambda _, subject: limits[subject])
     assert account.has_room(Resource.CHANNELS)
+
+
+def test_applications_of_a_tenant_have_one_quota_together():
+    accounts = Accounts()
+    accounts.set_limits(lambda name, _: limited(Resource.CHANNELS, 6 if name == FIRST else LIMIT))
+    first, second, other = (accounts.of(name) for name in (FIRST, SECOND, OTHER))
+    with pytest.raises(QuotaExceeded, match="Application is at its quota of channels"):
+        first.take(Resource.CHANNELS, 7)
+    first.take(Resource.CHANNELS, 6)
+    second.take(Resource.CHANNELS, 4)
+    assert accounts.of(SECOND, "alice") is second
+    with pytest.raises(QuotaExceeded, match="Subject alice is at its quota of channels"):
+        second.take(Resource.CHANNELS)
+    other.take(Resource.CHANNELS, LIMIT)
+    (found,) = [each for each in first.status() if each.resource == "channels"]
+    assert (found.held, found.subject_held, found.quota) == (6, LIMIT, 6)
+    assert {each.application_id for each in accounts.in_use()} == {FIRST, SECOND, OTHER}
+    first.give_back(Resource.CHANNELS, 6)
+    second.take(Resource.CHANNELS, 6)
+
+
+def test_tenants_share_and_within_them_applications():
+    accounts = Accounts()
+    first, second, other = (accounts.of(name) for name in (FIRST, SECOND, OTHER))
+    for each in (first, other):
+        each.take(Resource.CHANNELS)
+    assert [each.sharers(Resource.CHANNELS) for each in (first, second, other)] == [1, 2, 1]
+    assert first.parent is not None
+    assert first.parent is second.parent
+    assert first.parent.sharers(Resource.CHANNELS) == 2
+    assert accounts.of("alone").sharers(Resource.CHANNELS) == 3
+    second.promise(2)
+    assert first.rank_with() == (2, 0)
+    assert second.rank_with() == (2, 2)
 
 
 def test_what_was_not_held_cannot_be_given_back():

@@ -10,6 +10,9 @@ from sluice.shuffle.taskmanager.config.taskmanager_config import ConfigError, lo
 
 WHOLE = 1000
 WHOLES = dict.fromkeys(Resource, WHOLE)
+TENANT = f"@bbbbbbbb{'a' * 16}"
+NO_SUBJECT = f"aaaaaaaa{'b' * 16}"
+"""The namespace of an application of the secret's owner."""
 
 
 def limit(resource: Resource, application_id: str = "app", **settings) -> int | None:
@@ -49,8 +52,19 @@ def test_the_first_override_that_matches_and_names_a_resource_decides():
 
 def test_an_override_is_for_the_name_without_its_namespace():
     settings = {"quota_overrides": "etl: channels = 10"}
-    assert limit(Resource.CHANNELS, "etl@abcdefghijklmnop", **settings) == 10
+    assert limit(Resource.CHANNELS, f"etl@{NO_SUBJECT}", **settings) == 10
     assert limit(Resource.CHANNELS, "etl@short", **settings) == QuotaConfig().quota_channels
+
+
+@pytest.mark.parametrize(
+    ("subject", "most"), [("alice", 10), ("bob", 30), ("malice", 30), ("", 30)]
+)
+def test_quotas_are_those_of_a_subject_and_its_applications_have_none(subject, most):
+    """Whoever has a token names applications as it likes."""
+    quotas = Quotas(QuotaConfig(quota_overrides="alice: channels = 10", quota_channels=30), WHOLES)
+    assert quotas.limits_of(TENANT, subject)[Resource.CHANNELS] == most
+    for name in ("app-1", "alice"):
+        assert quotas.limits_of(f"{name}{TENANT}", subject)[Resource.CHANNELS] is None
 
 
 @pytest.mark.parametrize(
@@ -58,17 +72,17 @@ def test_an_override_is_for_the_name_without_its_namespace():
     [
         ("alice", "app-1", 10),
         ("alice", "nightly", 20),
-        ("bob", "app-1", 30),
-        ("", "alice", 30),
-        ("", "alice/app-1", 30),  # a name that anybody may choose
-        ("malice", "app-1", 30),
+        ("bob", "app-1", None),
+        ("bob", "alice/app-1", None),  # a name that anybody may choose
+        ("malice", "app-1", None),
     ],
 )
-def test_an_override_with_a_slash_is_for_the_subject_of_the_token(subject, name, most):
+def test_an_override_with_a_slash_is_for_each_application_of_a_subject(subject, name, most):
     overrides = ("*/nightly: channels = 20", "alice/*: channels = 10")
     quotas = Quotas(QuotaConfig(quota_overrides=overrides, quota_channels=30), WHOLES)
-    for application_id in (name, f"{name}@abcdefghijklmnop"):
-        assert quotas.limits_of(application_id, subject)[Resource.CHANNELS] == most
+    assert quotas.limits_of(f"{name}{TENANT}", subject)[Resource.CHANNELS] == most
+    assert quotas.limits_of(TENANT, subject)[Resource.CHANNELS] == 30
+    assert quotas.limits_of("alice/app-1")[Resource.CHANNELS] == 30
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.files.fair_queue import Flow
 from sluice.shuffle.taskmanager.store.files.fair_slots import FairSlots
+from sluice.transport.fair_queue import Flow
 
 flows = st.builds(Flow, st.sampled_from(["a", "b"]), st.integers(0, 2))
 steps = st.lists(

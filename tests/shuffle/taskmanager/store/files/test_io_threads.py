@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.files.fair_queue import Flow
 from sluice.shuffle.taskmanager.store.files.io_threads import CALL_COST, IoThreads
+from sluice.transport.fair_queue import Flow
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from sluice.shuffle.taskmanager.store.files.fair_queue import Flow
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
+from sluice.transport.fair_queue import Flow
 from tests.support.mini_cluster import eventually
 from tests.support.remote import (
     REMOTE_ONLY,

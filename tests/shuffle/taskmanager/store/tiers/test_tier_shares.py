@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.tiers.tier_shares import PERCENT, fair_share_bytes, may_take
+from sluice.shuffle.taskmanager.store.tiers.tier_shares import PERCENT, allowance, fair_share_bytes
 
 ROOM = 10_000
 DEFAULT_RESERVE = 12
@@ -17,6 +17,10 @@ amounts = st.integers(0, ROOM)
 wanted = st.integers(1, ROOM // 4)
 reserves = st.integers(0, 50)
 many = st.integers(1, 40)
+
+
+def may_take(size: int, held: int, free: int, share: int, reserve: int) -> bool:
+    return size <= allowance(held, free, share, reserve)
 
 
 class Tier:

@@ -152,3 +152,16 @@ async def test_what_was_adopted_counts(opened):
     assert in_memory == 4
     abort([*writers, *others])
     again.release_application(GREEDY.application_id)
+
+
+async def test_applications_of_a_tenant_share_its_part_and_leave_the_reserve_to_others(opened):
+    """The reserve of the tier is for other tenants, and that of its part for its applications."""
+    store = open_store(opened)
+    first, second = (ShuffleKey(f"{name}@{'b' * 24}", 0) for name in ("first", "second"))
+    writers, in_memory = announce(store, first, REGIONS)
+    assert in_memory == 9  # three quarters of twelve, which are three quarters of the tier
+    more, in_memory = announce(store, second, REGIONS)
+    assert in_memory == 3
+    innocent, in_memory = announce(store, INNOCENT, REGIONS)
+    assert in_memory == 4
+    abort([*writers, *more, *innocent])

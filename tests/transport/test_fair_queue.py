@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.store.files.fair_queue import IDLE_MEMBERS, FairQueue, Flow
+from sluice.transport.fair_queue import IDLE_MEMBERS, FairQueue, Flow
 
 MAX_COST = 50
 
@@ -251,13 +251,13 @@ def test_calls_that_are_withdrawn_leave_nothing_behind():
     for number in range(20 * IDLE_MEMBERS):
         rig.withdraw(rig.add(Flow("a", number + 1), 1))
         rig.withdraw(rig.add(Flow(f"app-{number}", 0), 1))
-    applications = rig.queue._applications
-    assert len(applications.members) <= 2 + IDLE_MEMBERS + 1
-    connections = applications.members["a"].connections
+    tenants = rig.queue._all.level
+    assert len(tenants.members) <= 2 + IDLE_MEMBERS + 1
+    connections = tenants.members["a"].level.members["a"].level
     assert len(connections.members) <= 2 + IDLE_MEMBERS + 1
     assert rig.take() is stays
     rig.queue.forget_idle()
-    assert not rig.queue._applications.members
+    assert not rig.queue._all.level.members
 
 
 def test_what_waits_is_not_forgotten():
@@ -265,3 +265,14 @@ def test_what_waits_is_not_forgotten():
     item = rig.add(Flow("a", 0), 1)
     rig.queue.forget_idle()
     assert rig.take() is item
+
+
+def test_a_tenant_has_no_more_turns_for_its_many_applications():
+    rig = Rig()
+    for number in range(64):
+        rig.add(Flow(f"app-{number}@{'b' * 8}{'c' * 16}", number), 10)
+    for _ in range(8):
+        rig.add(Flow("innocent", 0), 10)
+    served = [rig.take().flow.application_id for _ in range(16)]
+    assert served.count("innocent") == 8
+    assert len(set(served)) == 9  # and its own take turns too

@@ -1,7 +1,8 @@
-"""The order in which blocking calls get a thread: max-min fair by cost, without any I/O.
+"""The order of turns: max-min fair by cost, without any I/O.
 
-The queue is fair between applications, and within an application between its connections. Both
-levels use start-time fair queueing (Goyal, Vin and Cheng 1996) with equal weights:
+The queue is fair between tenants, within a tenant between its applications, and within an
+application between its connections. All levels use start-time fair queueing (Goyal, Vin and Cheng
+1996) with equal weights:
 
 1. Each member has a *start*: the time at which its next call may begin in a system that serves all
    members at the same speed. Time is counted in cost, not in seconds.
@@ -10,8 +11,8 @@ levels use start-time fair queueing (Goyal, Vin and Cheng 1996) with equal weigh
 4. A new member starts at the current time: it gets no credit for its absence.
 
 So for two members that always have calls waiting, the served costs differ by at most the largest
-call of each, regardless of their calls and of the number of other members. Adding a connection to
-an application does not change the turns of other applications.
+call of each, regardless of their calls and of the number of other members. Adding an application to
+a tenant, or a connection to an application, does not change the turns of others.
 
 A member without calls keeps its start until the time has reached it. Otherwise a connection with
 one call at a time would start again with each call, and large calls would cost as little as small
@@ -19,9 +20,12 @@ ones. The time for a turn is logarithmic in the number of members with calls.
 """
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import count
+from itertools import count, pairwise
 from typing import Final, Generic, NamedTuple, TypeVar
+
+from ..protocol.identity import tenant_of
 
 T = TypeVar("T")
 
@@ -43,7 +47,7 @@ class Flow(NamedTuple):
 
 
 OWN_FLOW: Final = Flow("", 0)
-"""The TaskManager's own calls, which take turns like the calls of an application."""
+"""The TaskManager's own calls, which take turns like the calls of a tenant."""
 
 
 class FairQueue(Generic[T]):
@@ -51,18 +55,18 @@ class FairQueue(Generic[T]):
 
     A queue needs no limit, because its items are bounded elsewhere: a region has one write and a
     channel one read at a time, and both hold segments; a copy from a region area holds an extent;
-    a read of the remote tier makes at most one request per slice. Regions, channels, segments and
-    stored bytes have limits and quotas.
+    a read of the remote tier makes at most one request per slice; a connection waits for one turn
+    of the event loop in each direction. Regions, channels, segments, stored bytes and connections
+    have limits and quotas.
     """
 
-    __slots__ = ("_applications", "_waiting")
+    __slots__ = ("_all",)
 
     def __init__(self) -> None:
-        self._applications: _Level[str, _Application[T]] = _Level()
-        self._waiting = 0
+        self._all: _Member[T] = _Member()
 
     def __len__(self) -> int:
-        return self._waiting
+        return self._all.waiting
 
     def add(self, flow: Flow, cost: int, item: T) -> None:
         """Add an item, which waits for its turn after earlier items of its flow.
@@ -77,99 +81,85 @@ class FairQueue(Generic[T]):
         """
         if cost < 1:
             raise ValueError(f"a call costs at least 1, got {cost}")
-        application = self._applications.find(flow.application_id)
-        if application is None:
-            application = self._applications.join(flow.application_id, _Application())
-        connection = application.connections.find(flow.connection)
-        if connection is None:
-            connection = application.connections.join(flow.connection, _Connection())
-        if connection.waiting == 0:
-            application.connections.active += 1
-            if application.waiting == 0:
-                self._applications.active += 1
-        connection.calls[item] = cost
-        connection.waiting += 1
-        application.waiting += 1
-        self._waiting += 1
+        members = [self._all]
+        for name in _path(flow):
+            level = members[-1].level
+            members.append(level.find(name) or level.join(name))
+        members[-1].calls[item] = cost
+        for outer, inner in pairwise(members):
+            outer.level.active += inner.waiting == 0
+        for member in members:
+            member.waiting += 1
 
     def take(self) -> T | None:
         """Remove and return the next item, or None if no item waits."""
-        if not self._waiting:
+        if not self._all.waiting:
             return None
-        application = self._applications.first()
-        connection = application.connections.first()
-        item, cost = connection.calls.popitem(last=False)
-        application.connections.charge(cost)
-        self._applications.charge(cost)
-        self._less(application, connection)
+        members = [self._all]
+        while not members[-1].calls:
+            members.append(members[-1].level.first())
+        item, cost = members[-1].calls.popitem(last=False)
+        for outer in members[:-1]:
+            outer.level.charge(cost)
+        _less(members)
         return item
 
     def withdraw(self, flow: Flow, item: T) -> bool:
         """Remove an item at no cost for its flow; return whether it was still waiting."""
-        application = self._applications.find(flow.application_id)
-        if application is None:
+        members = [self._all]
+        for name in _path(flow):
+            member = members[-1].level.find(name)
+            if member is None:
+                return False
+            members.append(member)
+        if members[-1].calls.pop(item, None) is None:
             return False
-        connection = application.connections.find(flow.connection)
-        if connection is None or connection.calls.pop(item, None) is None:
-            return False
-        self._less(application, connection)
+        _less(members)
         return True
 
     def forget_idle(self) -> None:
         """Forget all members if no item waits. Call this only when no call is running."""
-        if not self._waiting and self._applications.members:
-            self._applications = _Level()
-
-    def _less(self, application: "_Application[T]", connection: "_Connection[T]") -> None:
-        """Count a removed item."""
-        self._waiting -= 1
-        application.waiting -= 1
-        connection.waiting -= 1
-        if connection.waiting == 0:
-            application.connections.active -= 1
-            if application.waiting == 0:
-                self._applications.active -= 1
+        if not self._all.waiting and self._all.level.members:
+            self._all = _Member()
 
 
-class _Member:
-    """A member of a level.
+def _path(flow: Flow) -> tuple[Hashable, ...]:
+    """Return the member of each level that a flow belongs to."""
+    return tenant_of(flow.application_id), flow.application_id, flow.connection
+
+
+def _less(members: "list[_Member[T]]") -> None:
+    """Count a removed item."""
+    for member in members:
+        member.waiting -= 1
+    for outer, inner in pairwise(members):
+        outer.level.active -= inner.waiting == 0
+
+
+class _Member(Generic[T]):
+    """A member of a level: a tenant, an application, or a connection, which has calls itself.
 
     Attributes:
         waiting: Number of its calls.
+        calls: The waiting calls of a connection with their costs, served in order.
+        level: The members inside.
     """
 
-    __slots__ = ("waiting",)
+    __slots__ = ("_level", "calls", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
-
-
-class _Connection(_Member, Generic[T]):
-    """A flow; its calls are served in order."""
-
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        super().__init__()
         self.calls: Final[OrderedDict[T, int]] = OrderedDict()
-        """The waiting calls with their costs."""
+        self._level: _Level[T] | None = None
+
+    @property
+    def level(self) -> "_Level[T]":
+        if self._level is None:
+            self._level = _Level()
+        return self._level
 
 
-class _Application(_Member, Generic[T]):
-    """An application and its connections."""
-
-    __slots__ = ("connections",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.connections: Final[_Level[int, _Connection[T]]] = _Level()
-
-
-K = TypeVar("K")
-M = TypeVar("M", bound=_Member)
-
-
-class _Level(Generic[K, M]):
+class _Level(Generic[T]):
     """Members that take turns.
 
     Attributes:
@@ -181,29 +171,30 @@ class _Level(Generic[K, M]):
 
     def __init__(self) -> None:
         self.active = 0
-        self.members: dict[K, M] = {}
+        self.members: dict[Hashable, _Member[T]] = {}
         self._arrivals = count()
-        self._heap: list[tuple[int, int, K, M]] = []
+        self._heap: list[tuple[int, int, Hashable, _Member[T]]] = []
         """Start, number of arrival, name and member. No start is before the current time."""
         self._now = 0
 
-    def find(self, name: K) -> M | None:
+    def find(self, name: Hashable) -> _Member[T] | None:
         """Return a member that still has a start, or None."""
         return self.members.get(name)
 
-    def join(self, name: K, member: M) -> M:
+    def join(self, name: Hashable) -> _Member[T]:
         """Add a member, which starts now."""
+        member: _Member[T] = _Member()
         if len(self._heap) > 2 * self.active + IDLE_MEMBERS:
             # Withdrawn calls leave their members here. Forget the debts of members without calls,
             # to save memory: each is the debt of one call.
             self._heap = [entry for entry in self._heap if entry[3].waiting]
             heapify(self._heap)
-            self.members = {name: member for _, _, name, member in self._heap}
+            self.members = {each: member for _, _, each, member in self._heap}
         self.members[name] = member
         heappush(self._heap, (self._now, next(self._arrivals), name, member))
         return member
 
-    def first(self) -> M:
+    def first(self) -> _Member[T]:
         """Return the member with the next turn; at least one member must have calls."""
         heap = self._heap
         while not heap[0][3].waiting:
