@@ -10,6 +10,7 @@ Everything here belongs to one event-loop thread and takes no locks. This always
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
 - ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
 - ``distribution``: :class:`PoolBounds`, the fair shares, and :class:`MemoryDemand`.
+- ``refused_owners``: the queue of owners that were refused segments.
 - ``segment_queue``: the queue for segments, with its listeners and the requests of tasks.
 - ``channel_accounts``: how many segments of a pool each channel has.
 """

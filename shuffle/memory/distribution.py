@@ -172,8 +172,6 @@ class MemoryDemand:
     Attributes:
         wanted_segments: Segments that all pools and exclusive requests could use now.
         warnings: Warnings logged; only grows.
-        refused: The most promised segments that each owner would have had, if it had not been
-            refused some since this was cleared.
         on_wait: Called once when an owner waits for segments or is refused some; None: not.
     """
 
@@ -182,7 +180,6 @@ class MemoryDemand:
         "_next_warning_seconds",
         "_warned_of",
         "on_wait",
-        "refused",
         "total_segments",
         "wanted_segments",
         "warnings",
@@ -192,7 +189,6 @@ class MemoryDemand:
         self.total_segments: Final = total_segments
         self.wanted_segments = 0
         self.warnings = 0
-        self.refused: dict[object, int] = {}
         self.on_wait: Callable[[], None] | None = None
         self._clock = clock
         self._warned_of = 0  # highest demand in a warning since demand was normal; 0: no warning
@@ -215,16 +211,6 @@ class MemoryDemand:
                 wanted_segments,
                 self.total_segments,
             )
-
-    def refuse(self, owner: object, wanted_segments: int) -> None:
-        """Record that an owner was refused segments because others have them.
-
-        Args:
-            owner: The owner.
-            wanted_segments: The promised segments that it would have had.
-        """
-        self.refused[owner] = max(wanted_segments, self.refused.get(owner, 0))
-        self.somebody_waits()
 
     def somebody_waits(self) -> None:
         """Notify the listener, once."""

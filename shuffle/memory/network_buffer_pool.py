@@ -5,6 +5,8 @@ segments, is spread over owners (:mod:`sluice.shuffle.memory.segment_owner`) and
 as limits; segments follow lazily. Since the limits and the reservations together never exceed the
 total, every wait below a limit or on a reservation ends once the pools above their limit recycle.
 
+An owner that is refused a promise has a place in a queue (:mod:`.refused_owners`).
+
 A segment that comes home goes to the first exclusive request that has its reservation, else in
 turn to the local pools that wait below their limit, else it is free.
 """
@@ -17,6 +19,7 @@ from typing import Final, TypeAlias
 from ..errors import InsufficientNetworkBuffers, InvalidPoolSize, PoolDestroyed, SegmentNotLent
 from .distribution import MemoryDemand, PoolBounds
 from .local_buffer_pool import LocalBufferPool
+from .refused_owners import RefusedOwners
 from .segment import MemorySegment, SegmentMapping, from_the_end
 from .segment_owner import OwnerShare, OwnerShares, SegmentOwner
 from .segment_queue import ExclusiveRequest, ExclusiveRequests
@@ -35,6 +38,7 @@ class NetworkBufferPool:
 
     Attributes:
         demand: Compares the segments that all want with the total; warns when it is exceeded.
+        refused: Owners that were refused a local pool, and will ask again.
         refused_requests: Local pools and exclusive requests refused as insufficient; only grows.
         expired_requests: Exclusive requests that ended by their deadline; only grows.
         required_segments: Segments promised to local pools.
@@ -60,6 +64,7 @@ class NetworkBufferPool:
         # payload finds neighbours, and the resident pages stay at the start of the mapping.
         self._free: list[MemorySegment] = list(reversed(self._mapping.segments))
         self.demand: Final = MemoryDemand(total_segments)
+        self.refused: Final = RefusedOwners()
         self.refused_requests = 0
         self.expired_requests = 0
         self.required_segments = 0
@@ -116,9 +121,12 @@ class NetworkBufferPool:
         owner = owner or self._no_owner
         bounds.check(name)
         owner.check(required_segments)
-        if required_segments > self.unpromised_segments:
-            self.demand.refuse(owner, owner.promised_segments + required_segments)
-            raise self._insufficient(required_segments, self.unpromised_segments)
+        free = self.unpromised_segments - self._kept_from(owner, required_segments)
+        if required_segments > free and required_segments > 0:
+            self.refused.add(owner, required_segments)
+            self.demand.somebody_waits()
+            raise self._insufficient(required_segments, max(0, free))
+        self.refused.granted(owner, required_segments)
         share = self._shares.of(owner)
         pool = LocalBufferPool(self, name, kind, bounds, share)
         self.local_pools[pool] = None
@@ -322,6 +330,10 @@ class NetworkBufferPool:
         self.refused_requests += 1
         return InsufficientNetworkBuffers(required, available, self.total_segments)
 
+    def _kept_from(self, owner: SegmentOwner, segments: int) -> int:
+        """Return the segments kept for refused owners; this TaskManager's own work has them all."""
+        return 0 if owner is self._no_owner else self.refused.kept_from(owner, segments)
+
     def _reserve(self, share: _Share, count: int) -> None:
         self.reserved_segments += count
         share.owner.promise(count)
@@ -363,7 +375,8 @@ class NetworkBufferPool:
             return
         while (waiting := self._requests.next_to_promise()) is not None:
             request, share = waiting
-            if request.count > self.unpromised_segments:
+            kept = self._kept_from(share.owner, request.count)
+            if request.count > self.unpromised_segments - kept:
                 break  # smaller ones behind it wait too, or it would wait for ever
             self._requests.promise(request)
             self._reserve(share, request.count)

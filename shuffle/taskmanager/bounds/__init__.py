@@ -13,6 +13,7 @@ disk tier, remote tier          quota                            store/tiers/tie
 region areas                    quota; limit of all together     store/region_area.py
 network segments                quota                            bounds/accounts.py
 ..                              fewest reserved are next         shuffle/memory/segment_queue.py
+..                              refused ones have their turn     shuffle/memory/refused_owners.py
 ..                              fair share of spare segments     shuffle/memory/distribution.py
 ..                              progress while others wait       bounds/segment_pressure.py
 open partitions, map outputs    quota; limit of a connection     ingest/incoming_output.py

@@ -71,10 +71,6 @@ class SegmentPressure:
         self._holders = holders
         self._counters = counters
         self._owners: dict[_Thing, SegmentOwner | None] = {}
-        self._refused: dict[SegmentOwner, int] = {}
-        """Segments that would be promised to each owner without the refusals since the check before
-        the last."""
-        self._refused_lately: dict[SegmentOwner, int] = {}
         self._loop = asyncio.get_running_loop()
         self._watch: ProgressWatch[_Thing] = ProgressWatch(
             timeout_seconds, self._marks, self._late, self._rest
@@ -108,21 +104,9 @@ class SegmentPressure:
         self._loop.call_soon(self._watch.watch)
 
     def _marks(self) -> list[tuple[_Thing, Mark]]:
-        demand = self._pool.demand
-        lately, self._refused_lately = (
-            self._refused_lately,
-            {
-                owner: wanted
-                for owner, wanted in demand.refused.items()
-                if isinstance(owner, SegmentOwner)
-            },
-        )
-        demand.refused.clear()
-        self._refused = lately | self._refused_lately
+        self._pool.refused.age()
         waiting = self._pool.waiting_owners()
-        for owner, wanted in self._refused.items():
-            if owner.promised_segments < wanted:
-                waiting.add(owner)
+        waiting.update(owner for owner, _ in self._pool.refused)
         self._owners.clear()
         if not waiting:
             return []
@@ -162,7 +146,5 @@ class SegmentPressure:
             return True
         unpromised = self._pool.unpromised_segments
         return any(
-            wanted - other.promised_segments > unpromised
-            for other, wanted in self._refused.items()
-            if other is not owner
+            segments > unpromised for other, segments in self._pool.refused if other is not owner
         )

@@ -12,6 +12,7 @@ from ....transport.config import TransportConfig
 from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Attempts
 from ....transport.errors import ConnectFailed
+from ....transport.loop import start_task
 from ...errors import InvalidRequest
 from ...gate.channel_opener import (
     ChannelOpener,
@@ -23,7 +24,7 @@ from ...gate.channel_opener import (
 from ...gate.local_input_channel import LocalInputChannel, TaskEventDispatcher
 from ...gate.partition_request_client import PartitionRequestClient
 from ...gate.remote_input_channel import RemoteInputChannel
-from ...memory import NetworkBufferPool, SegmentOwner
+from ...memory import MemorySegment, NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..bounds.accounts import Accounts
@@ -126,6 +127,11 @@ class TaskManagerChannelOpener(ChannelOpener):
         self._limits = limits
         self._remote_channels = 0
         """Remote channels that are open or being opened."""
+        self._opening = 0
+        """Those that have no segments yet."""
+        self._reserve: list[MemorySegment] = []
+        """Segments for them, if they are opened all or none."""
+        self._asking: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
         self._clients: list[tuple[Address, PartitionRequestClient]] = []
 
@@ -156,6 +162,7 @@ class TaskManagerChannelOpener(ChannelOpener):
             self._waiting[channel] = source
         else:
             self._remote_channels += 1
+            self._opening += 1
             self.start([(channel, source)])
 
     async def open_now(self, batch: list[Opening]) -> None:
@@ -173,6 +180,8 @@ class TaskManagerChannelOpener(ChannelOpener):
 
     def close(self) -> None:
         """Give connections and memory back, after the channels are released. Idempotent."""
+        self._opening = 0
+        self._return_excess()
         clients, self._clients = self._clients, []
         for address, client in clients:
             self._services.peers.release(address, client)
@@ -183,6 +192,7 @@ class TaskManagerChannelOpener(ChannelOpener):
         if self._waiting.pop(channel, None) is not None:
             return
         if self._waiting:
+            self._opening += 1
             self.start([self._waiting.popitem(last=False)])
         else:
             self._remote_channels -= 1
@@ -205,6 +215,60 @@ class TaskManagerChannelOpener(ChannelOpener):
         channel.attach(view)
 
     async def _open_remote(self, channel: RemoteInputChannel, source: ChannelSource) -> None:
+        try:
+            client = await self._connect(source)
+            exclusive = await self._exclusive_segments()
+        finally:
+            self._opening -= 1
+            self._return_excess()
+        if self.give(channel, client, exclusive):
+            client.request(channel, self.wanted, source.map_attempt_ids)
+
+    async def _exclusive_segments(self) -> list[MemorySegment]:
+        """Take the exclusive segments of a channel.
+
+        The channels of a pipelined exchange are all read side by side, so the first one takes the
+        segments of all that are being opened. Otherwise two gates could each hold a half of what
+        there is, and wait for the other's.
+
+        Raises:
+            InsufficientNetworkBuffers: They are more than there are in all.
+            NetworkBufferTimeout: They were not there in time.
+        """
+        if self._limits.remote_channels is not None:
+            return await self.exclusive_segments(1)
+        count = self._memory.exclusive_buffers
+        while len(self._reserve) < count:
+            if self._asking is None:
+                self._asking = start_task(self._ask_for_all())
+                self._tasks.add(self._asking)
+                self._asking.add_done_callback(self._tasks.discard)
+            await asyncio.shield(self._asking)
+        taken = self._reserve[:count]
+        del self._reserve[:count]
+        return taken
+
+    async def _ask_for_all(self) -> None:
+        try:
+            self._reserve += await self.exclusive_segments(self._opening)
+        finally:
+            self._asking = None
+        self._return_excess()
+
+    def _return_excess(self) -> None:
+        """Return the segments of channels that failed before they took them."""
+        needed = max(0, self._opening) * self._memory.exclusive_buffers
+        excess = self._reserve[needed:]
+        if excess:
+            del self._reserve[needed:]
+            self._memory.network_pool.recycle_segments(excess)
+
+    async def _connect(self, source: ChannelSource) -> PartitionRequestClient:
+        """Return a connection to the TaskManager of a source.
+
+        Raises:
+            SluiceError: It does not answer, refuses, or is another one.
+        """
         address = source.address
         if address.port == 0:
             # A port of 0 would mean the path of a Unix socket, of the client's choice.
@@ -223,8 +287,7 @@ class TaskManagerChannelOpener(ChannelOpener):
                 limit=source.taskmanager_id,
                 remedy="Spark runs the map tasks of the lost one again",
             )
-        if await self.attach(channel, client):
-            client.request(channel, self.wanted, source.map_attempt_ids)
+        return client
 
     async def _acquire(self, address: "Address") -> PartitionRequestClient:
         """Return a connection to another TaskManager.

@@ -29,6 +29,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
+from tests.support.segment_pressure import ATTEMPT, HALF, SHUFFLE, answer, ask, look
 
 if TYPE_CHECKING:
     from tests.support.mini_cluster import MiniCluster
@@ -36,35 +37,7 @@ if TYPE_CHECKING:
 
 SEGMENTS = 16
 GREEDY, INNOCENT = "greedy", "innocent"
-SHUFFLE, ATTEMPT = 1, 7
-HALF = 8
-"""Subpartitions of a partition that needs more than half of all segments."""
 PAYLOAD = bytes(SEGMENT_SIZE_BYTES)
-
-
-async def look(cluster: MiniCluster, times: int = 1, index: int = 0) -> None:
-    """Let the time pass that something may stand still."""
-    for _ in range(times):
-        await asyncio.sleep(0)  # the watch begins in a turn of its own
-        cluster[index].segment_pressure.look()
-
-
-async def ask(
-    client: Client, subpartitions: int = HALF, kind: int = PARTITION_PIPELINED
-) -> Message:
-    """Open pipelined partition 0; return the answer."""
-    client.send(
-        OpenPipelinedPartition(0, SHUFFLE, ATTEMPT, subpartitions, kind, CONSUME_WHEN_REGISTERED)
-    )
-    return await answer(client, PartitionOpened)
-
-
-async def answer(client: Client, kind: type[Message]) -> Message:
-    """Return the next answer of a kind, or the next error."""
-    while True:
-        message, _ = await client.receive()
-        if type(message) is kind or type(message) is ErrorResponse:
-            return message
 
 
 def check_taken_back(message: Message, channel: int) -> None:
