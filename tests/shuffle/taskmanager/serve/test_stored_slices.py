@@ -57,16 +57,15 @@ async def test_many_map_outputs_are_gathered_in_many_turns(store):
     assert await gathering is None
 
 
-async def test_regions_count_in_a_turn_like_map_outputs(store, monkeypatch):
-    monkeypatch.setattr("sluice.shuffle.taskmanager.serve.stored_slices.SLICES_A_TURN", 3)
+async def test_regions_count_in_a_turn_like_map_outputs(store):
     output = await put(store, 1, 400)
-    many = {each: MapOutput(KEY, each, 4, output.regions * 3) for each in range(3)}
+    many = {each: MapOutput(KEY, each, 4, output.regions * SLICES_A_TURN) for each in range(3)}
     slices = StoredSlices(WANTED, store.accounts.of(KEY.application_id))
     gathering = asyncio.ensure_future(slices.gather(lambda: many, range(3)))
     before = charged(store)
     for turn in range(1, 4):
         await turns(1)
-        assert charged(store) - before == 3 * turn * SLICE_BYTES
+        assert charged(store) - before == turn * SLICES_A_TURN * SLICE_BYTES
     assert await gathering is None
     slices.release()
     assert charged(store) == before
