@@ -58,12 +58,15 @@ class InNeed(NamedTuple):
         early_refusal: Returns the bytes to send before the next connection is closed, or None to
             serve it; keeps descriptors free for other connections. Its argument is the number of
             accepted connections that do not have their protocol yet.
+        must_wait: Returns whether no more connections are accepted in this turn of the event loop,
+            so that others are closed first; with the same argument.
     """
 
     refusal: Callable[[], bytes] | None = None
     reserve: int = 1
     make_room: Callable[[], None] = lambda: None
     early_refusal: Callable[[int], bytes | None] = lambda starting: None
+    must_wait: Callable[[int], bool] = lambda starting: False
 
 
 class Acceptor:
@@ -129,6 +132,8 @@ class Acceptor:
 
     def _ready(self) -> None:
         for _ in range(self._most_a_turn):
+            if self._in_need.must_wait(len(self._without_protocol)):
+                return
             try:
                 accepted, _ = self._sock.accept()
             except _NOTHING_THERE:

@@ -114,8 +114,9 @@ class TransportConfig(Settings):
     """Maximum number of connections; more are refused."""
 
     max_handshakes: Count = Field(1024, ge=1)
-    """Maximum number of connections in their handshake, over TCP and the Unix socket each; more are
-    refused. So clients without a key cannot use up `max_connections`."""
+    """Maximum number of connections in their handshake, over TCP and the Unix socket each. Above it
+    the address that has most of them loses its oldest one. So clients without a key cannot use up
+    `max_connections`."""
 
     max_control_memory_bytes: Bytes = Field(64 * 1024 * 1024, ge=MAX_CONTROL_BYTES)
     """Memory for partly received messages and unread replies, all connections together. When it is

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from mypy_extensions import mypyc_attr
 
@@ -101,6 +101,10 @@ class Traffic:
         self.pings_in += other.pings_in
 
 
+UNKNOWN: Final = "?"
+"""The other end of a connection that the event loop has not made yet."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests subclass it
 class Connection:
     """A connection of either side.
@@ -128,7 +132,7 @@ class Connection:
     ) -> None:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
         self.state = ConnectionState(side, hello.role if hello else 0, claims=bool(credential))
-        self.remote = "?"
+        self.remote = UNKNOWN
         self.name = self.application_id = self.subject = ""
         self.flow_control = FLOW_CREDIT  # the mode that both sides agreed on
         self.is_encrypted = False  # whether it speaks TLS

@@ -19,6 +19,7 @@ from .descriptors import data_connections
 from .loop_protocol import LoopProtocol, protocol_of, tls_of
 from .loop_share import LoopShares
 from .outcomes import Outcomes
+from .unfinished_handshakes import UnfinishedHandshakes
 from .unix_socket import UnixSocket
 
 if TYPE_CHECKING:
@@ -53,12 +54,14 @@ class Unserved(NamedTuple):
     Each has its own limits, so that strangers on the network cannot lock out this host.
 
     Attributes:
-        unproven: Connections that have not finished their handshake.
+        unproven: Connections that have not finished their handshake; one makes room for another.
         refused: Connections that get an error and are closed.
+        dropped: Connections that made room, until the next turn of the event loop closes them.
     """
 
-    unproven: set[Connection]
+    unproven: UnfinishedHandshakes
     refused: set[Connection]
+    dropped: set[Connection]
 
 
 class Listener:
@@ -93,8 +96,8 @@ class Listener:
         self._changed = asyncio.Event()
         self._limits = Limits(config.max_connections, config.max_handshakes, config.max_handshakes)
         self.connections: set[Connection] = set()
-        self._over_tcp = Unserved(set(), set())
-        self._over_unix = Unserved(set(), set())
+        self._over_tcp = Unserved(UnfinishedHandshakes(), set(), set())
+        self._over_unix = Unserved(UnfinishedHandshakes(), set(), set())
         self.control_memory = ControlMemory(config.max_control_memory_bytes)
         """Counts the control parts and the unread messages of all connections."""
         self.loop_shares = LoopShares()
@@ -198,7 +201,8 @@ class Listener:
         self.unix_socket.start()
 
     def _accept(self, unserved: Unserved) -> Connection:
-        refusal = self._refusal(unserved)
+        self._make_room(unserved)
+        refusal = self._refusal()
         connection = Connection(
             self._config,
             self._segment_size_bytes,
@@ -220,34 +224,46 @@ class Listener:
             connection.close()  # the loop had accepted it before stop_accepting()
         return connection
 
+    def _make_room(self, unserved: Unserved) -> None:
+        """Drop the connections that wait longest for their handshakes, of the largest source."""
+        while len(unserved.unproven) >= self._limits.handshakes:
+            longest = unserved.unproven.longest()
+            if longest is None:
+                return
+            unserved.unproven.discard(longest)
+            # The end of one that is closing already takes longer: the other side reads the reason.
+            (unserved.refused if longest.closing else unserved.dropped).add(longest)
+            self.refused_total += 1
+            longest.abort(
+                SluiceError(
+                    "The TaskManager has reached its limit of unfinished handshakes",
+                    code=ErrorCode.TOO_MANY_CONNECTIONS,
+                    value=len(unserved.unproven) + 2,
+                    limit=self._limits.handshakes,
+                )
+            )
+
     @property
     def _served(self) -> int:
-        return len(self.connections) - len(self._over_tcp.refused) - len(self._over_unix.refused)
+        unserved = (self._over_tcp, self._over_unix)
+        return len(self.connections) - sum(
+            len(each.refused) + len(each.dropped) for each in unserved
+        )
 
-    def _refusal(self, unserved: Unserved, starting: int = 0) -> SluiceError | None:
-        """Return the error for the next connection if a limit is reached.
+    def _refusal(self, starting: int = 0) -> SluiceError | None:
+        """Return the error for the next connection if the limit is reached.
 
         Args:
-            unserved: Those of its socket.
             starting: Connections that will be accepted before it.
         """
-        served, unproven = self._served + starting, len(unserved.unproven) + starting
-        limits = self._limits
-        if served < limits.connections and unproven < limits.handshakes:
+        served = self._served + starting
+        if served < self._limits.connections:
             return None
-        if served < limits.connections:
-            return SluiceError(
-                "The TaskManager has reached its limit of unfinished handshakes",
-                code=ErrorCode.TOO_MANY_CONNECTIONS,
-                value=unproven + 1,
-                limit=limits.handshakes,
-                remedy="Try again, or raise transport.max_handshakes",
-            )
         return SluiceError(
             "The TaskManager has reached its limit of connections",
             code=ErrorCode.TOO_MANY_CONNECTIONS,
             value=served + 1,
-            limit=limits.connections,
+            limit=self._limits.connections,
             remedy="Raise transport.max_connections and the limit of open files",
         )
 
@@ -269,10 +285,20 @@ class Listener:
             # Starting connections may be refused later, or reach the limit of served ones.
             if len(unserved.refused) + starting < self._limits.refusals:
                 return None
-            error = self._refusal(unserved, starting)
+            error = self._refusal(starting)
             return None if error is None else refuse(error)
 
-        return InNeed(lambda: refuse(self._no_descriptor()), early_refusal=refuse_early)
+        def must_wait(starting: int) -> bool:
+            # Connections that make room have their descriptors until the next turn.
+            limits = self._limits
+            return (
+                len(unserved.unproven) + starting >= limits.handshakes
+                and len(unserved.dropped) + starting >= limits.refusals
+            )
+
+        return InNeed(
+            lambda: refuse(self._no_descriptor()), early_refusal=refuse_early, must_wait=must_wait
+        )
 
     def _no_descriptor(self) -> SluiceError:
         return SluiceError(

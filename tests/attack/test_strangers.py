@@ -28,22 +28,32 @@ from sluice.protocol.schema import (
     ResumePartition,
     SecureRegion,
 )
-from tests.attack.hostile import NONCE, Hostile, fail_to_prove, told
+from sluice.transport.config import TransportConfig
+from tests.attack.hostile import HOSTILE, NONCE, Hostile, fail_to_prove, told
 from tests.attack.rig import (
     ABROAD,
+    ALICE,
+    SECRETS,
     SHUFFLE,
     Application,
     AttackedDaemon,
     application,
     commit,
     consumer,
+    enter,
     hello_of,
     producer,
     read,
     release_application,
     release_shuffle,
 )
-from tests.support.wire_clients import read_gate, write_map_output, write_region
+from tests.support.certificates import Authority
+from tests.support.wire_clients import (
+    SEGMENT_SIZE_BYTES,
+    read_gate,
+    write_map_output,
+    write_region,
+)
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
@@ -52,6 +62,9 @@ PLACES = 30
 """Handshakes that may go on at once."""
 FLOOD = 90
 HANDSHAKE_TIMEOUT_SECONDS = 5
+CROWD = 128
+"""Idle connections, of which a quarter may be in a handshake."""
+GOOD = 20
 
 CLIENT_ROLES = (ROLE_PRODUCER, ROLE_CONSUMER, ROLE_DRIVER)
 
@@ -167,7 +180,7 @@ async def test_what_follows_a_claim_is_not_served_before_the_proof(cluster, vict
 async def test_connections_that_never_prove_hinder_nobody_and_are_ended(
     start, secret_file, tmp_path, victim
 ):
-    """More of them than there are places: known clients and the Unix socket are served."""
+    """More of them than there are places: the oldest make room, the others end in time."""
     daemon = start(
         tmp_path,
         cluster_secret_files=secret_file,
@@ -190,22 +203,66 @@ async def test_connections_that_never_prove_hinder_nobody_and_are_ended(
         await come(PLACES - 1)
         await commit(daemon.address, victim, 1, DATA)  # in the last place
         await come(FLOOD)
-        silent = flood[PLACES + 1 :: 3]
-        refused = await asyncio.gather(*(each.until_refused() for each in silent))
-        codes = {error and error.code for error in refused}
-        assert ErrorCode.TOO_MANY_CONNECTIONS in codes
         await write_map_output(writer, SHUFFLE, 2, [[DATA]])
         parts = await read_gate(reader, SHUFFLE, [(reader.ack, [1, 2])], 0, 1)
         assert b"".join(parts) == DATA + DATA
         await commit(daemon.socket, victim, 3, DATA)
-        ended = await asyncio.gather(*(each.until_refused() for each in flood[: PLACES - 1]))
-        assert {error and error.code for error in ended} == {ErrorCode.DEADLINE_EXCEEDED}
+        await commit(daemon.address, victim, 4, DATA)
+        ended = await asyncio.gather(*(each.until_refused() for each in flood))
+        assert not any(ended[: FLOOD - 1])
+        late = [error for error in ended[FLOOD:] if error is not None]
+        assert {error.code for error in late} == {ErrorCode.DEADLINE_EXCEEDED}
     finally:
         for stranger in flood:
             await stranger.close()
     await writer.close()
     await reader.close()
-    assert await read(daemon.address, victim, [1, 2, 3]) == DATA * 3
+    assert await read(daemon.address, victim, [1, 2, 3, 4]) == DATA * 4
+
+
+@one_loop
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_idle_connections_keep_nobody_out(start, secret_file, tmp_path, has_tls):
+    """More of them than may be in a handshake, all the time: every client and peer comes through.
+
+    Those of the stranger's own address too. One of another address stays, however slow it is.
+    """
+    tls = Authority(tmp_path).settings() if has_tls else {}
+    daemon = start(
+        tmp_path,
+        cluster_secret_files=secret_file,
+        max_handshakes=CROWD // 4,
+        handshake_timeout_seconds=600,
+        **tls,
+    )
+    owner = application(ALICE, "the victim")
+    slow = await from_source("127.0.0.2", daemon)
+    idle = [await from_source("127.0.0.1", daemon) for _ in range(CROWD)]
+    config = TransportConfig(**tls)
+    for attempt in range(GOOD):
+        idle.append(await from_source("127.0.0.1", daemon))
+        writer = await enter(daemon.address, ROLE_PRODUCER, owner.name, owner.task, config)
+        await write_map_output(writer, SHUFFLE, attempt, [[DATA]])
+        await writer.close()
+    assert await read(daemon.socket, owner, range(GOOD)) == DATA * GOOD
+    if not has_tls:
+        peer = hello_of(ROLE_PEER, "", segment_size_bytes=SEGMENT_SIZE_BYTES)
+        proven = await slow.prove(peer, SECRETS.peer(str(daemon.address)))
+        assert isinstance(proven, Proof)
+        await slow.expect(HelloAck)
+    gone = idle[: len(idle) - CROWD // 4]
+    errors = await asyncio.gather(*(each.until_refused() for each in gone))
+    assert not any(errors)
+    assert daemon.status().counters.refused_connections["too many"] >= len(gone)
+    for each in (*idle, slow):
+        each.abort()
+
+
+async def from_source(host: str, daemon: AttackedDaemon) -> Hostile:
+    """Connect from one of this host's addresses."""
+    client = Hostile(*await asyncio.open_connection(*daemon.address, local_addr=(host, 0)))
+    HOSTILE.append(client)
+    return client
 
 
 @one_loop

@@ -201,7 +201,10 @@ class RawPeer:
 
     @classmethod
     async def connect(
-        cls, address: Address | Path, receive_buffer_bytes: int | None = None
+        cls,
+        address: Address | Path,
+        receive_buffer_bytes: int | None = None,
+        source: str | None = None,
     ) -> RawPeer:
         if not isinstance(address, Address):
             address = Address(str(address), 0)
@@ -209,6 +212,8 @@ class RawPeer:
         sock.setblocking(False)
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if source is not None:
+            sock.bind((source, 0))
         target = tuple(address) if address.port else address.host
         try:
             await asyncio.get_running_loop().sock_connect(sock, target)

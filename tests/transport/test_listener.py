@@ -14,7 +14,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
-from sluice.protocol.schema import DATA, BufferResponse, ErrorResponse, Pong
+from sluice.protocol.schema import DATA, BufferResponse, Pong
 from sluice.transport.acceptor import bind
 from sluice.transport.address import Address
 from sluice.transport.connection import Connection
@@ -213,29 +213,41 @@ async def test_connections_above_the_limit_are_refused_with_the_reason() -> None
         await end(third)
 
 
-async def test_silent_connections_do_not_take_the_places_of_proven_ones() -> None:
-    """The ones that are refused, and that never close, take no place either."""
+async def test_silent_connections_do_not_take_the_places_of_others() -> None:
+    """Nobody is refused because of them: the oldest of them makes room."""
     async with a_service(a_config(max_connections=4, max_handshakes=2)) as service:
         first = await open_client(service.address)
         with contextlib.ExitStack() as silent:
-            for _ in range(2):
-                silent.enter_context(await RawPeer.connect(service.address))
+            peers = [silent.enter_context(await RawPeer.connect(service.address)) for _ in range(2)]
             await until(lambda: len(service.listener.connections) == 3)
             for number in range(5):
-                peer = silent.enter_context(await RawPeer.connect(service.address))
-                answer, _ = await peer.read_frame()
-                assert isinstance(answer, ErrorResponse)
-                assert answer.code == ErrorCode.TOO_MANY_CONNECTIONS
-                assert answer.retryable
-                assert "transport.max_handshakes" in answer.message
-                assert (answer.value, answer.limit) == ("3", "2")
+                peers.append(silent.enter_context(await RawPeer.connect(service.address)))
+                assert await peers[number].read_to_end() == b""
+                await until(lambda: len(service.listener.connections) == 3)
                 assert service.listener.refused_total == number + 1
-        await until(lambda: len(service.listener.connections) == 1)
-        others = [await open_client(service.address) for _ in range(3)]  # there is room again
+            second = await open_client(service.address)
+            assert await peers[5].read_to_end() == b""
+            assert service.listener.outcomes.refused == {"too many": 6}
+            assert len(service.listener.connections) == 3  # the newest of them waits
+        await until(lambda: len(service.listener.connections) == 2)
+        others = [await open_client(service.address) for _ in range(2)]
         with pytest.raises(RemoteError, match=r"transport\.max_connections"):
             await open_client(service.address)
-        for client in (first, *others):
+        for client in (first, second, *others):
             await end(client)
+
+
+async def test_the_address_with_the_most_handshakes_makes_room() -> None:
+    async with a_service(a_config(max_handshakes=3)) as service:
+        with contextlib.ExitStack() as silent:
+            alone = await RawPeer.connect(service.address, source="127.0.0.2")
+            silent.enter_context(alone)
+            await until(lambda: len(service.listener.connections) == 1)
+            for _ in range(6):
+                silent.enter_context(await RawPeer.connect(service.address))
+            await until(lambda: service.listener.refused_total == 4)
+            await alone.shake_hands()
+            assert len(service.handlers) == 1
 
 
 async def test_stop_accepting_leaves_connections_alone(tmp_path: Path) -> None:
