@@ -6,7 +6,7 @@ when they are not needed. Each buffer that becomes available here is one credit 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ..memory import ListenerHandle, LocalBufferPool, MemorySegment, NetworkBufferPool
 from ..memory.buffer import BufferGroup, group_neighbours
@@ -17,6 +17,16 @@ class CreditListener(Protocol):
 
     def credit_available(self, buffers: int) -> None:
         """Record that ``buffers`` more buffers are available."""
+
+
+class _Nobody:
+    """Takes the place of a channel that is released; it is not called."""
+
+    def credit_available(self, buffers: int) -> None:
+        """Do nothing."""
+
+
+_NOBODY: Final = _Nobody()
 
 
 class BufferManager:
@@ -41,7 +51,7 @@ class BufferManager:
         self._exclusive = list(exclusive)
         self._own = frozenset(segment.index for segment in exclusive)
         self._floating: list[MemorySegment] = []
-        self._listener = listener
+        self._listener: CreditListener = listener
         self._waiting: ListenerHandle | None = None
         self._released = False
         self.segment_size_bytes = network_pool.segment_size_bytes
@@ -146,6 +156,7 @@ class BufferManager:
         if self._released:
             return
         self._released = True
+        self._listener = _NOBODY  # the channel refers to this manager
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -15,7 +15,7 @@ from ...protocol.events import is_end_of_partition
 from ...protocol.limits import MAX_CREDIT
 from ...protocol.schema import DATA
 from ..errors import InvalidRequest
-from ..partition.view import DataListener, OutgoingBuffer
+from ..partition.view import DataListener, OutgoingBuffer, no_listener
 from .channel_opener import UNKNOWN_SOURCE, ChannelOpener, ChannelSource
 from .readable_gate import BufferOrEvent, ReadableGate
 from .task_events import KeptTaskEvents, check_task_event, send_to_all
@@ -75,6 +75,7 @@ class UnknownInputChannel:
 
     def release(self) -> None:
         """Forget the events kept. Idempotent."""
+        self.listener = no_listener
         self.task_events.take()
 
 

@@ -17,6 +17,7 @@ from ..partition.view import (
     PipelinedView,
     SubpartitionView,
     is_pipelined,
+    no_listener,
 )
 from .task_events import KeptTaskEvents, check_task_event
 
@@ -203,6 +204,7 @@ class LocalInputChannel:
     def release(self) -> None:
         """Release the view. Idempotent."""
         self._released = True
+        self._listener = no_listener
         self._kept.take()
         self._pipelined = None
         view, self._view = self._view, None

@@ -18,7 +18,7 @@ from ...protocol.limits import MAX_U32
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from ..errors import InvalidRequest, UnknownProducer, detached
 from ..memory.buffer import BufferGroup
-from ..partition.view import DataListener, OutgoingBuffer
+from ..partition.view import DataListener, OutgoingBuffer, no_listener
 from .buffer_manager import BufferManager
 from .task_events import KeptTaskEvents, check_task_event
 
@@ -294,6 +294,7 @@ class RemoteInputChannel:
         if self._released:
             return
         self._released = True
+        self._listener = no_listener
         self._give_back()
         sender, self._sender = self._sender, None
         if sender is not None:

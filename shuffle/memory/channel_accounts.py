@@ -41,7 +41,7 @@ class ChannelAccounts:
     __slots__ = ("_by_channel", "_maximum", "_pool", "_pool_name", "full_channels")
 
     def __init__(self, pool: object, pool_name: str, maximum: int | None) -> None:
-        self._pool = pool
+        self._pool: object = pool
         self._pool_name = pool_name
         self._maximum: Final = 0 if maximum is None else maximum  # 0: nothing is counted
         self._by_channel: dict[int, ChannelAccount] = {}
@@ -72,3 +72,8 @@ class ChannelAccounts:
         if account.lent == self._maximum:
             self.full_channels -= 1
         account.lent -= 1
+
+    def close(self) -> None:
+        """Forget the pool and the channels, which have no segments. Idempotent."""
+        self._pool = None
+        self._by_channel.clear()

@@ -18,7 +18,7 @@ never has both waiting listeners and segments it could give them.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ..errors import PoolDestroyed
+from ..errors import PoolDestroyed, SegmentNotLent
 from .buffer import NetworkBuffer
 from .channel_accounts import NO_CHANNEL, ChannelAccounts
 from .distribution import PoolBounds
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from .network_buffer_pool import NetworkBufferPool
     from .segment import MemorySegment
     from .segment_owner import OwnerShare
+
+
+def _not_lent(segment: "MemorySegment") -> None:
+    raise SegmentNotLent("a pool that is gone", segment.index)
 
 
 class LocalBufferPool:
@@ -276,6 +280,8 @@ class LocalBufferPool:
         waiting = self._queue.clear()
         self._network_pool.local_pool_destroyed(self)
         self._queue.dismiss(waiting)
+        if self._held == 0:
+            self._forget_itself()
 
     @property
     def is_available(self) -> bool:
@@ -387,7 +393,13 @@ class LocalBufferPool:
         self._held -= 1
         if self.is_destroyed and self._held == 0:
             self._network_pool.local_pool_drained(self)
+            self._forget_itself()
         self._network_pool.give_back(self, segment)
+
+    def _forget_itself(self) -> None:
+        """Drop the references to itself, so that it is freed with the last one to it."""
+        self._recycler = _not_lent
+        self.channels.close()
 
     def _hand_out(self) -> None:
         """Give idle segments to the listeners, then wake the tasks that wait for availability.

@@ -51,6 +51,7 @@ class PipelinedSubpartition:
         "_events",
         "_failure",
         "_flushed",
+        "_has_reader",
         "_open",
         "_owner",
         "_priority",
@@ -72,7 +73,7 @@ class PipelinedSubpartition:
         self.total_buffers = 0
         """Data buffers that the reader has taken; a flushed buffer may be taken in parts."""
         self.completed_buffers = 0  # that were open before
-        self._owner = owner
+        self._owner: SubpartitionOwner | None = owner
         self._queue: deque[BufferConsumer | OutgoingBuffer] = deque()  # buffers, and events
         self._priority: deque[OutgoingBuffer] = deque()
         # Complete buffers in the queue. Each has unread bytes, for empty ones are not kept.
@@ -84,6 +85,7 @@ class PipelinedSubpartition:
         self._blocked = False
         self._end_taken = False
         self._reader_knows = False
+        self._has_reader = False  # or had
         self._view: PipelinedSubpartitionView | None = None
         self._failure: SluiceError | None = None
 
@@ -183,6 +185,8 @@ class PipelinedSubpartition:
         if view is not None and not self._end_taken:
             view.failure = self._failure
             view.listener()
+        if view is None:
+            self._owner = None  # nobody will release a view
         return builder
 
     @property
@@ -214,7 +218,7 @@ class PipelinedSubpartition:
             SUBPARTITION_IN_USE: The subpartition has, or had, its view.
             SluiceError: The subpartition failed or is released.
         """
-        if self._view is not None:
+        if self._has_reader:
             raise SluiceError(
                 "A pipelined subpartition is read once, and it has its reader",
                 code=ErrorCode.SUBPARTITION_IN_USE,
@@ -223,6 +227,7 @@ class PipelinedSubpartition:
             )
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+        self._has_reader = True
         view = self._view = PipelinedSubpartitionView(self, listener)
         if self.is_available(1):
             self._tell_reader()
@@ -308,7 +313,9 @@ class PipelinedSubpartition:
             builder = self._drop_all(None, "The reader of the subpartition is gone")
             if builder is not None:
                 builder.finish()
-        self._owner.subpartition_consumed(self.index)
+        owner, self._owner, self._view = self._owner, None, None
+        if owner is not None:
+            owner.subpartition_consumed(self.index)
 
     # ---- inside ------------------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ DataListener = Callable[[], None]
 """Called when a view that had nothing to read has something, or has failed."""
 
 
+def no_listener() -> None:
+    """Replace the listener of a channel that is released: it would refer to its gate for ever."""
+
+
 class SubpartitionOwner(Protocol):
     """The partition that its subpartitions notify of their readers."""
 

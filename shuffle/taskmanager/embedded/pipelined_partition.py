@@ -101,6 +101,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
                 )
             )
         super().release()
+        self.forget_listeners()
         self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self)
 
     # ---- inside ----------------------------------------------------------------------------------
