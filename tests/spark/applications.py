@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 JOB_TIMEOUT_SECONDS = 200.0
 DUMP_TIMEOUT_SECONDS = 10.0
+LOG_SECONDS = 60.0
+"""For a line that the driver has written to come into its log."""
 _LAST_OF_DUMP = re.compile("JNI global ref")
+_NUMBERS = itertools.count()
 SCRIPT = Path(__file__).resolve().parent / "jobs" / "serve.py"
 
 SETTINGS = {
@@ -113,10 +117,20 @@ class Application(SparkApplication):
 
     def fill_slots(self, barrier: Barrier, count: int) -> None:
         """Wait until ``count`` tasks run at the same time; executors come and go."""
-        slots = self.start("all_slots", slots=count, barrier=str(barrier.path))
-        arrivals = barrier.wait("slot", count)
+        # A point of its own each time: at one that was released nobody stops again.
+        point = f"slot-{next(_NUMBERS)}-"
+        slots = self.start("all_slots", slots=count, barrier=str(barrier.path), point=point)
+        arrivals = barrier.wait(point, count)
         barrier.release(*(arrival.point for arrival in arrivals))
         slots.result(JOB_TIMEOUT_SECONDS)
+
+    def prepare_evenly(self, barrier: Barrier, maps: int, slots: int) -> Path:
+        """Run the job ``prepare`` with as many of its map tasks on each executor of one core."""
+        running = self.start("prepare", maps=maps, barrier=str(barrier.path))
+        for before in range(0, maps, slots):
+            arrivals = barrier.wait("map-", before + slots)
+            barrier.release(*(arrival.point for arrival in arrivals[before:]))
+        return running.result(JOB_TIMEOUT_SECONDS)
 
     def kill(self) -> None:
         """End the driver as a crash does."""
@@ -163,6 +177,10 @@ _FELL_BACK = re.compile(r"Shuffle (\d+) uses Spark's own shuffle: (.*) \(fallbac
 
 def fallbacks(application: Application) -> list[tuple[str, ...]]:
     """Shuffle, reason and policy of each fallback in the driver's log."""
+    # A thread copies the log, later than the answer of a job comes.
+    mark = f"The log is complete up to mark {next(_NUMBERS)}."
+    application.rows("say", text=mark)
+    application.wait_for_output(re.compile(re.escape(mark)), LOG_SECONDS)
     return [match.groups() for match in _FELL_BACK.finditer(application.output)]
 
 

@@ -43,9 +43,11 @@ class Events:
 
     def map_executors(self) -> set[str]:
         """Ids of the executors whose map tasks succeeded."""
-        return {
-            event["Task Info"]["Executor ID"] for event in self.successes()._task_ends(MAP_TASK)
-        }
+        return self._executors(MAP_TASK)
+
+    def reduce_executors(self) -> set[str]:
+        """Ids of the executors whose reduce tasks succeeded, in jobs that collect."""
+        return self._executors(RESULT_TASK)
 
     def task_ends(self) -> Counter[str]:
         """How tasks of all kinds ended: ``Success``, ``FetchFailed``, ``ExceptionFailure``..."""
@@ -71,14 +73,12 @@ class Events:
     def task_starts(self) -> Counter[tuple[int, int]]:
         """How often each task began, whatever became of it, by stage and its index there."""
         return Counter(
-            (event["Stage ID"], event["Task Info"]["Index"])
-            for event in self.events
-            if event["Event"] == "SparkListenerTaskStart"
+            (event["Stage ID"], event["Task Info"]["Index"]) for event in self._task_starts()
         )
 
     def speculative_tasks(self) -> int:
-        """How many tasks were copies of slow ones."""
-        return sum(event["Task Info"]["Speculative"] for event in self._task_ends())
+        """How many tasks that began were copies of slow ones."""
+        return sum(event["Task Info"]["Speculative"] for event in self._task_starts())
 
     def placements(self) -> list[tuple[str, str]]:
         """Host and locality of each reduce task of a job that collects."""
@@ -104,6 +104,12 @@ class Events:
                 if event["Event"] == "SparkListenerExecutorRemoved"
             }
         )
+
+    def _task_starts(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["Event"] == "SparkListenerTaskStart"]
+
+    def _executors(self, kind: str) -> set[str]:
+        return {event["Task Info"]["Executor ID"] for event in self.successes()._task_ends(kind)}
 
     def _task_ends(self, kind: str | None = None) -> list[dict[str, Any]]:
         return [

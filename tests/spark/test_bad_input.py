@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -86,8 +87,8 @@ def test_no_taskmanager_on_the_executors_hosts(
         assert not application.new_events().task_starts()
     message = str(failure.value)
     assert "no TaskManager is reachable for shuffle 0: " in message
-    assert "executor 0: unix:" in message
-    assert "nowhere-127.0.0." in message
+    # Which of them reports first is up to them.
+    assert re.search(r"executor \d: unix:\S+nowhere-127\.0\.0\.", message)
     assert "Start TaskManagers (sluice taskmanager)" in message
     assert "spark.sluice.fallback.policy=spark" in message
 

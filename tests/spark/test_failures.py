@@ -35,8 +35,10 @@ STAGE_ATTEMPTS = 4
 RESULT_SECONDS = 150.0
 RELEASE_SECONDS = 12.0
 """Less than the 15 seconds after which TaskManagers drop all of an application that is gone."""
-COLLECTIONS = 3
-"""How often a driver looks for unused shuffles in that time."""
+COLLECTIONS = 15
+"""How often a driver looks for unused shuffles at most."""
+COLLECTED_SECONDS = 4.0
+"""For what it has found to be gone from the TaskManagers."""
 GIVE_UP_SECONDS = 60.0
 """Time for readers to give a lost TaskManager up: connect attempts of their own one included."""
 LARGE = {"record_bytes": 4_000}
@@ -110,7 +112,7 @@ def test_a_directory_removed_while_its_taskmanager_runs(
     expected = [own.rows(job, maps=many).read_text() for job in jobs]
     frail.fill_slots(barrier, SLOTS)
     frail.new_events()
-    found = [frail.rows("prepare", maps=many).read_text()]
+    found = [frail.prepare_evenly(barrier, many, SLOTS).read_text()]
     lost = daemons.newest_outputs(frail.application_id)[1]
     assert STAGE_ATTEMPTS < lost < many
     revived.remove_memory_directory()
@@ -158,9 +160,7 @@ def drop_unused_shuffles(application: Application, daemon: Daemon) -> None:
     for left in reversed(range(COLLECTIONS)):
         application.rows("driver")
         try:
-            daemon.wait_until(
-                lambda status: not stored_for(application, status), RELEASE_SECONDS / COLLECTIONS
-            )
+            daemon.wait_until(lambda status: not stored_for(application, status), COLLECTED_SECONDS)
         except TimeoutError:
             if not left:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import urllib.request
@@ -54,13 +55,15 @@ def command_lines() -> bytes:
 
 def written_below(directory: Path, daemons: Daemons) -> list[bytes]:
     """Return all files of the session, but the two whose purpose is to hold a secret."""
-    return [
-        path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-        and not path.is_symlink()
-        and path not in (daemons.secret_file, daemons.token_file)
-    ]
+    found = []
+    paths = (Path(top, name) for top, _, names in os.walk(directory) for name in names)
+    for path in paths:
+        if path.is_symlink() or path in (daemons.secret_file, daemons.token_file):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # Spark removes some meanwhile
+            if path.is_file():
+                found.append(path.read_bytes())
+    return found
 
 
 def forms_of(name: str, text: str, key: bytes) -> dict[str, bytes]:

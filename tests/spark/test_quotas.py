@@ -49,7 +49,7 @@ def test_no_task_fails_while_another_taskmanager_has_room(
     expected = [own.rows(job, maps=maps).read_text() for job in jobs]
     application.fill_slots(barrier, SLOTS)
     application.new_events()
-    found = [application.rows("prepare", maps=maps).read_text()]
+    found = [application.prepare_evenly(barrier, maps, SLOTS).read_text()]
     assert bounded.newest_outputs(application.application_id) == [LITTLE, maps - LITTLE]
     found.append(application.rows("read_again", maps=maps).read_text())
     assert found == expected

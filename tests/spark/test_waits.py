@@ -85,7 +85,7 @@ def test_interrupted_tasks_do_not_wait_for_a_taskmanager_that_stands_still(
             barrier.release("driver", *(f"{stage}-{number}" for number in range(MAPS)))
             assert running.result(END_SECONDS).read_text() == '["cancelled"]\n'
             # Both slots are free again, though the TaskManager still stands still.
-            slots = application.start("all_slots", barrier=path)
+            slots = application.start("all_slots", barrier=path, point="slot-")
             barrier.wait("slot", SLOTS, END_SECONDS)
         finally:
             alone[1].resume()

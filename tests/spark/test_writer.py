@@ -189,7 +189,9 @@ def test_records_are_sent_while_the_map_task_runs(
             sent = (daemons.moved() - before).written_bytes
             barrier.release()
             found = running.result(120.0)
-        assert sent < (daemons.moved() - before).written_bytes
+        daemons[0].wait_until(
+            lambda _: (daemons.moved() - before).written_bytes > sent, SENT_SECONDS
+        )
         assert found.read_text() == own.rows("writer_map_waits").read_text()
 
 

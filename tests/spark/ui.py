@@ -8,12 +8,16 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from tests.support.daemon import look_until
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.spark.applications import Application
 
-UI_TIMEOUT_SECONDS = 20.0
-REPORT_SECONDS = 1.5
-"""Executors report their counters a second after a task's end."""
+UI_TIMEOUT_SECONDS = 60.0
+REPORT_SECONDS = 3.0
+"""Executors report their counters a second after a task's end, later on a busy machine."""
 
 
 class Ui:
@@ -38,6 +42,14 @@ class Ui:
             for name, value in gauges.items()
             if (match := found.search(name))
         }
+
+    def wait_until(self, what: Callable[[dict[str, int]], object]) -> dict[str, int]:
+        """Poll the metrics until ``what`` is true of them.
+
+        Raises:
+            TimeoutError: It did not become true; the message has the last metrics.
+        """
+        return look_until(self.metrics, what, UI_TIMEOUT_SECONDS)
 
     def settled_metrics(self) -> dict[str, int]:
         """The metrics when nothing changes for longer than executors wait to report."""

@@ -67,12 +67,13 @@ def cancelled(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
 
 
 def all_slots(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
-    """``slots`` tasks, as many as there are; they end when all of them have come to ``slot-N``."""
+    """``slots`` tasks, as many as there are; they end when all have come to ``POINT`` and N."""
     slots = parameters.get("slots", SLOTS)
     barrier = parameters.get("barrier")
+    point = parameters["point"]
 
     def hold(index: int, numbers: Iterable[int]) -> Iterator[int]:
-        stop_at(barrier, f"slot-{index}")
+        stop_at(barrier, f"{point}{index}")
         return iter(numbers)
 
     held = spark.sparkContext.parallelize(range(slots), slots).mapPartitionsWithIndex(hold)

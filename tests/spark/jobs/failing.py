@@ -63,10 +63,11 @@ def reduce_waits_inside(spark: SparkSession, parameters: dict[str, Any]) -> Rows
 def prepare(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Run the map stage and one reduce task; ``read_again`` reads the rest later.
 
-    ``settings`` are local properties of the thread meanwhile.
+    ``settings`` are local properties of the thread meanwhile. With a ``barrier`` map tasks stop at
+    ``map-N`` before their first record.
     """
     with local_properties(spark.sparkContext, parameters.get("settings", {})):
-        shuffled = _shuffled(spark, parameters)
+        shuffled = _shuffled(spark, parameters, parameters.get("barrier"))
         _kept["prepared"] = shuffled
         counts = spark.sparkContext.runJob(shuffled, lambda pairs: [sum(1 for _ in pairs)], [0])
     return [(count,) for count in counts]
@@ -193,10 +194,17 @@ def straggler(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return shuffled.mapPartitionsWithIndex(reduce).collect()
 
 
-def _shuffled(spark: SparkSession, parameters: dict[str, Any]) -> RDD[tuple[int, bytes]]:
+def _shuffled(
+    spark: SparkSession, parameters: dict[str, Any], barrier: str | None = None
+) -> RDD[tuple[int, bytes]]:
     size, maps = int(parameters.get("record_bytes", 100)), int(parameters.get("maps", MAPS))
+
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
+        stop_at(barrier, f"map-{number}")
+        return _records(number, 5_000, size)
+
     numbers = spark.sparkContext.parallelize(range(maps), maps)
-    return numbers.flatMap(lambda number: _records(number, 5_000, size)).partitionBy(REDUCERS)
+    return numbers.flatMap(records).partitionBy(REDUCERS)
 
 
 def _records(number: int, count: int, size: int = 100) -> Iterator[tuple[int, bytes]]:

@@ -70,6 +70,13 @@ def counters(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequen
     return [(name, int(counted[name])) for name in counted]
 
 
+def say(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
+    """No row; the application's log says ``text``, behind all that it said before."""
+    jvm_view: Any = spark.sparkContext._jvm
+    jvm_view.java.lang.System.err.println(parameters["text"])
+    return []
+
+
 def write_setting(spark: SparkSession, parameters: dict[str, Any]) -> Sequence[Sequence[Any]]:
     """Write the setting ``key`` to the file ``path``; no row, for rows stay in the directory."""
     value = spark.sparkContext.getConf().get(str(parameters["key"]))
@@ -95,6 +102,7 @@ JOBS: dict[str, Job] = {
     "setting": setting,
     "settings": settings,
     "counters": counters,
+    "say": say,
     "write_setting": write_setting,
     **rdds.JOBS,
     **jvm.JOBS,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BATCHES = 50
 RECORDS = 400
 KEYS = 61
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 60.0
 KEPT_SHUFFLES = 4
 """The batch that runs has two, and Spark refers to the one before it."""
 
