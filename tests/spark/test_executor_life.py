@@ -98,7 +98,8 @@ def impatient(
         yield running
 
 
-@pytest.mark.parametrize("kind", ["standalone", "local_cluster"])
+# In this order, because an application ends when the next one begins.
+@pytest.mark.parametrize("kind", ["local_cluster", "standalone"])
 def test_killed_while_it_runs_a_map_task(
     own: Application, request: pytest.FixtureRequest, barrier: Barrier, kind: str
 ):
