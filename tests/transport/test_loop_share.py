@@ -39,6 +39,17 @@ async def test_those_who_wait_go_on_in_their_order_and_as_far_as_the_share_goes(
         assert went_on == expected
 
 
+async def test_an_idle_loop_does_not_repay_many_turns_taken_in_advance(loop_turns):
+    """Its turns are much shorter: they are repaid in time."""
+    share = TurnShare(loop_turns, A_TURN)
+    share.spend(1_000_000 * A_TURN)
+    share.wait(lambda: None, OWN_FLOW)
+    await turns(3)
+    before = loop_turns.number
+    await turns(100)
+    assert loop_turns.number == before
+
+
 async def test_no_share_waits_for_another(loop_turns):
     greedy, innocent = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
     greedy.spend(1000 * A_TURN)
