@@ -127,7 +127,7 @@ async def use_everything(directory: Path) -> None:
             ack = await cluster.write(0, 1, [[data]])
             reader = await cluster.consumer(0)
             assert await read_gate(reader, 1, [(ack, [1])], 0, 1) == [data]
-    assert probe(ProbedDirectory(directory), 60.0).condition is Condition.GOOD
+    assert probe(ProbedDirectory(directory)).condition is Condition.GOOD
     areas = RegionAreas.open(config(directory), Accounts())
     area = await areas.create("app", 8192)
     assert area is not None

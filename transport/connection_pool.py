@@ -69,13 +69,19 @@ class ConnectionPool(Generic[C]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def clients(self) -> list[C]:
-        """Return the connected clients, including idle ones, for status."""
+    def clients(self, address: Address | None = None) -> list[C]:
+        """Return the connected clients, including idle ones: all, or those of an address."""
         return [
             entry.client
             for entry in self._entries.values()
-            if entry.client is not None and not entry.client.closing
+            if entry.client is not None
+            and not entry.client.closing
+            and address in (None, entry.key[0])
         ]
+
+    def connects(self, address: Address) -> bool:
+        """Return whether the next user of an address starts a new attempt to connect to it."""
+        return any(self._is_free((address, index)) for index in range(self._connections_per_peer))
 
     async def acquire(self, address: Address) -> C:
         """Return a connected client for an address; pass it to :meth:`release` later.
@@ -136,7 +142,7 @@ class ConnectionPool(Generic[C]):
         for index in range(self._connections_per_peer):
             key = (address, index)
             entry = self._entries.get(key)
-            if entry is None or (entry.client is not None and entry.client.closing):
+            if entry is None or self._is_free(key):
                 if entry is not None and entry.expiry is not None:
                     entry.expiry.cancel()  # it was idle when the other side closed it
                 entry = self._entries[key] = _PooledConnection(key)
@@ -147,6 +153,11 @@ class ConnectionPool(Generic[C]):
         if best is None:
             raise ValueError(f"connections_per_peer is {self._connections_per_peer}, at least 1")
         return best
+
+    def _is_free(self, key: PoolKey) -> bool:
+        """Return whether a place of the pool has neither a client nor an attempt."""
+        entry = self._entries.get(key)
+        return entry is None or (entry.client is not None and entry.client.closing)
 
     async def _make(self, entry: _PooledConnection[C]) -> C:
         try:

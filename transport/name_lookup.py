@@ -12,7 +12,10 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SocketAddress: TypeAlias = tuple[str, int]
 
@@ -56,6 +59,15 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
             target=_ask, args=(loop, future, host, port), name=f"look up {host}", daemon=True
         ).start()
     return list(await asyncio.shield(future))
+
+
+def after_look_up(host: str, port: int, callback: Callable[[], object]) -> None:
+    """Call a function when no lookup of a host runs: at once, or when its thread ends."""
+    future = _under_way.get((asyncio.get_running_loop(), host, port))
+    if future is None:
+        callback()
+    else:
+        future.add_done_callback(lambda _: callback())
 
 
 def _ask(

@@ -254,3 +254,29 @@ async def test_a_user_cancelled_while_the_pool_closes_is_cancelled() -> None:
     user.cancel()
     with pytest.raises(asyncio.CancelledError):
         await user
+
+
+async def test_a_pool_tells_whether_the_next_user_connects() -> None:
+    factory = Factory(at_once=True)
+    pool = ConnectionPool(factory, connections_per_peer=2)
+    assert pool.connects(A)
+    first = await pool.acquire(A)
+    assert pool.connects(A)  # there may be a second one
+    second = await pool.acquire(A)
+    assert not pool.connects(A)
+    assert pool.connects(B)
+    assert (pool.clients(A), pool.clients(B)) == ([first, second], [])
+    first.close()
+    assert pool.connects(A)
+    pool.close()
+
+
+async def test_an_attempt_under_way_is_joined() -> None:
+    factory = Factory()
+    pool = ConnectionPool(factory)
+    waiting = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    assert not pool.connects(A)
+    waiting.cancel()
+    await turns()
+    assert pool.connects(A)

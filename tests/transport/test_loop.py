@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from sluice.transport.loop import run, run_together, start_task
+from sluice.transport.loop import done_on_time, run, run_together, start_task
 from tests.support.peers import turns
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ async def name_of_loop() -> str:
 )
 def test_run_uses_the_given_loop(event_loop: Literal["uvloop", "asyncio"], module: str) -> None:
     assert run(name_of_loop(), event_loop) == module
+
+
+async def test_a_turn_of_the_loop_counts_as_little_however_long_it_is() -> None:
+    loop = asyncio.get_running_loop()
+    seconds = 0.2
+    answered: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(time.sleep, 3 * seconds)  # in which the answer comes
+    threading.Timer(seconds, loop.call_soon_threadsafe, (answered.set_result, None)).start()
+    assert await done_on_time(answered, seconds)
+    unanswered: asyncio.Future[None] = loop.create_future()
+    assert not await done_on_time(unanswered, 0.01)
+    assert not unanswered.cancelled()
+    unanswered.cancel()
 
 
 async def test_a_task_begins_after_the_step_that_starts_it() -> None:

@@ -13,7 +13,7 @@ import uvloop
 
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
-from sluice.transport.name_lookup import look_up
+from sluice.transport.name_lookup import after_look_up, look_up
 from tests.support.peers import a_config, open_client
 
 if TYPE_CHECKING:
@@ -89,3 +89,18 @@ def test_a_name_service_that_does_not_answer_does_not_hold_up_the_end(new_loop, 
     # The loop is closed, and the lookup still under way.
     assert not names.open.is_set()
     assert names.asked == {"host": 1}
+
+
+async def test_a_function_is_called_when_no_lookup_runs(names: NameService):
+    called: list[str] = []
+    after_look_up("host", 7, lambda: called.append("at once"))
+    asking = asyncio.create_task(look_up("host", 7))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    ended = asyncio.Event()
+    after_look_up("host", 7, ended.set)
+    await asyncio.sleep(0)
+    assert (called, ended.is_set()) == (["at once"], False)
+    names.open.set()
+    await asyncio.wait_for(ended.wait(), TIMEOUT_SECONDS)

@@ -29,9 +29,6 @@ class KnownTaskManagers:
         self._configured: dict[str, TaskManagerPlace] = {}
         self._told: dict[str, dict[str, TaskManagerPlace]] = {}
 
-    def __len__(self) -> int:
-        return len(self._configured.keys() | set().union(*self._told.values()))
-
     def configure(self, place: TaskManagerPlace) -> None:
         """Record a configured TaskManager, replacing another one at its address."""
         if place.taskmanager_id == self._own_id:
@@ -61,12 +58,6 @@ class KnownTaskManagers:
     def forget(self, application_id: str) -> None:
         """Forget what the drivers of an application named."""
         self._told.pop(application_id, None)
-
-    def places(self, taskmanager_id: str) -> list[TaskManagerPlace]:
-        """Return the places of a TaskManager, reported by itself or by any application."""
-        known = [self._configured, *reversed(self._told.values())]
-        found = [places[taskmanager_id] for places in known if taskmanager_id in places]
-        return list(dict.fromkeys(found))
 
     def place_for(self, application_id: str, taskmanager_id: str) -> TaskManagerPlace | None:
         """Return the place of a TaskManager that an application may use, or None."""

@@ -26,11 +26,13 @@ from ....transport.connector import connect
 from ....transport.errors import ConnectionLost
 from ....transport.peer_networks import PeerNetworks
 from ...counters import Counters
+from ...errors import InvalidRequest
 from ...gate.partition_request_client import (
     PartitionRequestClient,
     UncreditedPartitionRequestClient,
 )
 from ...legs.producer_leg import ProducerLeg
+from ...names import TaskManagerPlace
 from .foreign_answers import without_foreign_bytes
 from .instances import Instances
 from .watch_leg import WatchLeg
@@ -105,13 +107,16 @@ class PeerConnector:
         except (ProtocolViolation, RemoteError) as error:
             raise without_foreign_bytes(address, error) from error  # a client gets this error
 
-    def abort_readers_of(self, taskmanager_id: str) -> None:
-        """Close the connections to a lost TaskManager, whose host may have vanished."""
-        for client in self.readers.clients():
-            if client.taskmanager_id == taskmanager_id:
+    def abort_readers_of(self, place: TaskManagerPlace) -> None:
+        """Close the connections to a lost TaskManager, whose host may have vanished.
+
+        Connections to its other addresses stay: a driver may have named a wrong place.
+        """
+        for client in self.readers.clients(place.address):
+            if client.taskmanager_id == place.taskmanager_id:
                 client.connection.abort(
                     ConnectionLost(
-                        f"TaskManager {taskmanager_id} counts as lost: it does not answer",
+                        f"TaskManager {place.taskmanager_id} counts as lost: it does not answer",
                         value=client.connection.remote,
                         limit="lost_after_seconds",
                     )
@@ -147,6 +152,13 @@ class PeerConnector:
         hello: Hello,
         make: Callable[[Connection, HelloAck], Leg],
     ) -> Leg:
+        if not address.port:
+            # It would mean the path of a Unix socket, and clients and drivers choose it.
+            raise InvalidRequest(
+                "A TaskManager on another host has no TCP port",
+                value=address.host,
+                limit="1 to 65535",
+            )
         legs: list[Leg] = []
 
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from ...names import MapAttemptKey, TaskManagerPlace
 from .known_taskmanagers import KnownTaskManagers
-from .taskmanager_watch import Presence
 
 REFUSAL_SECONDS: Final = 5.0
 """Time for which a TaskManager that refused a copy is not asked for another one."""
@@ -50,37 +49,39 @@ class Placement:
 
     Args:
         known: The other TaskManagers.
-        presence: Returns the state of a TaskManager.
         own_host: Returns the host at which others reach this TaskManager.
     """
 
     def __init__(
         self,
         known: KnownTaskManagers,
-        presence: Callable[[str], Presence],
         own_host: Callable[[], str],
     ) -> None:
         self._known: Final = known
-        self._presence: Final = presence
         self._own_host: Final = own_host
         self._refused_until: dict[tuple[str, str], float] = {}
         self.last_refusal = "no other TaskManager is known"
         """Why the last attempt to make a copy failed."""
 
     def candidates(
-        self, attempt: MapAttemptKey, holders: Collection[str], absent: Collection[Presence]
+        self,
+        attempt: MapAttemptKey,
+        holders: Collection[str],
+        is_absent: Callable[[TaskManagerPlace], bool],
     ) -> list[Candidate]:
         """Return the TaskManagers that may have or get a copy of a map output, best first.
 
         Args:
             attempt: The map output.
             holders: The TaskManagers that have it.
-            absent: States in which a TaskManager is not a candidate.
+            is_absent: Returns whether a TaskManager is not a candidate.
         """
         application_id = attempt.shuffle.application_id
         places = self._known.places_of(application_id)
         hosts = {places[each].host for each in holders if each in places}
         own_host, now = self._own_host(), asyncio.get_running_loop().time()
+        # Ranking costs more than the look at a state, and a driver may name thousands.
+        there = [each for each, place in places.items() if not is_absent(place)]
         return sorted(
             Candidate(
                 taskmanager_id not in holders,
@@ -90,8 +91,7 @@ class Placement:
                 position,
                 places[taskmanager_id],
             )
-            for position, taskmanager_id in enumerate(rendezvous_order(attempt, places))
-            if self._presence(taskmanager_id) not in absent
+            for position, taskmanager_id in enumerate(rendezvous_order(attempt, there))
         )
 
     def refuse(self, taskmanager_id: str, application_id: str) -> None:
@@ -102,10 +102,9 @@ class Placement:
         until = asyncio.get_running_loop().time() + REFUSAL_SECONDS
         self._refused_until[taskmanager_id, application_id] = until
 
-    def forget_refusals(self, taskmanager_id: str) -> None:
-        """Forget the refusals of a TaskManager, which is there again."""
-        for key in [key for key in self._refused_until if key[0] == taskmanager_id]:
-            del self._refused_until[key]
+    def forget_refusal(self, taskmanager_id: str, application_id: str) -> None:
+        """Forget that a TaskManager refused a copy for an application."""
+        self._refused_until.pop((taskmanager_id, application_id), None)
 
 
 def rendezvous_order(attempt: MapAttemptKey, taskmanager_ids: Iterable[str]) -> list[str]:

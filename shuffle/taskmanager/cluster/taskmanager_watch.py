@@ -11,13 +11,13 @@
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.address import Address
 from ....transport.backoff import Backoff
-from ....transport.loop import start_task
+from ....transport.loop import ON_TIME_SLICES, start_task
 from .watch_leg import WatchLeg
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class TaskManagerWatch:
     """Watches one TaskManager until it is closed.
 
     Args:
-        addresses: Returns its possible addresses; the first call must return at least one.
-        taskmanager_id: Its id; empty: any TaskManager at the address. When that one is lost,
+        address: Its address.
+        place: Its place; None: that of any TaskManager at the address. When that one is lost,
             another one that answers replaces it.
         connect: Connects to an address.
         lost_after_seconds: Time away after which it counts as lost.
@@ -55,20 +55,17 @@ class TaskManagerWatch:
 
     def __init__(
         self,
-        addresses: Callable[[], Sequence[Address]],
-        taskmanager_id: str,
+        address: Address,
+        place: "TaskManagerPlace | None",
         connect: Callable[[Address], Awaitable[WatchLeg]],
         lost_after_seconds: float,
         changed: "Callable[[TaskManagerWatch, Presence], None]",
     ) -> None:
-        self.taskmanager_id = taskmanager_id
+        self.address: Final = address
+        self.place = place
+        """Its place: as it was given, or as any TaskManager reported it last."""
         self.presence = Presence.UNKNOWN
-        self.place: TaskManagerPlace | None = None
-        """Its place as it reported it on the last connection."""
-        self.address = addresses()[0]
-        """The address where it was last reached."""
-        self._addresses = addresses
-        self._is_any = not taskmanager_id
+        self._is_any: Final = place is None
         self._connect = connect
         self._lost_after_seconds = lost_after_seconds
         self._changed = changed
@@ -109,25 +106,20 @@ class TaskManagerWatch:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _reach(self) -> WatchLeg | None:
-        """Connect to it at any of its addresses; return None if that fails."""
-        # Try its last address first. The applications that named its addresses may have ended.
-        addresses = sorted(self._addresses(), key=lambda each: each != self.address)
-        for address in addresses or [self.address]:
-            try:
-                leg = await self._connect(address)
-            except SluiceError as error:
-                logger.debug("TaskManager at %s is not there: %s", address, error)
-                continue
-            try:
-                self._check(leg)
-            except SluiceError as error:
-                is_new = self.presence in (Presence.PRESENT, Presence.UNKNOWN)
-                logger.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", address, error)
-                leg.close()
-                continue
-            self.address = address
-            return leg
-        return None
+        """Connect to it; return None if that fails."""
+        try:
+            leg = await self._connect(self.address)
+        except SluiceError as error:
+            logger.debug("TaskManager at %s is not there: %s", self.address, error)
+            return None
+        try:
+            self._check(leg)
+        except SluiceError as error:
+            is_new = self.presence in (Presence.PRESENT, Presence.UNKNOWN)
+            logger.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", self.address, error)
+            leg.close()
+            return None
+        return leg
 
     def _check(self, leg: WatchLeg) -> None:
         """Record which TaskManager answers.
@@ -135,18 +127,18 @@ class TaskManagerWatch:
         Raises:
             TASKMANAGER_MISMATCH: It is not the same TaskManager as before.
         """
-        if self._is_any and self.presence in (Presence.UNKNOWN, Presence.LOST):
-            if leg.place.taskmanager_id != self.taskmanager_id:
-                self.presence = Presence.UNKNOWN
-            self.taskmanager_id = leg.place.taskmanager_id
-        if leg.place.taskmanager_id != self.taskmanager_id:
-            raise SluiceError(
-                "Another TaskManager answers",
-                code=ErrorCode.TASKMANAGER_MISMATCH,
-                value=leg.place.taskmanager_id,
-                limit=self.taskmanager_id,
-            )
-        self.place = leg.place
+        expected = "" if self.place is None else self.place.taskmanager_id
+        if leg.place.taskmanager_id != expected:
+            if not self._is_any or (expected and self.presence is not Presence.LOST):
+                raise SluiceError(
+                    "Another TaskManager answers",
+                    code=ErrorCode.TASKMANAGER_MISMATCH,
+                    value=leg.place.taskmanager_id,
+                    limit=expected,
+                )
+            self.presence = Presence.UNKNOWN  # of the new one
+        if self._is_any:
+            self.place = leg.place
 
     def _is(self, presence: Presence) -> None:
         before, self.presence = self.presence, presence
@@ -157,9 +149,14 @@ class TaskManagerWatch:
         if presence is not before:
             self._changed(self, before)
 
-    def _start_deadline(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._lost_after_seconds, self._is, Presence.LOST)
+    def _start_deadline(self, slices: int = ON_TIME_SLICES) -> None:
+        """Count the time away, as far as the loop is on time and can learn of an answer."""
+        if not slices:
+            self._is(Presence.LOST)
+            return
+        self._deadline = asyncio.get_running_loop().call_later(
+            self._lost_after_seconds / ON_TIME_SLICES, self._start_deadline, slices - 1
+        )
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:

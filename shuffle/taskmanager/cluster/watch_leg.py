@@ -6,6 +6,7 @@ from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.schema import CloseRequest, HelloAck, Message, Ping
 from ....transport.connection import Connection
 from ....transport.errors import ConnectionLost
+from ....transport.loop import done_on_time
 from ...names import TaskManagerPlace
 
 
@@ -20,7 +21,7 @@ class WatchLeg:
     def __init__(self, connection: Connection, ack: HelloAck) -> None:
         self.place = TaskManagerPlace(ack.taskmanager_id, ack.advertised_host, ack.data_port)
         self._connection = connection
-        self._ended = asyncio.Event()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pings = 0
 
     async def until_ended(self, ping_seconds: float) -> None:
@@ -28,22 +29,19 @@ class WatchLeg:
 
         Cancellation: safe; close the leg afterwards.
         """
-        while not self._ended.is_set():
+        while not self._ended.done():
             before = self._connection.bytes_in
             self._pings += 1
             self._connection.send(Ping(self._pings))
-            try:
-                async with asyncio.timeout(ping_seconds):
-                    await self._ended.wait()
-            except TimeoutError:
-                if self._connection.bytes_in == before:
-                    self._connection.abort(
-                        ConnectionLost(
-                            "The TaskManager does not answer a Ping",
-                            value=self._connection.remote,
-                            limit=f"{ping_seconds:g} s",
-                        )
+            ended = await done_on_time(self._ended, ping_seconds)
+            if not ended and self._connection.bytes_in == before:
+                self._connection.abort(
+                    ConnectionLost(
+                        "The TaskManager does not answer a Ping",
+                        value=self._connection.remote,
+                        limit=f"{ping_seconds:g} s",
                     )
+                )
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -69,4 +67,5 @@ class WatchLeg:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Record that the connection is lost."""
-        self._ended.set()
+        if not self._ended.done():
+            self._ended.set_result(None)

@@ -47,7 +47,7 @@ class ReplicationConfig(Settings):
     """Copying and moving map outputs to other TaskManagers."""
 
     copy_streams: Count = Field(4, ge=1, le=64)
-    """Map outputs copied or moved at a time."""
+    """Map outputs copied or moved at a time. One of each application always is."""
 
     synchronous_timeout_seconds: Seconds = Field(20, gt=0)
     """Time for which the commit of a map output waits for synchronous copies. After it the commit

@@ -49,7 +49,7 @@ async def copy_output(
         store: Has the map output.
         output: The map output, which the caller retains.
         copy_of: The description of the copy; its number is replaced.
-        pace: Awaited with the length of the map output before it is sent. With a pace, the other
+        pace: Awaited with the length of each region before it is sent. With a pace, the other
             TaskManager is first asked whether it has the map output.
 
     Returns:
@@ -60,16 +60,16 @@ async def copy_output(
 
     Cancellation: safe; the other TaskManager drops the incomplete copy.
     """
-    if pace is not None:
-        if await is_there(leg, output, copy_of):
-            return False
-        await pace(output.total_bytes)
+    if pace is not None and await is_there(leg, output, copy_of):
+        return False
     number = leg.new_number()
     sender = OutputSender(leg, number, store, Flow(output.key.application_id, id(leg)))
     leg.attach(number, sender)
     try:
         _open(leg, number, output, copy_of)
         for index, region in enumerate(output.regions):
+            if pace is not None:
+                await pace(region.length)
             await sender.send_region(index, region)
         await sender.finish(output.total_bytes, len(output.regions))
     except SluiceError as error:

@@ -1,6 +1,6 @@
 """Connections over which copies are written, by application and TaskManager."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
@@ -68,11 +68,13 @@ class CopierConnections:
         if pool is not None:
             pool.close()
 
-    def close_idle(self) -> None:
-        """Close the connections of applications that have no clients here."""
-        self.keep([each for each in self._pools if self._is_alive(each)])
+    def close_idle(self, application_ids: Iterable[str]) -> None:
+        """Close the connections of those applications that have no clients here."""
+        for application_id in application_ids:
+            if not self._is_alive(application_id):
+                self.end_application(application_id)
 
-    def keep(self, application_ids: Collection[str]) -> None:
-        """Close the connections of all other applications."""
-        for application_id in self._pools.keys() - set(application_ids):
+    def close(self) -> None:
+        """Close all connections. Idempotent."""
+        for application_id in list(self._pools):
             self.end_application(application_id)

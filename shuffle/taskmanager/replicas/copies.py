@@ -2,8 +2,8 @@
 
 ::
 
-    commit ─▶ Replication ─┬─▶ Target ─▶ another TaskManager, or the remote tier
-    drain  ─▶ Migration ───┘
+    commit ─▶ Replication ─▶ ApplicationCopies ─┬─▶ Target ─▶ another TaskManager,
+    drain  ─▶ Migration ────────────────────────┘             or the remote tier
               KnownTaskManagers: their places       Watches: which are away or lost
               Placement: which of them comes first  Holdings: which has which map output
 """
@@ -13,7 +13,8 @@ from typing import Final
 
 from ....transport.address import Address
 from ...counters import Counters
-from ...names import utf8_text
+from ...names import TaskManagerPlace, utf8_text
+from ..bounds.application_slots import ApplicationSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.peer_connector import PeerConnector
 from ..cluster.placement import Placement
@@ -66,10 +67,13 @@ class Copies:
             store=store,
             known=known,
             watches=watches,
-            placement=Placement(known, watches.presence, connector.own_host),
+            placement=Placement(known, connector.own_host),
             connections=CopierConnections(connector.copier, is_alive),
             holdings=Holdings(),
             drivers=drivers,
+            streams=ApplicationSlots(
+                config.replication.copy_streams, config.replication.copy_streams
+            ),
             counters=counters,
             config=config.replication,
         )
@@ -89,7 +93,7 @@ class Copies:
             utf8_text(progress.reason),
         )
 
-    def _changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
-        self.replication.changed(taskmanager_id, now, before)
+    def _changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
+        self.replication.changed(place, now, before)
         if now is Presence.LOST:
-            self._connector.abort_readers_of(taskmanager_id)
+            self._connector.abort_readers_of(place)

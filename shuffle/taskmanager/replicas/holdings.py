@@ -4,6 +4,9 @@ It contains copies, and map outputs of which copies are made. The TaskManager to
 wrote makes the copies. A TaskManager with a copy knows the *origin* of the copy: the TaskManager
 that sent it. When the origin is lost, the TaskManager with the copy makes the missing copies, and
 is their origin.
+
+What is known about another TaskManager is kept by application: an application may name a wrong
+place for it, and only its own map outputs are then lost.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +47,8 @@ class Holdings:
 
     def __init__(self) -> None:
         self._by_shuffle: dict[ShuffleKey, dict[int, Holding]] = {}
-        self._by_taskmanager: dict[str, set[MapAttemptKey]] = {}
+        self._by_holder: dict[tuple[str, str], set[MapAttemptKey]] = {}
+        """Map outputs by application and other TaskManager."""
         self.short: set[MapAttemptKey] = set()
         """Map outputs that lack copies which this TaskManager has to make."""
 
@@ -79,7 +83,8 @@ class Holdings:
         if holding is not None:
             holding.others.add(taskmanager_id)
             holding.doubtful.discard(taskmanager_id)
-            self._by_taskmanager.setdefault(taskmanager_id, set()).add(attempt)
+            holder = attempt.shuffle.application_id, taskmanager_id
+            self._by_holder.setdefault(holder, set()).add(attempt)
             self._judge(attempt, holding)
 
     def has_not(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
@@ -91,26 +96,25 @@ class Holdings:
             self._uncount(attempt, taskmanager_id)
             self._judge(attempt, holding)
 
-    def lost(self, taskmanager_id: str) -> list[MapAttemptKey]:
-        """Record that a TaskManager is lost; return the map outputs to copy again."""
-        attempts = self._by_taskmanager.get(taskmanager_id, set())
-        affected = list(attempts)
+    def lost(self, application_id: str, taskmanager_id: str) -> list[MapAttemptKey]:
+        """Record that a TaskManager is lost; return an application's map outputs to copy again."""
+        affected = list(self._by_holder.get((application_id, taskmanager_id), ()))
         for attempt in affected:
             self.has_not(attempt, taskmanager_id)
         return [attempt for attempt in affected if attempt in self.short]
 
-    def doubt(self, taskmanager_id: str) -> None:
+    def doubt(self, application_id: str, taskmanager_id: str) -> None:
         """Record that a TaskManager was away and must be asked what it still has."""
-        for attempt in self._by_taskmanager.get(taskmanager_id, ()):
+        for attempt in self._by_holder.get((application_id, taskmanager_id), ()):
             holding = self.get(attempt)
             if holding is not None:
                 holding.doubtful.add(taskmanager_id)
 
-    def doubted(self, taskmanager_id: str) -> list[MapAttemptKey]:
+    def doubted(self, application_id: str, taskmanager_id: str) -> list[MapAttemptKey]:
         """Return the map outputs about which a TaskManager must be asked."""
         return [
             attempt
-            for attempt in self._by_taskmanager.get(taskmanager_id, ())
+            for attempt in self._by_holder.get((application_id, taskmanager_id), ())
             if (holding := self.get(attempt)) is not None and taskmanager_id in holding.doubtful
         ]
 
@@ -137,20 +141,21 @@ class Holdings:
         if not attempts:
             self._by_shuffle.pop(key, None)
 
-    def taskmanagers(self) -> set[str]:
-        """Return the TaskManagers with which map outputs are shared."""
-        return set(self._by_taskmanager)
+    def holders(self) -> set[tuple[str, str]]:
+        """Return the applications and the other TaskManagers that have map outputs of each."""
+        return set(self._by_holder)
 
-    def applications(self) -> set[str]:
-        """Return the applications that have map outputs here."""
-        return {key.application_id for key in self._by_shuffle}
+    def has_application(self, application_id: str) -> bool:
+        """Return whether an application has map outputs here."""
+        return any(key.application_id == application_id for key in self._by_shuffle)
 
     def _uncount(self, attempt: MapAttemptKey, taskmanager_id: str) -> None:
-        attempts = self._by_taskmanager.get(taskmanager_id)
+        holder = attempt.shuffle.application_id, taskmanager_id
+        attempts = self._by_holder.get(holder)
         if attempts is not None:
             attempts.discard(attempt)
             if not attempts:
-                del self._by_taskmanager[taskmanager_id]
+                del self._by_holder[holder]
 
     def _judge(self, attempt: MapAttemptKey, holding: Holding) -> None:
         if holding.missing:

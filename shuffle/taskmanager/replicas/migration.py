@@ -1,6 +1,7 @@
 """Moves the map outputs of a TaskManager that drains to other TaskManagers.
 
-Each map output takes these steps:
+Applications move side by side, so that none waits for addresses that another one's driver named,
+or for that driver. Each map output takes these steps:
 
 1. It is copied to the first target that takes it: the other TaskManagers in their order of
    placement, those that have a copy first, and then the remote tier, if there is one.
@@ -76,8 +77,8 @@ class Migration:
         self._services: Final = services
         self._moved: Final = moved
         self._staying: dict[MapAttemptKey, str] = {}
-        self._refusals: Counter[str] = Counter()
-        """Refusals in a row of this pass, by target."""
+        self._refusals: Counter[tuple[str, str]] = Counter()
+        """Refusals in a row of this pass, by application and target."""
         self._active = False
 
     @property
@@ -102,6 +103,7 @@ class Migration:
             raise RuntimeError("map outputs are being moved already")
         self._active = True
         services = self._services
+        applications: set[str] = set()
         try:
             await services.watches.find_configured()
             backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -110,12 +112,13 @@ class Migration:
                     await asyncio.sleep(backoff.next_seconds())  # others may have room again
                 self._staying.clear()
                 self._refusals.clear()
-                await self._run_once()
+                applications = {each.key.application_id for each in services.store.shuffles()}
+                await run_together(self._run_once(each) for each in applications)
                 if not self.progress.staying:
                     break
         finally:
             self._active = False
-            services.connections.close_idle()
+            services.connections.close_idle(applications)
         progress = self.progress
         logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
         return progress
@@ -129,17 +132,20 @@ class Migration:
             if back:
                 self._services.drivers.tell_held(key, back)
 
-    async def _run_once(self) -> None:
-        """Try each map output that has not moved once."""
+    async def _run_once(self, application_id: str) -> None:
+        """Try each map output of an application that has not moved once."""
         tried: set[MapAttemptKey] = set()
-        while chunks := list(self._chunks(tried)):
+        while chunks := list(self._chunks(application_id, tried)):
             for key, map_attempt_ids in chunks:
                 tried.update(MapAttemptKey(key, each) for each in map_attempt_ids)
                 await self._move(key, map_attempt_ids)
 
-    def _chunks(self, tried: set[MapAttemptKey]) -> Iterator[tuple[ShuffleKey, list[int]]]:
+    def _chunks(
+        self, application_id: str, tried: set[MapAttemptKey]
+    ) -> Iterator[tuple[ShuffleKey, list[int]]]:
         """Yield the map outputs that have not moved and were not tried yet."""
-        for key in [shuffle.key for shuffle in self._services.store.shuffles()]:
+        keys = [shuffle.key for shuffle in self._services.store.shuffles()]
+        for key in [each for each in keys if each.application_id == application_id]:
             left = [
                 each
                 for each in self._services.store.map_outputs(key)
@@ -150,33 +156,38 @@ class Migration:
 
     async def _move(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
         """Move some map outputs of a shuffle."""
+        services = self._services
         waiting = iter(map_attempt_ids)
         places: dict[int, TaskManagerPlace] = {}
 
         async def copy_some() -> None:
             for map_attempt_id in waiting:
-                output = self._services.store.lookup(key, map_attempt_id)
+                output = services.store.lookup(key, map_attempt_id)
                 if output is not None:
-                    place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
+                    await services.streams.take(key.application_id)
+                    try:
+                        place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
+                    finally:
+                        services.streams.give_back(key.application_id)
                     if place is not None:
                         places[map_attempt_id] = place
 
-        streams = min(self._services.config.copy_streams, len(map_attempt_ids))
+        streams = min(services.config.copy_streams, len(map_attempt_ids))
         await run_together(copy_some() for _ in range(streams))
         if not places:
             return
         noted: list[asyncio.Future[None]] = []
         by_place = sorted(places, key=lambda each: places[each])
         for place, attempts in itertools.groupby(by_place, key=lambda each: places[each]):
-            noted += self._services.drivers.tell_moved(key, place, list(attempts))
+            noted += services.drivers.tell_moved(key, place, list(attempts))
         if noted:
-            seconds = self._services.config.move_noted_timeout_seconds
+            seconds = services.config.move_noted_timeout_seconds
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
                 logger.warning("a driver did not acknowledge a move within %g s", seconds)
-        if self._services.store.map_outputs(key):  # else it was released meanwhile
+        if services.store.map_outputs(key):  # else it was released meanwhile
             self._moved.move(key, places)
-            self._services.counters.map_outputs_moved += len(places)
+            services.counters.map_outputs_moved += len(places)
 
     async def _copy(self, attempt: MapAttemptKey, output: MapOutput) -> TaskManagerPlace | None:
         """Copy a map output to a target; return its place, or None if it stays."""
@@ -191,21 +202,25 @@ class Migration:
     ) -> tuple[TaskManagerPlace | None, str]:
         """Return the place of a target that took a map output, or None and the reason."""
         services = self._services
+        application_id = attempt.shuffle.application_id
         holding = services.holdings.get(attempt)
         holders = set() if holding is None else set(holding.others)
         if output.origin:
             holders.add(output.origin)
-        candidates = services.placement.candidates(attempt, holders, {Presence.LOST})
+        candidates = services.placement.candidates(
+            attempt, holders, lambda place: services.watches.presence(place) is Presence.LOST
+        )
         reason = "no other TaskManager is known"
         for target in services.targets([each.place for each in candidates]):
-            if self._refusals[target.name] < MAX_REFUSALS:
+            refusals = application_id, target.name
+            if self._refusals[refusals] < MAX_REFUSALS:
                 pace = _at_once if target.name in holders else None
                 outcome = await target.copy(output, pace, moved=True)
                 if outcome is Outcome.COPIED:
-                    del self._refusals[target.name]
+                    del self._refusals[refusals]
                     return target.place, ""
                 if outcome is not Outcome.FAILED:
-                    self._refusals[target.name] += 1
+                    self._refusals[refusals] += 1
             reason = services.placement.last_refusal
         return None, reason
 

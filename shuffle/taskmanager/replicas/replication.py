@@ -1,33 +1,24 @@
 """Keeps as many copies of map outputs as their producers ask for.
 
-A map output that lacks copies is queued, and ``copy_streams`` tasks empty the queue. They offer the
-map output to TaskManagers on other hosts in their order of placement, and skip those that refuse:
-they drain, are full, or are away. If no TaskManager takes it, the map output waits until another
-one connects, or for a pause that grows.
+:class:`ApplicationCopies` makes the copies of each application. TaskManagers that share a map
+output with this one are watched. When one comes back, it is asked whether it still has each map
+output, one message for each. The map outputs of a lost TaskManager are copied again, no faster than
+``restore_bytes_per_second``.
 
-TaskManagers that share a map output with this one are watched. When one comes back, it is asked
-whether it still has each map output, one message for each. The map outputs of a lost TaskManager
-are copied again, no faster than ``restore_bytes_per_second``.
+A TaskManager is watched at the place where an application may use it. What is found there counts
+for the applications that use it at this place, and for no other.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ....transport.backoff import Backoff
-from ....transport.loop import start_task
-from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
-from .holdings import Holding
-from .target import CopyServices, Outcome, PeerTarget
-
-logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
+from .application_copies import ApplicationCopies
+from .rate_limit import RateLimit
+from .target import CopyServices
 
 
 class Replication:
@@ -41,26 +32,15 @@ class Replication:
         self.holdings: Final = services.holdings
         self._services: Final = services
         self._restore: Final = RateLimit(services.config.restore_bytes_per_second)
-        self._queue: dict[MapAttemptKey, None] = {}
-        self._running: set[MapAttemptKey] = set()
-        self._again: set[MapAttemptKey] = set()
-        """Map outputs that are processed now, and must be processed again afterwards."""
-        self._stalled: set[MapAttemptKey] = set()
-        """Map outputs that no TaskManager takes now."""
-        self._awaited: set[str] = set()
-        """TaskManagers that were absent when a copy was to be made, until they are present."""
-        self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
-        self._workers: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._backoff: Final = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._applications: dict[str, ApplicationCopies] = {}
+        """The copies of each application with map outputs here."""
         self._settling: asyncio.TimerHandle | None = None
-        self._warned = False
         self._closed = False
 
     @property
     def waiting(self) -> int:
         """Map outputs being copied or queued for it."""
-        return len(self._queue) + len(self._running)
+        return sum(each.waiting for each in self._applications.values())
 
     # ---- changes of map outputs ------------------------------------------------------------------
 
@@ -79,6 +59,7 @@ class Replication:
                         attempt, output.origin, output.replicas, settled=True
                     )
                     holding.doubtful |= holding.others
+                    self._of(key.application_id)
         if len(self.holdings):
             self._settling = asyncio.get_running_loop().call_later(
                 self._services.config.lost_after_seconds, self._settled
@@ -87,22 +68,22 @@ class Replication:
     def committed(self, output: MapOutput) -> None:
         """Record a committed map output: a copy, or one of which copies are made."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        application_id = output.key.application_id
         self.holdings.add(attempt, output.origin, output.replicas)
+        if self._closed:
+            return
+        copies = self._of(application_id)
         if output.origin:
-            self._watch_shared()
+            # Without a driver, this is the only way to find the origin of a copy.
+            self._services.watches.watch_configured()
+            place = self._services.known.place_for(application_id, output.origin)
+            if place is not None and output.replicas > 1:
+                self._services.watches.watch(place)
             self._services.drivers.tell_held(output.key, [output.map_attempt_id])
         else:
-            if output.is_synchronous and not self._closed:
-                self._await_copies(attempt)
-            self._enqueue([attempt])
-
-    def _await_copies(self, attempt: MapAttemptKey) -> None:
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting[attempt] = loop.create_future()
-        late = loop.call_later(
-            self._services.config.synchronous_timeout_seconds, self._answer, attempt
-        )
-        waiting.add_done_callback(lambda _: late.cancel())
+            if output.is_synchronous:
+                copies.await_copies(attempt)
+            copies.enqueue([attempt])
 
     def wait(self, output: MapOutput) -> "asyncio.Future[None] | None":
         """Return what the producer of a committed map output has to wait for.
@@ -111,25 +92,28 @@ class Replication:
             A future that completes when the copies are made, cannot be made now, or the deadline
             has passed; None if the producer need not wait. Shield it, because it is shared.
         """
-        return self._waiting.get(MapAttemptKey(output.key, output.map_attempt_id))
+        copies = self._applications.get(output.key.application_id)
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        return None if copies is None else copies.wait(attempt)
 
     def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
         """Forget a released shuffle, or its map attempts below ``end``."""
         self.holdings.release(key, end)
-        self._purge()
+        self._purge(key.application_id)
 
     def application_released(self, application_id: str) -> None:
         """Forget an ended application, and the TaskManagers that its drivers named."""
         self.holdings.release_application(application_id)
-        self._purge()
         self._services.known.forget(application_id)
-        self._watch_shared()
+        self._services.connections.end_application(application_id)
+        self._purge(application_id)
 
     def lost(self, lost: Mapping[ShuffleKey, Sequence[int]]) -> None:
         """Forget map outputs lost with a directory; other TaskManagers restore them."""
         for key, map_attempt_ids in lost.items():
             self.holdings.discard(key, map_attempt_ids)
-        self._purge()
+        for application_id in {key.application_id for key in lost}:
+            self._purge(application_id)
 
     def held_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
         """Return the map attempts of an application that are copies here, by shuffle."""
@@ -149,238 +133,85 @@ class Replication:
         Raises:
             LimitExceeded: The application has named as many as it may.
         """
-        if self._services.known.tell(application_id, place):
-            self._services.placement.forget_refusals(place.taskmanager_id)
-            self._watch_shared()
-            self._enqueue(self.holdings.doubted(place.taskmanager_id))
-            self._retry_now()
+        known = self._services.known
+        before = known.place_for(application_id, place.taskmanager_id)
+        if not known.tell(application_id, place):
+            return
+        copies = self._applications.get(application_id)
+        now = known.place_for(application_id, place.taskmanager_id)
+        if copies is not None and now != before:
+            copies.named(place.taskmanager_id, moved=before is not None)
 
-    def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
-        """Record that a TaskManager is present, away or lost."""
-        if now is Presence.PRESENT:
-            self._awaited.discard(taskmanager_id)
-            if before is not Presence.UNKNOWN:
-                self.holdings.doubt(taskmanager_id)
-            self._services.placement.forget_refusals(taskmanager_id)
-            self._enqueue(self.holdings.doubted(taskmanager_id))
-            self._retry_now()
-        elif now is Presence.LOST:
-            again = self.holdings.lost(taskmanager_id)
-            if again:
-                logger.warning(
-                    "TaskManager %s is lost: %d map outputs are copied again",
-                    taskmanager_id,
-                    len(again),
-                )
-            self._enqueue(again)
-            self._retry_now()
+    def changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
+        """Record that the TaskManager at a place is present, away or lost."""
+        for copies in list(self._applications.values()):
+            used = self._services.known.place_for(copies.application_id, place.taskmanager_id)
+            if used == place:
+                copies.changed(place, now, before)
 
     async def close(self) -> None:
         """Cancel the copies being made, which continue after the next start. Idempotent."""
         self._closed = True
-        self._queue.clear()
-        for timer in (self._timer, self._settling):
-            if timer is not None:
-                timer.cancel()
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
-        for attempt in list(self._waiting):
-            self._answer(attempt)
+        if self._settling is not None:
+            self._settling.cancel()
+        for copies in list(self._applications.values()):
+            await copies.close()
         await self._services.watches.close()
-        self._services.connections.keep(())
+        self._services.connections.close()
 
-    # ---- the queue -------------------------------------------------------------------------------
+    # ---- inside ----------------------------------------------------------------------------------
 
-    def _enqueue(self, attempts: Iterable[MapAttemptKey]) -> None:
-        if self._closed:
-            return
-        for attempt in attempts:
-            self._stalled.discard(attempt)
-            if attempt in self._running:
-                self._again.add(attempt)
-            else:
-                self._queue[attempt] = None
-        self._start_workers()
-
-    def _start_workers(self) -> None:
-        free = self._services.config.copy_streams - len(self._workers)
-        for _ in range(min(free, len(self._queue))):
-            worker = start_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._worker_ended)
-
-    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
-        self._workers.discard(worker)
-        self._start_workers()  # the queue may have grown after the worker found it empty
-
-    async def _work(self) -> None:
-        await self._services.watches.find_configured()
-        while self._queue:
-            attempt = next(iter(self._queue))
-            del self._queue[attempt]
-            self._running.add(attempt)
-            try:
-                await self._process(attempt)
-            except Exception as error:  # noqa: BLE001
-                # A bug must not stop the copies of other map outputs.
-                failure_of(error, "copying a map output")
-                self._answer(attempt)
-            finally:
-                self._running.discard(attempt)
-            if attempt in self._again:
-                self._again.discard(attempt)
-                self._queue[attempt] = None
-            if not self._queue and not self._running:
-                self._services.connections.close_idle()
-            await asyncio.sleep(0)  # many in a row may be stalled without waiting
-
-    async def _process(self, attempt: MapAttemptKey) -> None:
-        """Ask TaskManagers that were away, and make the copies that are missing."""
-        holding, output = self.holdings.get(attempt), self._services.store.lookup(*attempt)
-        if holding is not None and output is not None:
-            for taskmanager_id in list(holding.doubtful):
-                if self.holdings.get(attempt) is holding:
-                    await self._ask(attempt, output, taskmanager_id)
-            tried: set[str] = set()
-            while self.holdings.get(attempt) is holding and holding.missing:
-                place = self._next(attempt, holding, tried)
-                if place is None or not await self._copy(attempt, output, holding, place):
-                    break
-                tried.add(place.taskmanager_id)
-            if self.holdings.get(attempt) is holding and holding.missing:
-                self._stall(attempt)
-        self._answer(attempt)
-
-    async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
-        """Copy a map output to a TaskManager that was away, unless it still has it."""
-        place = self._services.known.place_for(attempt.shuffle.application_id, taskmanager_id)
-        if place is None or self._services.watches.presence(taskmanager_id) is not Presence.PRESENT:
-            return  # asked when it is present, unless it is lost by then
-        outcome = await PeerTarget(place, self._services).copy(output, self._restore.take)
-        if outcome not in (Outcome.COPIED, Outcome.ABSENT):
-            self.holdings.has_not(attempt, taskmanager_id)
-
-    async def _copy(
-        self, attempt: MapAttemptKey, output: MapOutput, holding: Holding, place: TaskManagerPlace
-    ) -> bool:
-        """Copy a map output to a TaskManager; return whether to try the next one."""
-        pace = self._restore.take if holding.settled else None
-        outcome = await PeerTarget(place, self._services).copy(output, pace)
-        if self.holdings.get(attempt) is not holding:
-            return False  # it was released meanwhile
-        if outcome is Outcome.COPIED:
-            self._services.watches.watch(place.taskmanager_id)
-            self._backoff.reset()
-            self._warned = False
-        elif outcome is Outcome.ABSENT:
-            self._awaited.add(place.taskmanager_id)
-            self._services.watches.watch(place.taskmanager_id)
-            # If there were copies, this TaskManager may have one, and only restart now.
-            return not holding.settled
-        return outcome is not Outcome.FAILED
-
-    def _next(
-        self, attempt: MapAttemptKey, holding: Holding, tried: set[str]
-    ) -> TaskManagerPlace | None:
-        """Return the place for the next copy, or None."""
-        absent = {Presence.LOST} if holding.settled else {Presence.LOST, Presence.AWAY}
-        candidates = self._services.placement.candidates(attempt, holding.others, absent)
-        for candidate in candidates:
-            if candidate.adds_safety and candidate.place.taskmanager_id not in tried:
-                return candidate.place
-        return None
-
-    def _stall(self, attempt: MapAttemptKey) -> None:
-        self._stalled.add(attempt)
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "no TaskManager on another host takes a copy of map output %d of %s; "
-                "copies of other map outputs may wait too. Last reason: %s",
-                attempt.map_attempt_id,
-                attempt.shuffle,
-                self._services.placement.last_refusal,
+    def _of(self, application_id: str) -> ApplicationCopies:
+        copies = self._applications.get(application_id)
+        if copies is None:
+            copies = self._applications[application_id] = ApplicationCopies(
+                application_id, self._services, self._restore, self._watch_shared, self._ended
             )
-        if self._timer is None and not self._closed:
-            pause_seconds = self._backoff.next_seconds()
-            self._timer = asyncio.get_running_loop().call_later(pause_seconds, self._retry)
-
-    def _retry(self) -> None:
-        self._timer = None
-        self._enqueue(list(self._stalled))
-
-    def _retry_now(self) -> None:
-        """Retry the map outputs that no TaskManager took, because something has changed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._backoff.reset()
-        self._enqueue(list(self._stalled))
-
-    def _answer(self, attempt: MapAttemptKey) -> None:
-        """Answer the producer that waits for the copies of a map output."""
-        waiting = self._waiting.pop(attempt, None)
-        if waiting is None or waiting.done():
-            return
-        if attempt in self.holdings.short:
-            self._services.counters.commits_without_copies += 1
-            logger.warning(
-                "map output %d of %s is committed without all of its copies",
-                attempt.map_attempt_id,
-                attempt.shuffle,
-            )
-        waiting.set_result(None)
+        return copies
 
     def _settled(self) -> None:
         """Copy the map outputs adopted at start that still lack copies."""
         self._settling = None
-        for taskmanager_id in self.holdings.taskmanagers():
-            if not self._services.known.places(taskmanager_id):
-                self.holdings.lost(taskmanager_id)
-        self._enqueue(list(self.holdings.short))
+        for application_id, taskmanager_id in self.holdings.holders():
+            if self._services.known.place_for(application_id, taskmanager_id) is None:
+                self.holdings.lost(application_id, taskmanager_id)
+        short: dict[str, list[MapAttemptKey]] = {}
+        for attempt in self.holdings.short:
+            short.setdefault(attempt.shuffle.application_id, []).append(attempt)
+        for application_id, attempts in short.items():
+            self._of(application_id).enqueue(attempts)
 
-    def _purge(self) -> None:
-        """Forget everything about map outputs that are no longer here."""
-        self._stalled = {each for each in self._stalled if self.holdings.get(each) is not None}
-        for attempt in list(self._waiting):
-            if self.holdings.get(attempt) is None:
-                self._answer(attempt)
-        applications = self.holdings.applications()
-        if not applications:
-            self._awaited.clear()
-        self._services.connections.keep(applications)
+    def _purge(self, application_id: str) -> None:
+        """Forget everything about map outputs of an application that are no longer here."""
+        copies = self._applications.get(application_id)
+        if copies is None:
+            return
+        copies.released()
+        if copies.is_idle:
+            self._ended(copies)
+        if not self.holdings.has_application(application_id):
+            self._services.connections.end_application(application_id)
         self._watch_shared()
-        if not applications:
+        if not len(self.holdings):
             self._services.watches.forget_configured()
+
+    def _ended(self, copies: ApplicationCopies) -> None:
+        """Forget the copies of an application without map outputs, once none is being made."""
+        application_id = copies.application_id
+        self._services.connections.close_idle([application_id])
+        if not self.holdings.has_application(application_id):
+            self._applications.pop(application_id, None)
 
     def _watch_shared(self) -> None:
         if self._closed:
             return
         if len(self.holdings):
-            # Without a driver, this is the only way to find the origin of a copy.
             self._services.watches.watch_configured()
-        self._services.watches.keep(self.holdings.taskmanagers() | self._awaited)
+        self._services.watches.keep(self._shared())
 
-
-class RateLimit:
-    """Limits the bytes per second of all its users together.
-
-    Args:
-        bytes_per_second: The rate.
-    """
-
-    def __init__(self, bytes_per_second: int) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._free_at = 0.0
-
-    async def take(self, length: int) -> None:
-        """Wait until the rate allows these bytes.
-
-        Cancellation: safe; the bytes are counted anyway.
-        """
-        now = asyncio.get_running_loop().time()
-        wait_seconds = self._free_at - now
-        self._free_at = max(self._free_at, now) + length / self._bytes_per_second
-        if wait_seconds > 0:
-            await asyncio.sleep(wait_seconds)
+    def _shared(self) -> Iterable[TaskManagerPlace]:
+        """Yield the places of the TaskManagers with which map outputs are shared."""
+        for application_id, taskmanager_id in self.holdings.holders():
+            place = self._services.known.place_for(application_id, taskmanager_id)
+            if place is not None:
+                yield place

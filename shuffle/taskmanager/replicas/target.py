@@ -18,6 +18,7 @@ from ....protocol.schema import CopyOf
 from ...counters import Counters
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from ..bounds.application_slots import ApplicationSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
 from ..cluster.watches import Watches
@@ -102,6 +103,7 @@ class CopyServices(NamedTuple):
         connections: Connections to them.
         holdings: Which of them have which map output.
         drivers: The connected drivers.
+        streams: Copies and moves that run at a time.
         counters: The counters of this TaskManager.
         config: Numbers and times.
     """
@@ -113,6 +115,7 @@ class CopyServices(NamedTuple):
     connections: CopierConnections
     holdings: Holdings
     drivers: DriverNotices
+    streams: ApplicationSlots
     counters: Counters
     config: ReplicationConfig
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.config import TransportConfig
@@ -13,7 +13,7 @@ from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Attempts
 from ....transport.errors import ConnectFailed
 from ....transport.loop import start_task
-from ...errors import InvalidRequest
+from ....transport.name_lookup import after_look_up
 from ...gate.channel_opener import (
     ChannelOpener,
     ChannelSource,
@@ -28,12 +28,25 @@ from ...memory import MemorySegment, NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..bounds.accounts import Accounts
+from ..bounds.application_slots import ApplicationSlots
 from ..config.network_memory_config import NetworkMemoryConfig
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
 
 if TYPE_CHECKING:
     from ....transport.address import Address
+
+
+MAX_DIALS: Final = 128
+"""Connections that all gates may be making at a time, besides one for each application. Half of
+the lookups of names that may run at a time stay for others."""
+
+MAX_DIALS_OF_APPLICATION: Final = 32
+"""Connections that the gates of an application may be making at a time."""
+
+
+def _dials() -> ApplicationSlots:
+    return ApplicationSlots(MAX_DIALS, MAX_DIALS_OF_APPLICATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,7 @@ class GateServices:
         task_events: The producers that run on this TaskManager.
         accounts: What applications hold.
         transport: How long a TaskManager that does not answer is waited for.
+        dials: Connections that are being made: clients choose the addresses.
     """
 
     taskmanager_id: str
@@ -59,6 +73,7 @@ class GateServices:
     task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
     accounts: Accounts = field(default_factory=Accounts)
     transport: TransportConfig = field(default_factory=TransportConfig)
+    dials: ApplicationSlots = field(default_factory=_dials)
 
 
 class GateLimits(NamedTuple):
@@ -270,13 +285,6 @@ class TaskManagerChannelOpener(ChannelOpener):
             SluiceError: It does not answer, refuses, or is another one.
         """
         address = source.address
-        if address.port == 0:
-            # A port of 0 would mean the path of a Unix socket, of the client's choice.
-            raise InvalidRequest(
-                "A TaskManager on another host has no TCP port",
-                value=address.host,
-                limit="1 to 65535",
-            )
         client = await self._acquire(address)
         self._clients.append((address, client))
         if client.taskmanager_id != source.taskmanager_id:
@@ -295,15 +303,28 @@ class TaskManagerChannelOpener(ChannelOpener):
         Raises:
             SluiceError: It does not answer, not even later if the gate waits for it, or refuses.
         """
+        peers, dials = self._services.peers, self._services.dials
+        application_id = self.wanted.shuffle.application_id
         attempts = Attempts(address, self._services.transport)
         while True:
+            makes_one = peers.connects(address)
+            if makes_one:
+                began = asyncio.get_running_loop().time()
+                await dials.take(application_id)
+                attempts.deadline += asyncio.get_running_loop().time() - began
+                if not peers.connects(address):  # another channel has begun to meanwhile
+                    dials.give_back(application_id)
+                    makes_one = False
             try:
                 async with asyncio.timeout_at(attempts.deadline):
-                    return await self._services.peers.acquire(address)
+                    return await peers.acquire(address)
             except (TimeoutError, ConnectFailed) as error:
                 # One that accepts and hangs up, as a busy TaskManager or a proxy does, is there.
                 if not self._limits.waits_for_restarts and isinstance(error.__cause__, OSError):
                     raise
                 failure: Exception = error
+            finally:
+                if makes_one:  # the lookup of a name cannot be cancelled
+                    after_look_up(*address, partial(dials.give_back, application_id))
             # Not in the handler: compiled code that waits there leaves the error to all others.
             await attempts.pause(failure)

@@ -37,7 +37,7 @@ def place_of(environment: NetworkEnvironment) -> TaskManagerPlace:
 
 
 def knows_others(environment: NetworkEnvironment, count: int) -> bool:
-    return len(environment.copies.services.known) == count
+    return len(environment.copies.services.known.places_of("app")) == count
 
 
 async def know_each_other(cluster: MiniCluster) -> None:

@@ -8,7 +8,6 @@ import errno
 import mmap
 import os
 import secrets
-import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +19,7 @@ from .directory_health import Condition, Finding
 
 PROBE_NAME: Final = "health"
 
-_PROBE_BYTES: Final = 4096
+PROBE_BYTES: Final = 4096
 _OWN_TROUBLE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 """Errors of this process or host, not of the disk."""
 
@@ -52,13 +51,8 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
-    """Check a directory's files, write to it and read back. Blocks.
-
-    Args:
-        probed: The directory.
-        slow_seconds: A probe that takes longer fails.
-    """
+def probe(probed: ProbedDirectory) -> Finding:
+    """Check a directory's files, write to it and read back. Blocks."""
     try:
         if probed.make:
             probed.directory.mkdir(mode=0o700, exist_ok=True)
@@ -69,9 +63,7 @@ def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
         if unlocked:
             return Finding(Condition.UNLOCKED, unlocked)
         refuse_other_owner(probed.directory)
-        began = time.monotonic()
         same = _write_and_read(probed.directory / PROBE_NAME)
-        seconds = time.monotonic() - began
     except StorageUnavailable as error:
         return Finding(Condition.BAD, error.reason)
     except OSError as error:
@@ -84,17 +76,7 @@ def probe(probed: ProbedDirectory, slow_seconds: float) -> Finding:
         return Finding(Condition.BAD, f"a probe failed: {error.strerror or error}")
     if not same:
         return Finding(Condition.BAD, "a probe read other bytes than it had written")
-    if seconds > slow_seconds:
-        return Finding(Condition.BAD, slow_reason(seconds, slow_seconds))
     return Finding(Condition.GOOD)
-
-
-def slow_reason(seconds: float, slow_seconds: float) -> str:
-    """Return the reason for a disk that is too slow."""
-    return (
-        f"it is slow: {_PROBE_BYTES} bytes took {seconds:.1f} s "
-        f"(limit slow_disk_seconds = {slow_seconds:g})"
-    )
 
 
 def _missing(probed: ProbedDirectory) -> str:
@@ -132,11 +114,11 @@ def _write_and_read(path: Path) -> bool:
 def _write_and_read_with(path: Path, direct: int) -> bool:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | direct, 0o600)
     try:
-        with mmap.mmap(-1, _PROBE_BYTES) as memory:  # aligned, as O_DIRECT requires
-            written = secrets.token_bytes(16) * (_PROBE_BYTES // 16)
+        with mmap.mmap(-1, PROBE_BYTES) as memory:  # aligned, as O_DIRECT requires
+            written = secrets.token_bytes(16) * (PROBE_BYTES // 16)
             memory[:] = written
             write_from(fd, [memory], 0)
-            memory[:] = bytes(_PROBE_BYTES)
+            memory[:] = bytes(PROBE_BYTES)
             read_into(fd, [memory], 0)
             return memory[:] == written
     finally:

@@ -1,7 +1,8 @@
 """Probes the storage directories while the TaskManager runs, and applies the results.
 
 Each directory has its own task and thread, so that a disk that does not answer does not delay the
-others. A probe that takes too long counts as failed, and the next one starts when it has ended.
+others. A probe that takes too long counts as failed, and the next one starts when it has ended. Its
+time counts only while the event loop is on time: a late loop says nothing about a disk.
 """
 
 import asyncio
@@ -9,12 +10,12 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
-from .....transport.loop import start_task
+from .....transport.loop import done_on_time, start_task
 from ...config.storage_config import StorageConfig
 from ..files.io_threads import IoThreads
 from ..tiers.arena_tier import ArenaTier
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
-from .directory_probe import ProbedDirectory, probe, slow_reason
+from .directory_probe import PROBE_BYTES, ProbedDirectory, probe
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class HealthWatch:
         self._store = store
         self._interval_seconds = config.health_check_seconds
         self._slow_seconds = config.slow_disk_seconds
+        self._slow = Finding(
+            Condition.BAD,
+            f"it is slow: {PROBE_BYTES} bytes took longer than "
+            f"slow_disk_seconds = {config.slow_disk_seconds:g}",
+        )
         self._threads = {each: IoThreads(1, "sluice-health") for each in directories}
         self._tasks = [
             start_task(self._watch(directory, DirectoryHealth(_state(usable))))
@@ -77,18 +83,19 @@ class HealthWatch:
             tier, probed = self._store.watched(directory)
             if tier is not None and not tier.healthy:
                 health.failed()
-            under_way = start_task(self._threads[directory].run(probe, probed, self._slow_seconds))
+            under_way = start_task(self._threads[directory].run(probe, probed))
             try:
-                await asyncio.wait({under_way}, timeout=self._slow_seconds)
-                if not under_way.done():
-                    slow = slow_reason(self._slow_seconds, self._slow_seconds)
-                    await self._draw(directory, tier, health, Finding(Condition.BAD, slow))
+                is_slow = not await done_on_time(under_way, self._slow_seconds)
+                if is_slow:
+                    await self._draw(directory, tier, health, self._slow)
                 finding = await asyncio.shield(under_way)
             except asyncio.CancelledError:
                 await asyncio.wait({under_way})
                 raise
             if self._store.watched(directory)[1] != probed:
                 continue  # a journal was rewritten meanwhile, or the directory was replaced
+            if is_slow and finding.condition is Condition.GOOD:
+                finding = self._slow
             await self._draw(directory, tier, health, finding)
 
     async def _draw(

@@ -26,7 +26,6 @@ def test_an_application_uses_named_and_configured_taskmanagers():
     assert known.places_of("nobody") == {"c": place("c")}
     assert known.place_for("nobody", "a") is None
     assert {each.host for each in known.places_of("app").values()} == {"elsewhere", "host-c"}
-    assert len(known) == 3
 
 
 def test_named_taskmanagers_are_forgotten_with_their_application():
@@ -36,8 +35,8 @@ def test_named_taskmanagers_are_forgotten_with_their_application():
     known.configure(place("c"))
     known.forget("app")
     assert known.places_of("app") == {"c": place("c")}
-    assert known.places("a") == []
-    assert known.places("b") == [place("b")]
+    assert known.place_for("app", "a") is None
+    assert known.place_for("other", "b") == place("b")
     known.forget("nobody")
 
 
@@ -53,8 +52,6 @@ def test_a_driver_names_places_for_its_own_application_only():
     assert known.place_for("other", "c") == place("c")  # its own word
     assert known.places_of("nobody") == {"c": place("c")}
     assert known.place_for("nobody", "a") is None
-    assert known.places("a") == [place("a", "wrong"), place("a")]
-    assert known.places("c") == [place("c"), place("c", "wrong")]
 
 
 def test_a_configured_taskmanager_is_replaced_at_its_address():

@@ -16,7 +16,6 @@ from sluice.shuffle.taskmanager.cluster.placement import (
     Placement,
     rendezvous_order,
 )
-from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 
 if TYPE_CHECKING:
     import pytest
@@ -59,13 +58,13 @@ class Rig:
         known = KnownTaskManagers("me")
         for name, host in hosts.items():
             known.tell("app", TaskManagerPlace(name, host, 7337))
-        self.presence: dict[str, Presence] = {}
-        self.placement = Placement(
-            known, lambda name: self.presence.get(name, Presence.UNKNOWN), lambda: "own"
-        )
+        self.absent = ""
+        self.placement = Placement(known, lambda: "own")
 
-    def order(self, *holders: str, safe: bool = False, absent: Presence = Presence.LOST) -> str:
-        candidates = self.placement.candidates(ATTEMPT, holders, {absent})
+    def order(self, *holders: str, safe: bool = False) -> str:
+        candidates = self.placement.candidates(
+            ATTEMPT, holders, lambda place: place.taskmanager_id in self.absent
+        )
         return "".join(each.place.taskmanager_id for each in candidates if each.adds_safety >= safe)
 
 
@@ -82,15 +81,17 @@ async def test_candidates_are_ranked():
     assert rig.order() == natural[1:] + "a" + natural[0]
     rig.placement.refuse(natural[1], "another application")
     assert rig.order() == natural[1:] + "a" + natural[0]
-    rig.placement.forget_refusals(natural[0])
+    rig.placement.forget_refusal(natural[0], "another application")
+    assert rig.order() == natural[1:] + "a" + natural[0]
+    rig.placement.forget_refusal(natural[0], "app")
     assert rig.order() == natural + "a"
 
 
 async def test_absent_taskmanagers_are_not_candidates():
     rig = Rig(a="host-a", b="host-b")
-    rig.presence["a"] = Presence.AWAY
     assert sorted(rig.order()) == ["a", "b"]
-    assert rig.order(absent=Presence.AWAY) == "b"
+    rig.absent = "a"
+    assert rig.order() == "b"
 
 
 async def test_a_refusal_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyPatch):

@@ -34,25 +34,21 @@ class FakeLeg:
 class Rig:
     """A watch whose connections succeed while a test says so."""
 
-    def __init__(self, lost_after_seconds: float, taskmanager_id: str = "tm") -> None:
+    def __init__(self, lost_after_seconds: float, place: TaskManagerPlace | None) -> None:
         self.is_there = False
-        self.there_only: Address | None = None
         self.place = PLACE
         self.legs: list[FakeLeg] = []
-        self.attempts: list[Address] = []
         self.changes: list[Presence] = []
-        self.addresses = [ADDRESS]
         self.watch = TaskManagerWatch(
-            lambda: self.addresses,
-            taskmanager_id,
+            ADDRESS,
+            place,
             self.connect,  # type: ignore[arg-type]
             lost_after_seconds,
             self.changed,
         )
 
     async def connect(self, address: Address) -> FakeLeg:
-        self.attempts.append(address)
-        if not self.is_there or (self.there_only or address) != address:
+        if not self.is_there:
             raise ConnectFailed("nobody is there")
         self.legs.append(FakeLeg(self.place))
         return self.legs[-1]
@@ -67,8 +63,8 @@ async def make_rig(monkeypatch):
     monkeypatch.setattr(taskmanager_watch, "FIRST_PAUSE_SECONDS", 0.001)
     rigs: list[Rig] = []
 
-    def make(lost_after_seconds: float, taskmanager_id: str = "tm") -> Rig:
-        rigs.append(Rig(lost_after_seconds, taskmanager_id))
+    def make(lost_after_seconds: float, place: TaskManagerPlace | None = PLACE) -> Rig:
+        rigs.append(Rig(lost_after_seconds, place))
         return rigs[-1]
 
     yield make
@@ -105,34 +101,32 @@ async def test_another_taskmanager_at_the_address_is_refused(make_rig, caplog):
     assert "Another TaskManager answers" in caplog.text
 
 
-async def test_all_addresses_are_tried(make_rig):
-    rig = make_rig(600)
-    elsewhere = Address("127.0.0.1", 7338)
-    rig.addresses.append(elsewhere)
-    rig.there_only = elsewhere
-    rig.is_there = True
+async def test_a_configured_taskmanager_that_starts_later_is_present_at_once(make_rig):
+    rig = make_rig(600, None)
     await rig.watch.first_answer()
-    assert rig.changes == [Presence.PRESENT]  # it was never away
-    assert rig.attempts == [ADDRESS, elsewhere]
-    rig.legs[0].close()
-    await eventually(lambda: len(rig.legs) == 2)
-    assert rig.attempts[2:] == [elsewhere]  # where it was
-    rig.addresses.clear()  # the applications that named it have ended
-    rig.legs[1].close()
-    await eventually(lambda: len(rig.legs) == 3)
-    assert rig.attempts[3:] == [elsewhere]
+    assert rig.watch.presence is Presence.AWAY
+    rig.is_there = True
+    await eventually(lambda: rig.watch.presence is Presence.PRESENT)
+    assert rig.watch.place == PLACE
+
+
+async def test_a_given_place_stays_as_it_is(make_rig):
+    rig = make_rig(600)
+    rig.is_there = True
+    rig.place = PLACE._replace(host="another name of the host")
+    await rig.watch.first_answer()
+    assert (rig.watch.presence, rig.watch.place) == (Presence.PRESENT, PLACE)
 
 
 async def test_another_taskmanager_replaces_a_lost_configured_one(make_rig, caplog):
-    rig = make_rig(0.2, "")
+    rig = make_rig(0.2, None)
     rig.is_there = True
     await rig.watch.first_answer()
-    assert rig.watch.taskmanager_id == "tm"
+    assert rig.watch.place == PLACE
     rig.place = PLACE._replace(taskmanager_id="other")
     rig.legs[0].close()
-    await eventually(lambda: rig.watch.taskmanager_id == "other")
+    await eventually(lambda: rig.watch.place == rig.place)
     assert rig.changes == [Presence.PRESENT, Presence.AWAY, Presence.LOST, Presence.PRESENT]
-    assert rig.watch.place == rig.place
     # Logged once, and not with each attempt.
     assert len(rig.legs) > 2
     assert caplog.text.count("Another TaskManager answers") <= 1

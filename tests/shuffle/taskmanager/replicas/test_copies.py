@@ -285,7 +285,7 @@ async def test_a_wrong_place_does_not_affect_other_applications(tmp_path):
             await write(cluster[0], attempt, SMALL)
             assert holders(cluster, attempt) == [0, 1]
         watches = cluster[0].copies.services.watches
-        other = cluster[1].taskmanager_id
+        other = TaskManagerPlace(cluster[1].taskmanager_id, *cluster[1].address)
         await eventually(lambda: watches.presence(other) is Presence.PRESENT)
         end_application([*links, stranger])
 

@@ -22,41 +22,55 @@ def test_an_origin_makes_missing_copies():
     assert (holding.missing, holdings.short) == (1, {ATTEMPT})
     holdings.has(ATTEMPT, "c")
     assert (holding.missing, holdings.short, holding.settled) == (0, set(), True)
-    assert holdings.taskmanagers() == {"b", "c"}
-    assert holdings.lost("b") == [ATTEMPT]
+    assert holdings.holders() == {("app", "b"), ("app", "c")}
+    assert holdings.lost("app", "b") == [ATTEMPT]
     assert holding.missing == 1
     assert holding.settled  # what is copied now is restored
-    assert holdings.lost("nobody") == []
+    assert holdings.lost("app", "nobody") == []
 
 
 def test_a_holder_makes_copies_when_the_origin_is_lost():
     holdings = Holdings()
     holding = holdings.add(ATTEMPT, "origin", 3)
-    assert (holding.missing, holdings.taskmanagers()) == (0, {"origin"})
-    assert holdings.lost("origin") == [ATTEMPT]
+    assert (holding.missing, holdings.holders()) == (0, {("app", "origin")})
+    assert holdings.lost("app", "origin") == [ATTEMPT]
     assert holding.missing == 2
+
+
+def test_a_loss_affects_the_applications_that_noticed_it():
+    holdings = Holdings()
+    other = MapAttemptKey(ShuffleKey("other", 1), 7)
+    for attempt in (ATTEMPT, other):
+        holdings.add(attempt, "", 2)
+        holdings.has(attempt, "b")
+    holdings.doubt("other", "b")
+    assert holdings.doubted("app", "b") == []
+    assert holdings.lost("other", "b") == [other]
+    assert holdings.short == {other}
+    assert holdings.holders() == {("app", "b")}
 
 
 def test_a_moved_map_output_is_not_shared():
     holdings = Holdings()
     holdings.add(ATTEMPT, "origin", 1)
-    assert holdings.taskmanagers() == set()
+    assert holdings.holders() == set()
     assert holdings.short == set()
     assert [*holdings.attempts()] == [ATTEMPT]
-    assert holdings.applications() == {"app"}
+    assert holdings.has_application("app")
+    assert not holdings.has_application("other")
 
 
 def test_a_taskmanager_that_was_away_is_asked():
     holdings = Holdings()
     holding = holdings.add(ATTEMPT, "", 2)
     holdings.has(ATTEMPT, "b")
-    assert holdings.doubted("b") == []
-    holdings.doubt("b")
-    assert holdings.doubted("b") == [ATTEMPT]
+    assert holdings.doubted("app", "b") == []
+    holdings.doubt("app", "b")
+    assert holdings.doubted("app", "b") == [ATTEMPT]
     assert holding.missing == 0  # until it is known to be without
     holdings.has(ATTEMPT, "b")
-    assert holdings.doubted("b") == []
-    holdings.doubt("b")
+    assert holdings.doubted("app", "b") == []
+    holdings.doubt("app", "b")
     holdings.has_not(ATTEMPT, "b")
     assert (holding.missing, holding.doubtful) == (1, set())
 
@@ -69,11 +83,11 @@ def test_released_map_outputs_are_forgotten():
     holdings.discard(ShuffleKey("app", 0), [0, 5])
     assert len(holdings) == 2
     holdings.release(ShuffleKey("app", 1))
-    assert holdings.taskmanagers() == {"b"}
+    assert holdings.holders() == {("app", "b")}
     holdings.release(ShuffleKey("app", 2), 0)
-    assert holdings.taskmanagers() == {"b"}
+    assert holdings.holders() == {("app", "b")}
     holdings.release_application("app")
-    assert (len(holdings), holdings.taskmanagers(), holdings.short) == (0, set(), set())
+    assert (len(holdings), holdings.holders(), holdings.short) == (0, set(), set())
     holdings.has(ATTEMPT, "b")
     holdings.has_not(ATTEMPT, "b")
     assert holdings.get(ATTEMPT) is None
@@ -122,7 +136,7 @@ class Cluster(RuleBasedStateMachine):
 
     def ask(self, taskmanager: TaskManager, name: str) -> None:
         """Ask a TaskManager that was away what it still has, and copy the rest."""
-        for attempt in taskmanager.holdings.doubted(name):
+        for attempt in taskmanager.holdings.doubted("app", name):
             if attempt not in self.all[name].stored:
                 self.all[name].commit(attempt, taskmanager.name, self.REPLICAS)
             taskmanager.holdings.has(attempt, name)
@@ -145,7 +159,7 @@ class Cluster(RuleBasedStateMachine):
     def is_lost(self) -> None:
         assert self.away is not None
         for each in self.present().values():
-            each.holdings.lost(self.away)
+            each.holdings.lost("app", self.away)
         for each in self.present().values():
             self.make_copies(each)
 
@@ -164,10 +178,10 @@ class Cluster(RuleBasedStateMachine):
         self.all[name] = back
         self.away = None
         for each in self.present().values():
-            each.holdings.doubt(name)
+            each.holdings.doubt("app", name)
             self.ask(each, name)
-        for other in sorted(back.holdings.taskmanagers()):
-            back.holdings.doubt(other)
+        for _, other in sorted(back.holdings.holders()):
+            back.holdings.doubt("app", other)
             self.ask(back, other)
         self.make_copies(back)
 

@@ -157,7 +157,7 @@ async def test_a_move_without_a_driver_is_announced_to_a_late_one(tmp_path):
     async with mini_cluster(tmp_path, 2, hosts_apart=True) as cluster:
         await write_all(cluster)
         first = await driver(cluster, 0)
-        await eventually(lambda: len(cluster[0].copies.services.known) == 1)
+        await eventually(lambda: cluster[0].copies.services.known.places_of("app"))
         keeps_alive = await cluster.driver(0)
         first.vanish()
         await first.until_lost()

@@ -9,25 +9,30 @@ import pytest
 
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.bounds.application_slots import ApplicationSlots
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import Placement
+from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
 from sluice.shuffle.taskmanager.drivers.drivers import Drivers
+from sluice.shuffle.taskmanager.replicas import absent_places
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
-from sluice.shuffle.taskmanager.replicas.replication import RateLimit, Replication
+from sluice.shuffle.taskmanager.replicas.rate_limit import RateLimit
+from sluice.shuffle.taskmanager.replicas.replication import Replication
 from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
+    from sluice.shuffle.taskmanager.replicas.application_copies import ApplicationCopies
     from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 KEY = ShuffleKey("app", 1)
 OTHER = TaskManagerPlace("other", "127.0.0.2", 7337)
+DEAD = TaskManagerPlace("dead", "127.0.0.3", 7337)
 
 
 class FakeStore:
@@ -44,9 +49,12 @@ class Rig:
     """The queue of a TaskManager whose copies go to one other TaskManager."""
 
     def __init__(self, configured: tuple[Address, ...] = (), **settings: Any) -> None:
+        self.config = ReplicationConfig(**settings)
         self.store = FakeStore()
         self.asked: list[int] = []
         self.outcome: asyncio.Future[Outcome] | None = None
+        self.tarpits: set[str] = set()
+        """TaskManagers that never answer."""
         self.known = KnownTaskManagers("own")
         self.attempts = 0
         self.connecting = asyncio.Event()
@@ -55,17 +63,20 @@ class Rig:
             store=cast("ShuffleStore", self.store),
             known=self.known,
             watches=self.watches,
-            placement=Placement(self.known, self.watches.presence, lambda: "127.0.0.1"),
+            placement=Placement(self.known, lambda: "127.0.0.1"),
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
             drivers=Drivers(list),
+            streams=ApplicationSlots(self.config.copy_streams, self.config.copy_streams),
             counters=Counters(),
-            config=ReplicationConfig(**settings),
+            config=self.config,
         )
         self.replication = Replication(services)
 
     async def copy(self, target: PeerTarget, output: MapOutput, pace: Any = None) -> Outcome:
         self.asked.append(output.map_attempt_id)
+        if target.name in self.tarpits:
+            await asyncio.Event().wait()
         return Outcome.COPIED if self.outcome is None else await self.outcome
 
     async def never(self, address: Address, application_id: str) -> Any:
@@ -75,14 +86,20 @@ class Rig:
         self.connecting.set()
         await asyncio.Event().wait()
 
-    def changed(self, taskmanager_id: str, now: Presence, before: Presence) -> None:
-        self.replication.changed(taskmanager_id, now, before)
+    def changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
+        self.replication.changed(place, now, before)
 
-    def commit(self, map_attempt_id: int, origin: str = "", replicas: int = 2) -> MapOutput:
-        output = MapOutput(KEY, map_attempt_id, 1, (), origin, replicas)
-        self.store.outputs[MapAttemptKey(KEY, map_attempt_id)] = output
+    def commit(
+        self, map_attempt_id: int, origin: str = "", replicas: int = 2, key: ShuffleKey = KEY
+    ) -> MapOutput:
+        output = MapOutput(key, map_attempt_id, 1, (), origin, replicas)
+        self.store.outputs[MapAttemptKey(key, map_attempt_id)] = output
         self.replication.committed(output)
         return output
+
+    @property
+    def copies(self) -> ApplicationCopies:
+        return self.replication._applications["app"]
 
     def release(self) -> None:
         self.store.outputs.clear()
@@ -113,13 +130,13 @@ async def test_a_commit_while_a_worker_ends_is_copied(rig):
     rig.outcome = asyncio.get_running_loop().create_future()
     rig.commit(1)
     await eventually(lambda: rig.asked == [1])
-    (worker,) = rig.replication._workers
+    (worker,) = rig.copies._workers
     late = asyncio.Event()
 
     def commit_behind_its_last_look() -> None:
         if worker.done():
             # Its callbacks are due in this turn of the loop, and have not run.
-            assert worker in rig.replication._workers
+            assert worker in rig.copies._workers
             rig.commit(2)
             late.set()
         else:
@@ -140,7 +157,7 @@ async def test_many_stalled_map_outputs_do_not_block_the_event_loop(make_rig):
         await asyncio.sleep(0)
         turns += 1
     assert turns >= 100
-    assert len(rig.replication._stalled) == 100
+    assert len(rig.copies._stalled) == 100
     await rig.replication.close()
 
 
@@ -149,7 +166,7 @@ async def test_a_forgotten_configured_taskmanager_blocks_nothing(make_rig):
     rig.commit(1)
     await rig.connecting.wait()  # the worker waits whether it is there
     rig.release()
-    await eventually(lambda: not rig.replication._workers)
+    await eventually(lambda: not rig.replication._applications)
     rig.known.tell("app", OTHER)
     rig.connecting.clear()
     rig.commit(2)
@@ -167,7 +184,49 @@ async def test_a_taskmanager_absent_for_a_released_output_is_ignored(rig):
     rig.outcome.set_result(Outcome.ABSENT)
     await eventually(lambda: not rig.replication.waiting)
     assert len(rig.watches) == 0
-    assert not rig.replication._awaited
+    assert not rig.replication._applications
+
+
+async def test_an_application_waits_for_no_other_one(rig):
+    """Copies of one hang, and more of it are queued than run at a time."""
+    rig.known.tell("slow", DEAD)
+    rig.tarpits.add(DEAD.taskmanager_id)
+    slow = ShuffleKey("slow", 1)
+    for attempt in range(3):
+        rig.commit(attempt, key=slow)
+    await eventually(lambda: rig.asked == [0])  # one at a time, as copy_streams says
+    rig.commit(7)
+    await eventually(lambda: rig.asked == [0, 7])
+    await eventually(lambda: rig.replication.waiting == 3)
+    rig.store.outputs.clear()
+    rig.replication.application_released("slow")
+
+
+async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, monkeypatch):
+    monkeypatch.setattr(absent_places, "FIRST_PAUSE_SECONDS", 600)
+    rig.outcome = asyncio.get_running_loop().create_future()
+    rig.outcome.set_result(Outcome.ABSENT)
+    for attempt in range(3):
+        rig.commit(attempt)
+    await eventually(lambda: rig.copies._stalled == {MapAttemptKey(KEY, n) for n in range(3)})
+    assert rig.asked == [0]
+    rig.outcome = None
+    rig.replication.known("app", OTHER._replace(port=7338))  # it has another address now
+    await eventually(lambda: sorted(rig.asked) == [0, 0, 1, 2])
+
+
+async def test_a_wrong_place_of_one_application_is_no_loss_for_another(rig):
+    wrong = OTHER._replace(host="127.0.0.9")
+    rig.known.tell("wrong", wrong)
+    outputs = MapAttemptKey(KEY, 7), MapAttemptKey(ShuffleKey("wrong", 1), 7)
+    for attempt in outputs:
+        rig.commit(7, key=attempt.shuffle)
+        rig.replication.holdings.has(attempt, OTHER.taskmanager_id)
+    assert not rig.replication.holdings.short
+    rig.replication.changed(wrong, Presence.LOST, Presence.AWAY)
+    assert rig.replication.holdings.short == {outputs[1]}
+    rig.replication.changed(OTHER, Presence.LOST, Presence.AWAY)
+    assert rig.replication.holdings.short == set(outputs)
 
 
 async def test_no_taskmanager_is_watched_after_close(rig):

@@ -123,7 +123,7 @@ async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, out
         for application_id in ("app", "other"):
             services.known.tell(application_id, target_of(cluster).place)
             attempt = MapAttemptKey(ShuffleKey(application_id, 1), 7)
-            (candidate,) = services.placement.candidates(attempt, (), ())
+            (candidate,) = services.placement.candidates(attempt, (), lambda place: False)
             refused = outcome is Outcome.REFUSED and application_id == "app"
             assert candidate.has_refused is refused
 

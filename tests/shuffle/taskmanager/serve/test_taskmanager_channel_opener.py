@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from msgspec.structs import replace
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import CancelPartitionRequest
+from sluice.shuffle.taskmanager.bounds.application_slots import ApplicationSlots
 from tests.support.mini_cluster import (
     DEADLINE_SECONDS,
     SEGMENT_SIZE_BYTES,
@@ -197,3 +201,50 @@ async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
         assert gate.failures[0].limit == "0.3 s"
         await gate.close()
         cluster.environments[0] = await cluster.start_one(0, settings)
+
+
+# ---- connections being made ----------------------------------------------------------------------
+
+
+def limit_dials(cluster, total) -> ApplicationSlots:
+    """Limit the connections that the gates of a TaskManager may be making."""
+    dials = ApplicationSlots(total, total)
+    cluster[1].gate_services = dataclasses.replace(cluster[1].gate_services, dials=dials)
+    return dials
+
+
+async def test_channels_of_one_address_share_one_place_among_the_dials(tmp_path):
+    settings: dict[str, Any] = {"connect_timeout_seconds": 10 * DEADLINE_SECONDS}
+    async with mini_cluster(tmp_path, **settings) as cluster:
+        ack, _ = (await write_all(cluster))[0]
+        dials = limit_dials(cluster, 2)
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            nobody = replace(ack, data_port=deaf.getsockname()[1])
+            sources = [(nobody, [n]) for n in range(5)] + [(ack, [0])]
+            gate = open_gate(await cluster.consumer(1), 1, sources, 0, 2)
+            while len(gate.content[5]) < len(WHOLE[0]):
+                await gate.read_one()
+            assert dials.held == 1
+            await gate.close()
+            await eventually(lambda: not dials.held)
+
+
+async def test_the_lookup_of_a_name_counts_until_its_thread_ends(tmp_path, monkeypatch):
+    answer = threading.Event()
+
+    def ask(host, port, **_):
+        assert answer.wait(DEADLINE_SECONDS)
+        raise socket.gaierror(socket.EAI_NONAME, "not known")
+
+    async with mini_cluster(tmp_path) as cluster:
+        ack, _ = (await write_all(cluster))[0]
+        monkeypatch.setattr("sluice.transport.name_lookup.socket.getaddrinfo", ask)
+        dials = limit_dials(cluster, 1)
+        nobody = replace(ack, advertised_host="nobody.example")
+        gate = open_gate(await cluster.consumer(1), 1, [(nobody, [0])], 0, 2)
+        await eventually(lambda: dials.held)
+        await gate.close()
+        await eventually(lambda: not len(cluster[1].peers))
+        assert dials.held == 1
+        answer.set()
+        await eventually(lambda: not dials.held)

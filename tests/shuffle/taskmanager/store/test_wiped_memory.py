@@ -149,7 +149,7 @@ def test_a_directory_that_another_user_made_in_the_meantime_is_not_written_to(tm
     theirs = shared / "sluice"
     theirs.mkdir()
     os.chown(theirs, 12345, 12345)
-    finding = probe(ProbedDirectory(theirs, make=True), 60.0)
+    finding = probe(ProbedDirectory(theirs, make=True))
     assert finding.condition is Condition.BAD
     assert finding.reason == "it belongs to user 12345, not to user 0"
     assert list(theirs.iterdir()) == []
@@ -157,11 +157,11 @@ def test_a_directory_that_another_user_made_in_the_meantime_is_not_written_to(tm
 
 def test_only_a_directory_that_may_be_made_is_made(tmp_path):
     missing = tmp_path / "missing"
-    assert probe(ProbedDirectory(missing), 60.0).condition is Condition.GONE
+    assert probe(ProbedDirectory(missing)).condition is Condition.GONE
     assert not missing.exists()
-    assert probe(ProbedDirectory(missing, make=True), 60.0).condition is Condition.GOOD
+    assert probe(ProbedDirectory(missing, make=True)).condition is Condition.GOOD
     assert missing.stat().st_mode & 0o777 == 0o700
-    assert probe(ProbedDirectory(missing / "a" / "b", make=True), 60.0).condition is Condition.GONE
+    assert probe(ProbedDirectory(missing / "a" / "b", make=True)).condition is Condition.GONE
 
 
 # ---- region areas --------------------------------------------------------------------------------

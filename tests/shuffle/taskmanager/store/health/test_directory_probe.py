@@ -14,8 +14,6 @@ from sluice.shuffle.taskmanager.store.health.directory_probe import (
     probe,
 )
 
-PATIENT_SECONDS = 60.0
-
 
 def probed_of(directory):
     arena, lock = directory / "arena", directory / "lock"
@@ -30,7 +28,7 @@ def probed_of(directory):
 
 
 def condition(probed):
-    return probe(probed, PATIENT_SECONDS).condition
+    return probe(probed).condition
 
 
 def test_a_sound_directory_is_good_each_time(tmp_path):
@@ -48,7 +46,7 @@ def test_a_directory_that_was_removed_is_gone(tmp_path):
     directory.mkdir()
     probed = probed_of(directory)
     (directory / "arena").unlink()
-    found = probe(probed, PATIENT_SECONDS)
+    found = probe(probed)
     assert found.condition is Condition.GONE
     assert "arena was removed" in found.reason
     (directory / "lock").unlink()
@@ -64,7 +62,7 @@ def test_another_directory_in_its_place_is_not_it(tmp_path):
     probed = probed_of(directory)
     directory.rename(tmp_path / "away")
     directory.mkdir()
-    assert "another directory" in probe(probed, PATIENT_SECONDS).reason
+    assert "another directory" in probe(probed).reason
     (directory / "arena").touch()
     assert condition(probed) is Condition.GONE
 
@@ -73,13 +71,13 @@ def test_another_file_in_its_place_is_not_it(tmp_path):
     probed = probed_of(tmp_path)
     (tmp_path / "new").touch()
     (tmp_path / "new").rename(tmp_path / "arena")
-    assert "another file" in probe(probed, PATIENT_SECONDS).reason
+    assert "another file" in probe(probed).reason
 
 
 def test_a_directory_without_the_file_of_its_lock_is_unlocked(tmp_path):
     probed = probed_of(tmp_path)
     (tmp_path / "lock").unlink()
-    assert probe(probed, PATIENT_SECONDS) == (Condition.UNLOCKED, "lock was removed")
+    assert probe(probed) == (Condition.UNLOCKED, "lock was removed")
     (tmp_path / "lock").touch()  # by another TaskManager
     (tmp_path / "other").touch()
     (tmp_path / "other").rename(tmp_path / "lock")
@@ -110,7 +108,7 @@ def test_what_an_error_means(tmp_path, monkeypatch, number, expected):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(directory_probe, "_write_and_read", fail)
-    found = probe(probed_of(tmp_path), PATIENT_SECONDS)
+    found = probe(probed_of(tmp_path))
     assert found.condition is expected
     assert bool(found.reason) == (expected in (Condition.BAD, Condition.GONE))
 
@@ -124,13 +122,7 @@ def test_bytes_that_come_back_changed_are_bad(tmp_path, monkeypatch):
         return count
 
     monkeypatch.setattr(os, "preadv", flipped)
-    assert "other bytes" in probe(probed_of(tmp_path), PATIENT_SECONDS).reason
-
-
-def test_a_slow_disk_is_bad(tmp_path):
-    found = probe(probed_of(tmp_path), 0.0)
-    assert found.condition is Condition.BAD
-    assert "slow_disk_seconds = 0" in found.reason
+    assert "other bytes" in probe(probed_of(tmp_path)).reason
 
 
 def test_a_file_system_without_direct_access_is_probed_too(tmp_path, monkeypatch):
@@ -170,6 +162,6 @@ def test_a_file_system_that_refuses_direct_access_late_is_probed_too(
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
 def test_a_disk_that_refuses_every_write_or_read_is_bad(tmp_path, monkeypatch, call, number):
     monkeypatch.setattr(os, call, refusing(getattr(os, call), number, plain_too=True))
-    found = probe(probed_of(tmp_path), PATIENT_SECONDS)
+    found = probe(probed_of(tmp_path))
     assert found.condition is Condition.BAD
     assert os.strerror(number) in found.reason

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 
 import pytest
 
@@ -221,7 +222,7 @@ def failing_journal_in(name):
 async def test_a_disk_that_does_not_answer_is_left_out_meanwhile(tmp_path, monkeypatch):
     held, proceed = threading.Event(), threading.Event()
 
-    def hang(probed, slow_seconds):
+    def hang(probed):
         if probed.directory.name == "a" and not proceed.is_set():
             held.set()
             assert proceed.wait(PATIENCE_SECONDS)
@@ -243,4 +244,31 @@ async def test_a_disk_that_does_not_answer_is_left_out_meanwhile(tmp_path, monke
     await until(lambda: tier(store, "b").healthy)
     proceed.set()
     await until(lambda: tier(store, "a").healthy)
+    await store.close()
+
+
+async def test_a_late_loop_says_nothing_about_a_disk(tmp_path, monkeypatch):
+    """A probe ends in time, while a turn of the loop takes longer than a probe may take."""
+    loop, entered, probes = asyncio.get_running_loop(), threading.Event(), []
+
+    def take_a_turn() -> None:
+        entered.set()
+        time.sleep(1.5)
+
+    def quick(probed):
+        if not entered.is_set():
+            loop.call_soon_threadsafe(take_a_turn)
+            assert entered.wait(PATIENCE_SECONDS)
+        probes.append(probed)
+        return Finding(Condition.GOOD)
+
+    monkeypatch.setattr(health_watch, "probe", quick)
+    store = ShuffleStore.open(
+        on_disks(tmp_path, names="a", health_check_seconds=SOON_SECONDS, slow_disk_seconds=1)
+    )
+    left_out = []
+    monkeypatch.setattr(store._health, "leave_out", lambda *given: left_out.append(given))
+    store.watch(lambda lost: None)
+    await until(lambda: len(probes) >= 2)
+    assert not left_out
     await store.close()

@@ -1,0 +1,328 @@
+"""Makes the copies of one application's map outputs.
+
+Map outputs that lack copies are queued, and up to ``copy_streams`` tasks empty the queue. They
+offer a map output to TaskManagers on other hosts in their order of placement, and skip those that
+refuse: they drain, are full, or are away. If no TaskManager takes it, it waits until another one
+connects, or for a pause that grows.
+
+Nothing here is shared with another application. An address that does not answer delays only the
+application whose driver named it: :class:`ApplicationSlots` keep a stream for each of the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ....transport.backoff import Backoff
+from ....transport.loop import start_task
+from ...errors import failure_of
+from ...names import MapAttemptKey, TaskManagerPlace
+from ..cluster.taskmanager_watch import Presence
+from ..store.stored_outputs import MapOutput
+from .absent_places import AbsentPlaces
+from .holdings import Holding
+from .rate_limit import RateLimit
+from .target import CopyServices, Outcome, PeerTarget
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+
+NAMING_SECONDS: Final = 1.0
+"""Least time between two looks at all map outputs because the driver names TaskManagers."""
+
+
+class ApplicationCopies:
+    """Makes the copies of one application's map outputs.
+
+    Args:
+        application_id: The application.
+        services: The parts of the TaskManager.
+        restore: Limits the bytes per second of copies made again.
+        on_named: Called before TaskManagers that a driver named are used.
+        on_idle: Called with the application when nothing is queued or being copied.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        services: CopyServices,
+        restore: RateLimit,
+        on_named: Callable[[], None],
+        on_idle: Callable[["ApplicationCopies"], None],
+    ) -> None:
+        self.application_id: Final = application_id
+        self._services: Final = services
+        self._restore: Final = restore
+        self._on_named: Final = on_named
+        self._on_idle: Final = on_idle
+        self._queue: dict[MapAttemptKey, None] = {}
+        self._running: set[MapAttemptKey] = set()
+        self._again: set[MapAttemptKey] = set()
+        """Map outputs that are processed now, and must be processed again afterwards."""
+        self._stalled: set[MapAttemptKey] = set()
+        """Map outputs that no TaskManager takes now."""
+        self._named: dict[str, bool] = {}
+        """TaskManagers that a driver has just named; True: they had another place before."""
+        self._naming: asyncio.TimerHandle | None = None
+        self._named_at = -NAMING_SECONDS
+        self._absent: Final = AbsentPlaces(services.config.lost_after_seconds)
+        self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._backoff: Final = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._warned = False
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Map outputs being copied or queued for it."""
+        return len(self._queue) + len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task makes copies."""
+        return not self._workers
+
+    def await_copies(self, attempt: MapAttemptKey) -> None:
+        """Let the producer of a map output wait for its copies."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting[attempt] = loop.create_future()
+        late = loop.call_later(
+            self._services.config.synchronous_timeout_seconds, self._answer, attempt
+        )
+        waiting.add_done_callback(lambda _: late.cancel())
+
+    def wait(self, attempt: MapAttemptKey) -> "asyncio.Future[None] | None":
+        """Return what the producer of a map output has to wait for: :meth:`Replication.wait`."""
+        return self._waiting.get(attempt)
+
+    def released(self) -> None:
+        """Forget everything about map outputs that are no longer here."""
+        holdings = self._services.holdings
+        self._stalled = {each for each in self._stalled if holdings.get(each) is not None}
+        for attempt in list(self._waiting):
+            if holdings.get(attempt) is None:
+                self._answer(attempt)
+
+    def named(self, taskmanager_id: str, *, moved: bool) -> None:
+        """Use a TaskManager that a driver names; ``moved``: it had another place before."""
+        self._named[taskmanager_id] = moved or self._named.get(taskmanager_id, False)
+        if self._naming is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            due = max(loop.time(), self._named_at + NAMING_SECONDS)
+            self._naming = loop.call_at(due, self._use_named)
+
+    def _use_named(self) -> None:
+        self._naming, self._named_at = None, asyncio.get_running_loop().time()
+        self._on_named()
+        named, self._named = self._named, {}
+        for taskmanager_id, moved in named.items():
+            place = self._services.known.place_for(self.application_id, taskmanager_id)
+            if moved:
+                self._services.holdings.doubt(self.application_id, taskmanager_id)
+            if place is not None:
+                self._is_there(place)
+
+    def changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
+        """Record that a TaskManager is present, away or lost."""
+        taskmanager_id = place.taskmanager_id
+        if now is Presence.PRESENT:
+            if before is not Presence.UNKNOWN:
+                self._services.holdings.doubt(self.application_id, taskmanager_id)
+            self._is_there(place)
+        elif now is Presence.LOST:
+            again = self._services.holdings.lost(self.application_id, taskmanager_id)
+            if again:
+                logger.warning(
+                    "TaskManager %s is lost: %d map outputs of %s are copied again",
+                    taskmanager_id,
+                    len(again),
+                    self.application_id,
+                )
+            self.enqueue(again)
+            self._retry_now()
+
+    async def close(self) -> None:
+        """Cancel the copies being made. Idempotent."""
+        self._closed = True
+        self._queue.clear()
+        for timer in (self._timer, self._naming):
+            if timer is not None:
+                timer.cancel()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        for attempt in list(self._waiting):
+            self._answer(attempt)
+
+    # ---- the queue -------------------------------------------------------------------------------
+
+    def enqueue(self, attempts: Iterable[MapAttemptKey]) -> None:
+        """Queue map outputs to be processed, or processed again."""
+        if self._closed:
+            return
+        for attempt in attempts:
+            self._stalled.discard(attempt)
+            if attempt in self._running:
+                self._again.add(attempt)
+            else:
+                self._queue[attempt] = None
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        free = self._services.config.copy_streams - len(self._workers)
+        for _ in range(min(free, len(self._queue))):
+            worker = start_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._start_workers()  # the queue may have grown after the worker found it empty
+        if not self._workers:
+            self._on_idle(self)
+
+    async def _work(self) -> None:
+        await self._services.watches.find_configured()
+        while self._queue:
+            await self._services.streams.take(self.application_id)
+            try:
+                await self._process_next()
+            finally:
+                self._services.streams.give_back(self.application_id)
+            await asyncio.sleep(0)  # many in a row may be stalled without waiting
+
+    async def _process_next(self) -> None:
+        if not self._queue:
+            return  # emptied while this task waited for a stream
+        attempt = next(iter(self._queue))
+        del self._queue[attempt]
+        self._running.add(attempt)
+        try:
+            await self._process(attempt)
+        except Exception as error:  # noqa: BLE001
+            # A bug must not stop the copies of other map outputs.
+            failure_of(error, "copying a map output")
+            self._answer(attempt)
+        finally:
+            self._running.discard(attempt)
+        if attempt in self._again:
+            self._again.discard(attempt)
+            self._queue[attempt] = None
+
+    async def _process(self, attempt: MapAttemptKey) -> None:
+        """Ask TaskManagers that were away, and make the copies that are missing."""
+        holdings = self._services.holdings
+        holding, output = holdings.get(attempt), self._services.store.lookup(*attempt)
+        if holding is not None and output is not None:
+            for taskmanager_id in list(holding.doubtful):
+                if holdings.get(attempt) is holding:
+                    await self._ask(attempt, output, taskmanager_id)
+            tried: set[str] = set()
+            while holdings.get(attempt) is holding and holding.missing:
+                place = self._next(attempt, holding, tried)
+                if place is None or not await self._copy(attempt, output, holding, place):
+                    break
+                tried.add(place.taskmanager_id)
+            if holdings.get(attempt) is holding and holding.missing:
+                self._stall(attempt)
+        self._answer(attempt)
+
+    async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
+        """Copy a map output to a TaskManager that was away, unless it still has it."""
+        place = self._services.known.place_for(self.application_id, taskmanager_id)
+        if place is None or self._services.watches.presence(place) is not Presence.PRESENT:
+            return  # asked when it is present, unless it is lost by then
+        outcome = await PeerTarget(place, self._services).copy(output, self._restore.take)
+        if outcome not in (Outcome.COPIED, Outcome.ABSENT):
+            self._services.holdings.has_not(attempt, taskmanager_id)
+
+    async def _copy(
+        self, attempt: MapAttemptKey, output: MapOutput, holding: Holding, place: TaskManagerPlace
+    ) -> bool:
+        """Copy a map output to a TaskManager; return whether to try the next one."""
+        pace = self._restore.take if holding.settled else None
+        outcome = await PeerTarget(place, self._services).copy(output, pace)
+        if self._services.holdings.get(attempt) is not holding:
+            return False  # it was released meanwhile
+        if outcome is Outcome.COPIED:
+            self._services.watches.watch(place)
+            self._absent.forget(place)
+            self._backoff.reset()
+            self._warned = False
+        elif outcome is Outcome.ABSENT:
+            self._absent.record(place)
+            # If there were copies, this TaskManager may have one, and only restart now.
+            return not holding.settled or self._absent.is_lost(place)
+        return outcome is not Outcome.FAILED
+
+    def _next(
+        self, attempt: MapAttemptKey, holding: Holding, tried: set[str]
+    ) -> TaskManagerPlace | None:
+        """Return the place for the next copy, or None."""
+        absent = {Presence.LOST} if holding.settled else {Presence.LOST, Presence.AWAY}
+        for candidate in self._services.placement.candidates(
+            attempt, holding.others, lambda place: self._presence(place) in absent
+        ):
+            place = candidate.place
+            if candidate.adds_safety and place.taskmanager_id not in tried:
+                # One that is away may have a copy, and only restart now.
+                return None if self._presence(place) is Presence.AWAY else place
+        return None
+
+    def _presence(self, place: TaskManagerPlace) -> Presence:
+        """Return the state of a TaskManager, as this application or a watch found it last."""
+        found = self._absent.presence(place)
+        return self._services.watches.presence(place) if found is Presence.UNKNOWN else found
+
+    def _stall(self, attempt: MapAttemptKey) -> None:
+        self._stalled.add(attempt)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "no TaskManager on another host takes a copy of map output %d of %s; "
+                "copies of its other map outputs may wait too. Last reason: %s",
+                attempt.map_attempt_id,
+                attempt.shuffle,
+                self._services.placement.last_refusal,
+            )
+        if self._timer is None and not self._closed:
+            pause_seconds = self._backoff.next_seconds()
+            self._timer = asyncio.get_running_loop().call_later(pause_seconds, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self.enqueue(list(self._stalled))
+
+    def _is_there(self, place: TaskManagerPlace) -> None:
+        """Use a TaskManager that may take copies again."""
+        taskmanager_id = place.taskmanager_id
+        self._absent.forget(place)
+        self._services.placement.forget_refusal(taskmanager_id, self.application_id)
+        self.enqueue(self._services.holdings.doubted(self.application_id, taskmanager_id))
+        self._retry_now()
+
+    def _retry_now(self) -> None:
+        """Retry the map outputs that no TaskManager took, because something has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._backoff.reset()
+        self.enqueue(list(self._stalled))
+
+    def _answer(self, attempt: MapAttemptKey) -> None:
+        """Answer the producer that waits for the copies of a map output."""
+        waiting = self._waiting.pop(attempt, None)
+        if waiting is None or waiting.done():
+            return
+        if attempt in self._services.holdings.short:
+            self._services.counters.commits_without_copies += 1
+            logger.warning(
+                "map output %d of %s is committed without all of its copies",
+                attempt.map_attempt_id,
+                attempt.shuffle,
+            )
+        waiting.set_result(None)
