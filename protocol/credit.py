@@ -1,10 +1,15 @@
-"""Credit arithmetic of both ends of a channel: a data buffer costs 1 credit, an event costs none.
+"""Credit arithmetic of both ends of a channel: each data buffer and each event costs 1 credit.
 
 Both ends together keep the invariant ``sent ≤ granted``; the consumer grants only buffers that it
-holds. Announcements are coalesced: one AddCredit announces all buffers freed since the last one. It
-is due when the sender's remaining credit is at most that sum, or the sum is enough for a message.
-A sender with more credit continues meanwhile, and later sends several buffers together; a sender
-without credit is notified of the first free buffer.
+holds. There are two exceptions. The end of a channel is free. A priority event, which must overtake
+data that has used up the credit, may be sent on account: the credit falls below 0, to
+-MAX_OVERDRAFT_EVENTS at most, until its reader has taken it. So a receiver never queues more than
+its buffers and these events.
+
+Announcements are coalesced: one AddCredit announces all buffers freed since the last one. It is due
+when the sender's remaining credit is at most that sum, or the sum is enough for a message. A sender
+with more credit continues meanwhile, and later sends several buffers together; a sender without
+credit is notified of the first free buffer.
 
 A message takes at most a third of the channel's buffers (:func:`buffers_of_a_message`). So while
 the receiver reads one message and the credit for another is on its way, the sender can send a
@@ -27,6 +32,9 @@ MIN_OF_A_MESSAGE_BUFFERS: Final = MAX_WITHHELD_BUFFERS // 2
 """A message may take this many buffers even if the channel has few: smaller messages cost more
 time than they save."""
 
+MAX_OVERDRAFT_EVENTS: Final = 8
+"""Unread priority events that may be sent without credit."""
+
 MESSAGES_UNDER_WAY: Final = 3
 """Number of messages that share the buffers of a channel."""
 
@@ -38,7 +46,7 @@ def buffers_of_a_message(channel_buffers: int) -> int:
 
 
 class SenderCredit:
-    """The credit that the producing end may still use.
+    """The credit that the producing end may still use; below 0 after priority events on account.
 
     Args:
         initial: Credit that came with the request.
@@ -103,7 +111,7 @@ class ReceiverCredit:
         return credit
 
     def used(self, channel: int, buffers: int = 1) -> bool:
-        """Count data buffers that were received.
+        """Count data buffers, or an event, that were received.
 
         Returns:
             True if an announcement is due now, as in :meth:`free`.
@@ -113,10 +121,26 @@ class ReceiverCredit:
         """
         if self.granted < buffers:
             raise CreditExceeded(
-                f"Data without credit on channel {channel}", value=buffers, limit=self.granted
+                f"Data or event without credit on channel {channel}",
+                value=buffers,
+                limit=max(self.granted, 0),
             )
         self.granted -= buffers
         return self._is_due()
+
+    def overdraw(self, channel: int) -> None:
+        """Count a priority event that was received, with credit or on account.
+
+        Raises:
+            CreditExceeded: As many unread ones were sent on account as may be.
+        """
+        if self.granted <= -MAX_OVERDRAFT_EVENTS:
+            raise CreditExceeded(
+                f"Priority event without credit on channel {channel}",
+                value=1 - self.granted,
+                limit=MAX_OVERDRAFT_EVENTS,
+            )
+        self.granted -= 1
 
     def void(self) -> None:
         """Drop all credit: the buffers are released, and the sender drops it too."""
@@ -151,3 +175,6 @@ class Uncounted(ReceiverCredit):
     def used(self, channel: int, buffers: int = 1) -> bool:
         """Return False: data costs no credit, and an announcement is never due."""
         return False
+
+    def overdraw(self, channel: int) -> None:
+        """Ignore a priority event: the receiver stops reading instead."""

@@ -244,7 +244,7 @@ class CreditOverflow(ProtocolViolation):
 
 
 class CreditExceeded(ProtocolViolation):
-    """Data arrived without credit."""
+    """Data or an event arrived without credit."""
 
     code = ErrorCode.CREDIT_EXCEEDED
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.states import State
 from sluice.shuffle.client.config import ClientConfig
 from sluice.shuffle.gate.partition_request_client import MAX_WAITING_TASK_EVENTS
 from sluice.shuffle.gate.task_events import MAX_KEPT_TASK_EVENTS
+from sluice.shuffle.partition.event_buffers import MAX_EVENTS_BESIDE_POOL
 from sluice.shuffle.partition.partition_states import PartitionState, SubpartitionState
-from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.taskmanager.config.network_memory_config import NetworkMemoryConfig
 from sluice.shuffle.taskmanager.ingest.output_states import PipelinedState, StoredState
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import CREDIT_WINDOW_BUFFERS
@@ -102,5 +103,6 @@ def test_numbers_of_the_document_are_those_of_the_code():
     assert (memory.exclusive_buffers_per_channel, memory.floating_buffers_per_gate) == (2, 8)
     assert f"{MAX_KEPT_TASK_EVENTS} a channel" in PAGE
     assert f"{MAX_WAITING_TASK_EVENTS} a connection" in PAGE
-    assert f"| {MAX_QUEUED_EVENTS}, then the partition fails" in PAGE
+    assert f"{MAX_OVERDRAFT_EVENTS} priority events on account" in PAGE
+    assert f"{MAX_EVENTS_BESIDE_POOL} in the memory of a task" in PAGE
     assert f"at most {CREDIT_WINDOW_BUFFERS}." in " ".join(PAGE.split())

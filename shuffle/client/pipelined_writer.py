@@ -2,9 +2,9 @@
 
 The client's pool holds the open buffers and those that the TaskManager has not taken; the
 TaskManager grants credit as its own pool for the partition has segments, and so two pools bound the
-bytes between this task and its readers. When both are full the writer waits for a buffer. The
-states are in :mod:`sluice.shuffle.partition.partition_states`; the partition is FINISHING until the
-TaskManager has answered that it has everything.
+bytes between this task and its readers. An event takes a buffer too. When both are full the writer
+waits for a buffer. The states are in :mod:`sluice.shuffle.partition.partition_states`; the
+partition is FINISHING until the TaskManager has answered that it has everything.
 
 **When it is flushed**: :mod:`sluice.shuffle.partition.flush_pace` says so.
 """
@@ -27,6 +27,7 @@ from ...protocol.schema import (
 from ..errors import internal_error
 from ..legs.producer_leg import ProducerLeg, wake
 from ..memory import LocalBufferPool
+from ..partition.event_buffers import EventBuffers
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
 from ..partition.partition_states import UNFINISHED, PartitionState
@@ -64,7 +65,7 @@ class PipelinedWriter(BufferWritingPartition):
         super().__init__(pool.name, num_subpartitions, pool)
         self.number: Final = number
         self.credit = 0
-        """Data buffers that the TaskManager can take now."""
+        """Buffers and events that the TaskManager can take now; below 0 after priority events."""
         self.bytes_out = 0
         """Bytes of data sent; those of a broadcast buffer count once."""
         self.buffers_out = 0
@@ -72,6 +73,7 @@ class PipelinedWriter(BufferWritingPartition):
         self._flusher = flusher
         self._task_event = task_event
         self._queue = SendQueue(self._send_available)
+        self._event_buffers = EventBuffers(pool)
         self._pace = FlushPace(num_subpartitions)
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
@@ -171,8 +173,8 @@ class PipelinedWriter(BufferWritingPartition):
             return False
         subpartition, (payload, release, data_type) = entry
         wire_number = EVERY_SUBPARTITION if subpartition == ALL_SUBPARTITIONS else subpartition
+        self.credit -= 1
         if data_type == DATA:
-            self.credit -= 1
             self.bytes_out += len(payload)
             self.buffers_out += 1
         self._leg.send(PipelinedData(self.number, wire_number, data_type), payload, release)
@@ -227,7 +229,7 @@ class PipelinedWriter(BufferWritingPartition):
     def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         if not 0 < len(payload) <= MAX_EVENT_BYTES:
             raise InvalidEvent("Length of an event", value=len(payload), limit=MAX_EVENT_BYTES)
-        self._queue.add_event(payload, data_type, subpartition)
+        self._queue.add(self._event_buffers.consumer_of(payload, data_type), subpartition)
 
     def _make_room(self) -> None:
         """Finish the open buffers if the pool is too small for one of every subpartition."""

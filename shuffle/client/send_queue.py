@@ -2,25 +2,22 @@
 
 A client has one connection for all subpartitions and one credit account for all of a partition's
 buffers, so one queue is enough; and a broadcast buffer goes over it once. Complete and flushed
-buffers wait in the queue. A buffer that is being filled is *open*: at most one of each
-subpartition, and none beside an open broadcast buffer. A buffer or event that is added behind an
-open buffer finishes it first, so the order of every channel is kept although subpartitions overtake
-one another.
+buffers wait in the queue; an event is a complete buffer. A buffer that is being filled is *open*:
+at most one of each subpartition, and none beside an open broadcast buffer. A buffer or event that
+is added behind an open buffer finishes it first, so the order of every channel is kept although
+subpartitions overtake one another.
 """
 
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ...protocol.schema import DATA, PRIORITY_EVENT
-from ..errors import TooManyEvents
+from ...protocol.credit import MAX_OVERDRAFT_EVENTS
+from ...protocol.schema import PRIORITY_EVENT
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS
 from ..partition.shared_buffer import BufferConsumer
 from ..partition.view import OutgoingBuffer
-
-MAX_WAITING_EVENTS: Final = 1024
-"""Events that may wait. No pool holds them, so this constant bounds them."""
 
 
 class Outgoing(NamedTuple):
@@ -32,9 +29,7 @@ class Outgoing(NamedTuple):
 
 class _QueuedItem(NamedTuple):
     subpartition: int
-    consumer: BufferConsumer | None
-    event: bytes
-    data_type: int
+    consumer: BufferConsumer
     partly: bool
     """Whether the buffer is open and was flushed: its later bytes follow in another entry."""
 
@@ -51,7 +46,6 @@ class SendQueue:
         self._ready: deque[_QueuedItem] = deque()
         self._open: dict[int, BufferConsumer] = {}
         self._flushed: set[BufferConsumer] = set()
-        self._events = 0
         self.completed_buffers = 0
         """Number of open buffers that became complete, mostly because they were full."""
 
@@ -64,43 +58,20 @@ class SendQueue:
         return bool(self._open)
 
     def add(self, consumer: BufferConsumer, subpartition: int) -> None:
-        """Queue a buffer, complete or being filled; finish the open ones before it."""
+        """Queue a buffer, complete or being filled; finish the open ones before it.
+
+        A priority event overtakes, and finishes none.
+        """
+        if consumer.data_type == PRIORITY_EVENT:
+            self._overtake(_QueuedItem(subpartition, consumer, partly=False))
+            return
         self._finish_before(subpartition)
         builder = consumer.builder
         if builder is None or builder.is_finished:
-            self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=False))
+            self._put(_QueuedItem(subpartition, consumer, partly=False))
             return
         self._open[subpartition] = consumer
         builder.add_finish_listener(partial(self._completed, subpartition, consumer))
-
-    def add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        """Queue an event; ``PRIORITY_EVENT`` overtakes, the others finish the open buffers first.
-
-        Raises:
-            TooManyEvents: As many events wait already as are kept.
-        """
-        if self._events >= MAX_WAITING_EVENTS:
-            raise TooManyEvents(
-                "More events wait for the connection than are kept",
-                value=self._events + 1,
-                limit=MAX_WAITING_EVENTS,
-                remedy="Send fewer events, or see why their readers do not read",
-            )
-        self._events += 1
-        entry = _QueuedItem(subpartition, None, payload, data_type, partly=False)
-        if data_type == PRIORITY_EVENT:
-            # Priority events keep their order: it goes behind those that wait already.
-            place = 0
-            for waiting in self._ready:
-                if waiting.data_type != PRIORITY_EVENT:
-                    break
-                place += 1
-            self._ready.insert(place, entry)
-            if place == 0:  # data at the head may have waited for credit, which this does not need
-                self._available()
-            return
-        self._finish_before(subpartition)
-        self._put(entry)
 
     def flush(self, subpartition: int) -> None:
         """Queue the committed bytes of an open buffer; no effect if they are queued already.
@@ -111,7 +82,7 @@ class SendQueue:
             consumer = self._open.get(number)
             if consumer is not None and consumer not in self._flushed and consumer.has_unread:
                 self._flushed.add(consumer)
-                self._put(_QueuedItem(number, consumer, b"", DATA, partly=True))
+                self._put(_QueuedItem(number, consumer, partly=True))
 
     def flush_all(self) -> None:
         """Flush every open buffer. The flusher calls this often, so it looks at each only once."""
@@ -119,7 +90,7 @@ class SendQueue:
         for subpartition, consumer in self._open.items():
             if consumer not in flushed and consumer.has_unread:
                 flushed.add(consumer)
-                self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=True))
+                self._put(_QueuedItem(subpartition, consumer, partly=True))
 
     def unread_flushed(self) -> int:
         """Return the number of open buffers whose flushed bytes still wait."""
@@ -140,13 +111,9 @@ class SendQueue:
         ready = self._ready
         while ready:
             entry = ready[0]
-            subpartition, consumer, event, data_type, partly = entry
-            if consumer is None:
-                ready.popleft()
-                self._events -= 1
-                return Outgoing(subpartition, OutgoingBuffer(event, None, data_type))
+            subpartition, consumer, partly = entry
             has_unread = consumer.has_unread  # otherwise all of it went with a flush
-            if has_unread and credit <= 0:
+            if has_unread and credit <= _least_credit(consumer):
                 return None
             ready.popleft()
             if partly:
@@ -156,7 +123,7 @@ class SendQueue:
             if has_unread:
                 taken = consumer.build() if partly else consumer.build_last()
                 return Outgoing(
-                    subpartition, OutgoingBuffer(taken.payload, taken.recycle, data_type)
+                    subpartition, OutgoingBuffer(taken.payload, taken.recycle, taken.data_type)
                 )
         return None
 
@@ -166,21 +133,19 @@ class SendQueue:
         if not ready:
             return False
         consumer = ready[0].consumer
-        return credit > 0 or consumer is None or not consumer.has_unread
+        return credit > _least_credit(consumer) or not consumer.has_unread
 
     def clear(self) -> None:
         """Drop everything and release its memory."""
         ready, self._ready = self._ready, deque()
         opened, self._open = self._open, {}
         self._flushed.clear()
-        self._events = 0
         for consumer in opened.values():
             if consumer.builder is not None:
                 consumer.builder.finish()
             consumer.close()
         for entry in ready:
-            if entry.consumer is not None:
-                entry.consumer.close()
+            entry.consumer.close()
 
     def _finish_before(self, subpartition: int) -> None:
         if subpartition == ALL_SUBPARTITIONS:
@@ -197,9 +162,25 @@ class SendQueue:
             del self._open[subpartition]
             self.completed_buffers += 1
             self._flushed.discard(consumer)  # its last entry has all bytes that are left
-            self._put(_QueuedItem(subpartition, consumer, b"", DATA, partly=False))
+            self._put(_QueuedItem(subpartition, consumer, partly=False))
+
+    def _overtake(self, entry: _QueuedItem) -> None:
+        """Queue a priority event behind those that wait already, and before all else."""
+        place = 0
+        for waiting in self._ready:
+            if waiting.consumer.data_type != PRIORITY_EVENT:
+                break
+            place += 1
+        self._ready.insert(place, entry)
+        if place == 0:  # data at the head may have waited for credit, which this does not need
+            self._available()
 
     def _put(self, entry: _QueuedItem) -> None:
         self._ready.append(entry)
         if len(self._ready) == 1:
             self._available()
+
+
+def _least_credit(consumer: BufferConsumer) -> int:
+    """Return the credit above which a buffer may be sent."""
+    return -MAX_OVERDRAFT_EVENTS if consumer.data_type == PRIORITY_EVENT else 0

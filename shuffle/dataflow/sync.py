@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from ...protocol.errors import SluiceError
 from ...protocol.events import Event
 from ...protocol.identity import Credential
-from ...protocol.schema import EVENT
+from ...protocol.schema import EVENT, PRIORITY_EVENT
 from ...transport.address import Address
 from ..client.client import ShuffleClient
 from ..client.client_gate import ClientGate
@@ -293,6 +293,8 @@ class SyncRecordWriter(Generic[T]):
             await pending
 
     async def _emit_event(self, event: Event, subpartition: int, data_type: int) -> None:
+        if data_type != PRIORITY_EVENT:
+            await self._partition.writer.wait_available()
         self._writer.emit_event(event, subpartition, data_type)
 
     async def _flush(self) -> None:

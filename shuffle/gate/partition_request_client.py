@@ -6,8 +6,9 @@ loop, one sum a channel, and accumulates while the connection cannot be written.
 In watermark mode (:class:`UncreditedPartitionRequestClient`) there is no credit: the producer sends
 whenever the connection is writable. Data takes the exclusive buffers of its channel and the
 floating ones of the gate. Without a free one the client stops reading the connection: **all** its
-channels stop until the channel of the next data has a buffer again, or is released. That is
-why credit is the default.
+channels stop until the channel of the next data has a buffer again, or is released. The same
+happens before an event, while the channel has as many unread ones as it may have without a buffer.
+That is why credit is the default.
 
 ::
 
@@ -23,7 +24,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ...protocol.credit import Uncounted
+from ...protocol.credit import MAX_OVERDRAFT_EVENTS, Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
 from ...protocol.limits import (
@@ -178,6 +179,8 @@ class PartitionRequestClient:
         if message.data_type != DATA:
             if length > MAX_EVENT_BYTES:
                 raise MalformedMessage("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+            if self._waits_for_reader(message.channel):
+                return None
             self._arriving_event = bytearray(length)
             return memoryview(self._arriving_event)
         channel = self._channels.get(message.channel)
@@ -271,6 +274,13 @@ class PartitionRequestClient:
         """Return whether reading stops until the channel can take data.
 
         With credit, never: data without a free buffer must not have been sent.
+        """
+        return False
+
+    def _waits_for_reader(self, number: int) -> bool:
+        """Return whether reading stops until the channel's reader has taken an event.
+
+        With credit, never: the event must not have been sent.
         """
         return False
 
@@ -377,6 +387,15 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
         self.waits_for = channel
         # Set before the channel requests floating buffers: one that is free comes at once.
         channel.on_backlog(max(1, channel.sender_backlog))
+        return True
+
+    def _waits_for_reader(self, number: int) -> bool:
+        channel = self._channels.get(number)
+        if channel is None or channel.failure is not None:
+            return False
+        if channel.events_on_account < MAX_OVERDRAFT_EVENTS:
+            return False
+        self.waits_for = channel
         return True
 
     def _resume(self) -> None:

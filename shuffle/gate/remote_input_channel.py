@@ -1,8 +1,9 @@
 """The consuming end of a channel whose partition is on another TaskManager.
 
 Buffers arrive straight in segments of this channel, wait here in sequence, and become credit again
-when the consumer has recycled them. Priority events overtake them. The channel is a view like a
-stored partition's, so that a gate and a reader on the consumer leg use both alike.
+when the consumer has recycled them. An event keeps a buffer of the channel until the consumer has
+taken it; priority events overtake, and may come on account (:mod:`sluice.protocol.credit`). It is a
+view like a stored partition's, so that a gate and a reader on the consumer leg use both alike.
 
 Messages of the consumer to the producer are kept until the request has gone out.
 """
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ...protocol.credit import ReceiverCredit
+from ...protocol.credit import MAX_OVERDRAFT_EVENTS, ReceiverCredit
 from ...protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceError
 from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
 from ...protocol.limits import MAX_U32
@@ -48,6 +49,8 @@ class CreditSender(Protocol):
 class _Event(NamedTuple):
     payload: bytes
     data_type: int
+    held: BufferGroup | None
+    """The buffer that its credit stands for; None for the end, and for an event on account."""
 
 
 class RemoteInputChannel:
@@ -90,7 +93,7 @@ class RemoteInputChannel:
         """The queue to read: buffers, events, None for an empty buffer."""
         self._priority: deque[_Event] = deque()
         """Events that are read before that queue."""
-        self._events = 0  # in _received
+        self.events_on_account = 0  # unread, and the channel keeps no buffer for them
         self._blocked = False  # since a blocking event was read, until consumption is resumed
         self._requested = False
         self._kept = KeptTaskEvents()
@@ -155,7 +158,7 @@ class RemoteInputChannel:
             return
         self._next_sequence_number = (message.sequence_number + 1) & MAX_U32
         if message.data_type != DATA:
-            self._event_received(message.data_type, content)  # type: ignore[arg-type]
+            self._event_received(message, content)  # type: ignore[arg-type]
             return
         had_nothing = not self._received
         if self._data_received(message, content) and had_nothing:  # type: ignore[arg-type]
@@ -184,8 +187,9 @@ class RemoteInputChannel:
 
     @property
     def backlog(self) -> int:
-        """Data buffers waiting here and at the sender."""
-        return len(self._received) - self._events + self.sender_backlog
+        """Buffers and events waiting here and at the sender, without priority ones."""
+        has_end = self.ended and bool(self._received)
+        return len(self._received) - has_end + self.sender_backlog
 
     @property
     def has_priority_event(self) -> bool:
@@ -203,27 +207,29 @@ class RemoteInputChannel:
         return sum(len(x.segments) if isinstance(x, BufferGroup) else 1 for x in self._received)
 
     def is_available(self, credit: int) -> bool:
-        """True if the next buffer is here and there is credit for it, or an event is."""
+        """True if the next buffer or event is here and there is credit for it, or the end is."""
+        if self._priority:
+            return credit > -MAX_OVERDRAFT_EVENTS
         received = self._received
-        if received and (credit > 0 or type(received[0]) is _Event):
-            return True
-        return bool(self._priority)
+        return bool(received) if credit > 0 else self.ended and len(received) == 1
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Take the next buffer; None if there is none yet."""
         if self.failure is not None:
             raise self.failure
         if self._priority:
-            return OutgoingBuffer(self._priority.popleft().payload, None, PRIORITY_EVENT)
+            if credit <= -MAX_OVERDRAFT_EVENTS:
+                return None
+            return self._give_event(self._priority.popleft())
         received = self._received
         if not received:
+            return None
+        if credit <= 0 and not (self.ended and len(received) == 1):
             return None
         content = received[0]
         if isinstance(content, _Event):
             received.popleft()
             return self._give_event(content)
-        if credit <= 0:
-            return None
         if content is None:
             # An empty buffer took no memory, but a credit, which is free again now.
             received.popleft()
@@ -359,36 +365,57 @@ class RemoteInputChannel:
             and last.extend(group)
         )
 
-    def _event_received(self, data_type: int, payload: bytes) -> None:
+    def _event_received(self, message: BufferResponse, payload: bytes) -> None:
         """Queue an event; a bad one fails the channel, and no other."""
+        data_type = message.data_type
+        held: BufferGroup | None = None
         try:
             event = decode_event(payload)
             if type(event) is EndOfPartition:
                 self._check_end(event, data_type)
                 self.ended = True
+            elif data_type == PRIORITY_EVENT:
+                self.credit.overdraw(message.channel)
+                self.events_on_account += 1
+            else:
+                held = self._hold_buffer(message)
         except SluiceError as error:
             self.fail(detached(error))
             return
         buffers = self._buffers
         if data_type == BLOCKING_EVENT and buffers is not None and buffers.give_up_floating():
             self.credit.void()  # the sender forgets it too, when consumption is resumed
-        if data_type == PRIORITY_EVENT:
-            queue: deque[_Event] | deque[BufferGroup | _Event | None] = self._priority
-        else:
-            queue = self._received
-            self._events += 1
-        queue.append(_Event(payload, data_type))
+            self.events_on_account = 0
+        queue: deque[_Event] | deque[BufferGroup | _Event | None]
+        queue = self._priority if data_type == PRIORITY_EVENT else self._received
+        queue.append(_Event(payload, data_type, held))
         if len(queue) == 1:
             self._listener()
 
+    def _hold_buffer(self, message: BufferResponse) -> BufferGroup | None:
+        """Use up a credit for an event; return the buffer to keep until it is read, if any."""
+        groups = self.take_buffers(1)
+        if self.credit.used(message.channel) and self._sender is not None:
+            self._sender.announce_credit(self)
+        self.on_backlog(message.backlog)
+        if groups is None:  # on a connection without credit
+            self.events_on_account += 1
+            return None
+        return groups[0]
+
     def _give_event(self, event: _Event) -> OutgoingBuffer:
-        self._events -= 1
-        self._blocked = event.data_type == BLOCKING_EVENT
-        payload = event.payload
-        if self.ended and not self._received:
-            # The sender counted buffers as it sent them; the reader counts them as given here.
-            payload = encode_end_of_partition(self.bytes_in, self._given_buffers)
-        return OutgoingBuffer(payload, None, event.data_type)
+        payload, data_type, held = event
+        if data_type != PRIORITY_EVENT:
+            self._blocked = data_type == BLOCKING_EVENT
+            if self.ended and not self._received:
+                # The sender counted buffers as it sent them; the reader counts them as given here.
+                payload = encode_end_of_partition(self.bytes_in, self._given_buffers)
+        if held is not None:
+            held.recycle()
+        elif self.events_on_account:
+            self.events_on_account -= 1
+            self.credit_available(1)
+        return OutgoingBuffer(payload, None, data_type)
 
     def _check_end(self, event: EndOfPartition, data_type: int) -> None:
         if data_type != EVENT:
@@ -405,11 +432,11 @@ class RemoteInputChannel:
     def _give_back(self) -> None:
         self._priority.clear()
         self._kept.take()
-        self._events = 0
         received, self._received = self._received, deque()
         for content in received:
-            if isinstance(content, BufferGroup):
-                content.recycle()
+            held = content.held if isinstance(content, _Event) else content
+            if held is not None:
+                held.recycle()
         if self._buffers is not None:
             self._buffers.release()
         on_done, self._on_done = self._on_done, None

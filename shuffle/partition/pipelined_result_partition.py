@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...protocol.errors import SluiceError
-from ..errors import InvalidPartitionType, InvalidRequest, TooManyEvents
+from ..errors import InvalidPartitionType, InvalidRequest
 from ..memory import LocalBufferPool
 from ..partition_status import PipelinedPartitionStatus
+from .event_buffers import EventBuffers
 from .flush_pace import FlushPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
@@ -30,10 +31,13 @@ class PartitionListeners(NamedTuple):
         consumable: Called once, when ``is_consumable`` becomes true.
         fully_consumed: Called once, when the reader of every subpartition has released its view,
             whether or not it read to the end.
+        event_taken: Called when all readers of an event that takes no buffer of the pool, such as a
+            priority event, have taken or dropped it.
     """
 
     consumable: Callable[[], None] | None = None
     fully_consumed: Callable[[], None] | None = None
+    event_taken: Callable[[], None] | None = None
 
 
 NO_LISTENERS = PartitionListeners()
@@ -81,6 +85,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         )
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
         self._pace = FlushPace(num_subpartitions)
+        self._event_buffers = EventBuffers(pool, listeners.event_taken)
 
     # ---- the writer --------------------------------------------------------------------------
 
@@ -250,14 +255,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             self._flusher.arm(self)
 
     def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
-        try:
-            for target in self._targets(subpartition):
-                target.add_event(payload, data_type)
-        except TooManyEvents as error:
-            self.fail(error)  # some have it, some do not
-            raise
-        if not self._consumable:
-            self._become_consumable()
+        self._add(self._event_buffers.consumer_of(payload, data_type), subpartition)
 
     def _make_room(self) -> None:
         """Finish the open buffers if the pool is too small for one of every subpartition.

@@ -1,39 +1,38 @@
 """A subpartition that is read once, while it is being written, and the view that reads it.
 
 It is a queue of buffers, complete ones and at its end perhaps one that is still being filled (the
-*open* one), and of events between them. Its states are in
+*open* one). An event is a complete buffer of another type. Its states are in
 :mod:`sluice.shuffle.partition.partition_states`.
 
-**What a reader may take**: every complete buffer; the flushed bytes of the open one; every event in
-its turn; a priority event before everything else; after FINISHED, when the queue is empty, the end.
-After a blocking event it may take nothing until consumption is resumed. ``backlog`` counts the data
-buffers among these.
+**What a reader may take**: every complete buffer; the flushed bytes of the open one; a priority
+event before everything else; after FINISHED, when the queue is empty, the end. After a blocking
+event it may take nothing until consumption is resumed. ``backlog`` counts these, except priority
+events and the end.
 
 **When the reader is notified**: if it could take nothing and now can. That happens when
 
 - the number of complete buffers becomes 1: a complete one is added, or the open one is finished,
 - a flush finds unread bytes in the open buffer and nothing before it,
-- an event, or the end, comes into a queue of which nothing could be taken,
+- the end comes into a queue of which nothing could be taken,
 - consumption is resumed and there is something.
 
 From then on the reader *knows*, until it has taken all there is: it looks again after each buffer
-and when it gets credit. One exception: a priority event may be taken without credit, so a reader
-that knows of data but has no credit for it is notified of the first one.
+and when it gets credit. One exception: a priority event may be taken on account
+(:mod:`sluice.protocol.credit`), so a reader that knows of data but has no credit for it is notified
+of the first one.
 """
 
 from collections import deque
 from typing import Final
 
+from ...protocol.credit import MAX_OVERDRAFT_EVENTS
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.events import encode_end_of_partition
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased, TooManyEvents
+from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from .partition_states import SubpartitionState
 from .shared_buffer import BufferBuilder, BufferConsumer
 from .view import DataListener, OutgoingBuffer, SubpartitionOwner
-
-MAX_QUEUED_EVENTS: Final = 1024
-"""Events that may wait in a subpartition, 1 MiB at most. Neither credit nor a pool bounds them."""
 
 
 class PipelinedSubpartition:
@@ -48,7 +47,6 @@ class PipelinedSubpartition:
         "_blocked",
         "_complete",
         "_end_taken",
-        "_events",
         "_failure",
         "_flushed",
         "_has_reader",
@@ -74,11 +72,10 @@ class PipelinedSubpartition:
         """Data buffers that the reader has taken; a flushed buffer may be taken in parts."""
         self.completed_buffers = 0  # that were open before
         self._owner: SubpartitionOwner | None = owner
-        self._queue: deque[BufferConsumer | OutgoingBuffer] = deque()  # buffers, and events
-        self._priority: deque[OutgoingBuffer] = deque()
+        self._queue: deque[BufferConsumer] = deque()
+        self._priority: deque[BufferConsumer] = deque()
         # Complete buffers in the queue. Each has unread bytes, for empty ones are not kept.
         self._complete = 0
-        self._events = 0  # in both queues
         # The last of the queue, if that is a buffer still being filled; it may have nothing unread.
         self._open: BufferConsumer | None = None
         self._flushed = False  # there is an open buffer, and bytes in it that may be taken
@@ -94,12 +91,19 @@ class PipelinedSubpartition:
     def add(self, consumer: BufferConsumer) -> None:
         """Queue a buffer, complete or still being filled, and finish the open one before it.
 
+        A priority event comes before all but other priority events.
+
         Raises:
             PartitionAlreadyFinished: The consumer is closed.
         """
         if self.state is not SubpartitionState.OPEN:
             consumer.close()
             self._refuse_if_finished()
+            return
+        if consumer.data_type == PRIORITY_EVENT:
+            self._priority.append(consumer)
+            if len(self._priority) == 1:
+                self._tell_reader(again=True)
             return
         if self._open is not None:
             self.finish_open()
@@ -123,35 +127,7 @@ class PipelinedSubpartition:
         if self._open is not None or not self._queue:
             return False
         last = self._queue[-1]
-        return isinstance(last, BufferConsumer) and last.extend(data)
-
-    def add_event(self, payload: bytes, data_type: int) -> None:
-        """Queue an event; a priority event comes before all but other priority events.
-
-        Raises:
-            PartitionAlreadyFinished: The subpartition is finished.
-            TooManyEvents: As many events wait for the reader as are kept.
-        """
-        if self.state is not SubpartitionState.OPEN:
-            self._refuse_if_finished()
-            return
-        if self._events >= MAX_QUEUED_EVENTS:
-            raise TooManyEvents(
-                "More events wait for a reader than are kept",
-                value=self._events + 1,
-                limit=MAX_QUEUED_EVENTS,
-                remedy="See why the reader does not read; send frequent messages as data",
-            )
-        self._events += 1
-        event = OutgoingBuffer(payload, None, data_type)
-        if data_type == PRIORITY_EVENT:
-            self._priority.append(event)
-            if len(self._priority) == 1:
-                self._tell_reader(again=True)
-            return
-        self.finish_open()
-        self._queue.append(event)
-        self._tell_reader()
+        return last.data_type == DATA and last.extend(data)
 
     def flush(self) -> None:
         """Let the reader take the bytes that are committed in the open buffer."""
@@ -235,7 +211,7 @@ class PipelinedSubpartition:
 
     @property
     def backlog(self) -> int:
-        """Data buffers that a reader with enough credit could take."""
+        """Buffers and events that a reader with enough credit could take, without priority ones."""
         if self._blocked:
             return 0
         return self._complete + 1 if self._flushed else self._complete
@@ -250,12 +226,9 @@ class PipelinedSubpartition:
         if self._blocked:
             return False
         if self._priority:
-            return True
+            return credit > -MAX_OVERDRAFT_EVENTS
         if self._queue:
-            head = self._queue[0]
-            if type(head) is OutgoingBuffer:
-                return True
-            return credit > 0 and (self._flushed or head is not self._open)
+            return credit > 0 and (self._flushed or self._queue[0] is not self._open)
         return self.state is SubpartitionState.FINISHED and not self._end_taken
 
     def poll(self, credit: int) -> OutgoingBuffer | None:
@@ -264,31 +237,30 @@ class PipelinedSubpartition:
             return None
         queue = self._queue
         if self._priority:
-            buffer = self._priority.popleft()
-            self._events -= 1
+            if credit <= -MAX_OVERDRAFT_EVENTS:
+                return None
+            buffer = _event_of(self._priority.popleft())
         elif queue:
+            if credit <= 0:
+                return None
             head = queue[0]
-            if isinstance(head, BufferConsumer):
-                if credit <= 0:
-                    return None
-                if head is not self._open:
-                    queue.popleft()
-                    self._complete -= 1
-                    piece = head.build_last()
-                elif self._flushed:
-                    self._flushed = False
-                    piece = head.build()
-                else:
-                    return None
-                payload = piece.payload
-                self.total_bytes += len(payload)
-                self.total_buffers += 1
-                buffer = OutgoingBuffer(payload, piece.recycle, DATA)
-            else:
+            if head is not self._open:
                 queue.popleft()
-                self._events -= 1
-                self._blocked = head.data_type == BLOCKING_EVENT
-                buffer = head
+                self._complete -= 1
+                if head.data_type != DATA:
+                    self._blocked = head.data_type == BLOCKING_EVENT
+                    self._reader_knows = self.is_available(1)
+                    return _event_of(head)
+                piece = head.build_last()
+            elif self._flushed:
+                self._flushed = False
+                piece = head.build()
+            else:
+                return None
+            payload = piece.payload
+            self.total_bytes += len(payload)
+            self.total_buffers += 1
+            buffer = OutgoingBuffer(payload, piece.recycle, DATA)
         elif self.state is SubpartitionState.FINISHED and not self._end_taken:
             self._end_taken = True
             end = encode_end_of_partition(self.total_bytes, self.total_buffers)
@@ -350,14 +322,21 @@ class PipelinedSubpartition:
         self.state = SubpartitionState.RELEASED
         self._failure = failure or PartitionReleased(reason, value=f"subpartition {self.index}")
         queue, self._queue = self._queue, deque()
+        priority, self._priority = self._priority, deque()
         unfinished, self._open = self._open, None
-        self._priority.clear()
-        self._complete = self._events = 0
+        self._complete = 0
         self._flushed = self._blocked = False
-        for entry in queue:
-            if isinstance(entry, BufferConsumer):
-                entry.close()
+        for consumer in (*priority, *queue):
+            consumer.close()
         return None if unfinished is None else unfinished.builder
+
+
+def _event_of(consumer: BufferConsumer) -> OutgoingBuffer:
+    """Take an event out of its buffer, which is free then: an event is short."""
+    piece = consumer.build_last()
+    event = OutgoingBuffer(bytes(piece.payload), None, consumer.data_type)
+    piece.recycle()
+    return event
 
 
 class PipelinedSubpartitionView:
@@ -380,7 +359,7 @@ class PipelinedSubpartitionView:
 
     @property
     def backlog(self) -> int:
-        """Data buffers that wait to be taken."""
+        """Buffers and events that wait to be taken, without priority ones."""
         return self._subpartition.backlog
 
     @property
@@ -389,7 +368,7 @@ class PipelinedSubpartitionView:
         return self._subpartition.has_priority_event
 
     def is_available(self, credit: int) -> bool:
-        """True if that much credit is enough for the next buffer; events need none."""
+        """True if that much credit is enough for the next buffer; the end needs none."""
         return self._subpartition.is_available(credit)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:

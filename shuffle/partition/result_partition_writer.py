@@ -27,11 +27,11 @@ from time import monotonic
 from typing import Final, Protocol
 
 from ...protocol.errors import SluiceError
-from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
+from ...protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
 from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from ..memory import LocalBufferPool, NetworkBuffer, NetworkBufferTimeout, PoolDestroyed
 from .partition_states import NEXT_STATES, PartitionState
-from .shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
+from .shared_buffer import BufferBuilder, BufferConsumer
 
 ALL_SUBPARTITIONS: Final = -1
 """Stands for every subpartition, where one is named; a broadcast buffer is stored once."""
@@ -75,8 +75,10 @@ class ResultPartitionWriter(Protocol):
     def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         """Queue an event; the open buffer before it is finished.
 
-        An event of type ``PRIORITY_EVENT`` overtakes everything that waits to be read, and finishes
-        no buffer. In a stored partition it keeps its place.
+        An event takes a buffer while there is one: await :meth:`wait_available` between events, so
+        that unread ones hold the task back. An event of type ``PRIORITY_EVENT`` overtakes
+        everything that waits to be read, and finishes no buffer. In a stored partition it keeps its
+        place.
 
         Args:
             payload: The event, encoded.
@@ -277,22 +279,6 @@ class BufferWritingPartition:
             consumer.close()
             raise
         self._add(consumer, subpartition)
-
-    def add_finished_buffer(
-        self, subpartition: int, buffer: NetworkBuffer, data_type: int = DATA
-    ) -> None:
-        """Queue a complete buffer, or the event in it; the partition owns the reference then.
-
-        Raises:
-            SluiceError: As :meth:`add_consumer` and :meth:`emit_event`. In all cases the buffer is
-                recycled.
-        """
-        if data_type == DATA:
-            self.add_consumer(finished_consumer(buffer), subpartition)
-            return
-        payload = bytes(buffer.payload)
-        buffer.recycle()
-        self.emit_event(payload, data_type, subpartition)
 
     def emit_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         """Queue an event; see :meth:`ResultPartitionWriter.emit_event`.

@@ -51,14 +51,17 @@ class SubpartitionView(Protocol):
 
     @property
     def backlog(self) -> int:
-        """Number of data buffers that are still to come, as far as known."""
+        """Buffers and events that are still to come, as far as known, without priority ones."""
 
     @property
     def is_local(self) -> bool:
         """True if the bytes come from this TaskManager's own store."""
 
     def is_available(self, credit: int) -> bool:
-        """Return whether ``next_buffer`` has something for that much credit."""
+        """Return whether ``next_buffer`` has something for that much credit.
+
+        Priority events may be taken with less than 1, see :mod:`sluice.protocol.credit`.
+        """
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         """Take the next buffer; None if it is not there yet.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.events import encode_end_of_partition
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
-from sluice.protocol.schema import DATA, EVENT, FLOW_CREDIT, Message
+from sluice.protocol.schema import DATA, EVENT, FLOW_CREDIT, PRIORITY_EVENT, Message
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.transport.connection import Connection
 from sluice.transport.loop_share import LoopShare, LoopTurns
@@ -89,6 +90,9 @@ class FakeConnection(Connection):
         return [message for message in sent if isinstance(message, kind)]
 
 
+END_OF_NOTHING = encode_end_of_partition(0, 0)
+
+
 class FakeView:
     """A view whose buffers a test puts in.
 
@@ -109,7 +113,7 @@ class FakeView:
     def put(self, *payloads: bytes, end: bool = False) -> None:
         self._buffers.extend((payload, DATA) for payload in payloads)
         if end:
-            self._buffers.append((encode_end_of_partition(0, 0), EVENT))
+            self._buffers.append((END_OF_NOTHING, EVENT))
         self.listener()
 
     def event(self, payload: bytes, data_type: int) -> None:
@@ -118,13 +122,18 @@ class FakeView:
 
     @property
     def backlog(self) -> int:
-        return sum(kind == DATA for _, kind in self._buffers)
+        return sum(
+            kind != PRIORITY_EVENT and payload != END_OF_NOTHING for payload, kind in self._buffers
+        )
 
     def is_available(self, credit: int) -> bool:
         if not self._buffers:
             return False
         payload, kind = self._buffers[0]
-        return kind == EVENT or (len(payload) <= credit * self._credit_bytes and credit > 0)
+        if kind == PRIORITY_EVENT:
+            return credit > -MAX_OVERDRAFT_EVENTS
+        fits = kind != DATA or len(payload) <= credit * self._credit_bytes
+        return payload == END_OF_NOTHING or (credit > 0 and fits)
 
     def next_buffer(self, credit: int) -> OutgoingBuffer | None:
         if self.failure is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.events import EndOfPartition, decode_event, is_end_of_partition
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     PARTITION_PIPELINED_BOUNDED,
+    PRIORITY_EVENT,
     AddCredit,
     BufferResponse,
     CloseGate,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PipelinedWriter:
-    """The producer of a pipelined partition; waits for credit before it sends data."""
+    """The producer of a pipelined partition; waits for credit before it sends."""
 
     def __init__(self, client: Client, number: int, subpartitions: int) -> None:
         self.client = client
@@ -72,11 +74,11 @@ class PipelinedWriter:
         return writer
 
     async def send(self, subpartition: int, payload: bytes, data_type: int = DATA) -> None:
-        """Send a buffer as soon as there is credit, or an event at once."""
+        """Send a buffer or event as soon as there is credit, a priority event also on account."""
+        while self.credit <= (-MAX_OVERDRAFT_EVENTS if data_type == PRIORITY_EVENT else 0):
+            await self.hear()
+        self.credit -= 1
         if data_type == DATA:
-            while self.credit == 0:
-                await self.hear()
-            self.credit -= 1
             self.total_bytes += len(payload)
         self.client.send(PipelinedData(self.number, subpartition, data_type), payload)
 
@@ -119,7 +121,7 @@ class PipelinedReader:
         self.errors: dict[int, RemoteError] = {}
         self.open = set(range(len(sources)))
         self.give_credit = 1
-        """Credit given back for each data buffer."""
+        """Credit given back for each data buffer and event."""
         self.backlogs: list[int] = []
         self._sequence = [0] * len(sources)
         self._credit = [credit] * len(sources)
@@ -194,12 +196,15 @@ class PipelinedReader:
             self.open.discard(index)
             return
         self.received[index].append((message.data_type, payload))
+        self._credit[index] -= 1
+        if message.data_type == PRIORITY_EVENT:
+            assert self._credit[index] >= -MAX_OVERDRAFT_EVENTS
+        else:
+            assert self._credit[index] >= 0, "sent without credit"
         if message.data_type == DATA:
             self.backlogs.append(message.backlog)
-            self._credit[index] -= 1
-            assert self._credit[index] >= 0, "data without credit"
-            if self.give_credit:
-                self.add_credit(self.give_credit, index)
+        if self.give_credit:
+            self.add_credit(self.give_credit, index)
 
     async def close(self) -> None:
         """Close the gate; what still comes for it is dropped."""

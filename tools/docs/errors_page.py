@@ -77,7 +77,7 @@ ENTRIES: Final = {
         "The sender of a channel, or a TaskManager behind it, left out a buffer. Only that channel"
         " fails; the rest can be requested again.",
     ),
-    ErrorCode.CREDIT_EXCEEDED: Entry(BOTH_SIDES, "Data arrived without credit."),
+    ErrorCode.CREDIT_EXCEEDED: Entry(BOTH_SIDES, "Data or an event arrived without credit."),
     ErrorCode.INVALID_EVENT: Entry(
         READER, "The payload of an event is too large or cannot be decoded. Only its channel fails."
     ),

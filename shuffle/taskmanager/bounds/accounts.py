@@ -33,7 +33,7 @@ class Resource(enum.IntEnum):
     CONNECTIONS = 4
     """Connections of its producers, consumers and drivers."""
     OPEN_PARTITIONS = 5
-    """Map outputs and pipelined partitions that are being written."""
+    """Map outputs that are being written, and pipelined partitions until they are read."""
     CHANNELS = 6
     """Open gates, and channels of gates here and on other TaskManagers that read from here."""
     MAP_OUTPUTS = 7

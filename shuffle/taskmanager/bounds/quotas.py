@@ -88,7 +88,7 @@ class QuotaConfig(Settings):
     One is reserved for the driver."""
 
     quota_open_partitions: Most = 16384
-    """Map outputs and pipelined partitions being written."""
+    """Map outputs being written, and pipelined partitions until they are read."""
 
     quota_channels: Most = 65536
     """Open channels of its reduce tasks, and of other TaskManagers that read from this one."""

@@ -2,12 +2,15 @@
 
 One credit is one segment of the partition's pool. Up to a window of segments are ready; when the
 pool is empty, one listener waits for the next segment. So a partition whose buffers all wait for
-their readers grants nothing, and its producer stops: back pressure reaches the source.
+their readers grants nothing, and its producer stops: back pressure reaches the source. A priority
+event takes no segment, and its credit is granted again when its readers have taken it.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from ....protocol.credit import MAX_OVERDRAFT_EVENTS
+from ....protocol.errors import CreditExceeded
 from ...memory import ListenerHandle, LocalBufferPool, MemorySegment
 
 CREDIT_WINDOW_BUFFERS: Final = 16
@@ -31,7 +34,8 @@ class PipelinedCredit:
         window_buffers: int = CREDIT_WINDOW_BUFFERS,
     ) -> None:
         self.outstanding = 0
-        """Granted and not used by the producer."""
+        """Granted and not used by the producer; below 0 after priority events on account."""
+        self._unread_events = 0  # priority events, whose credit has no segment
         self._pool = pool
         self._grant = grant
         self._window_buffers = window_buffers
@@ -46,10 +50,30 @@ class PipelinedCredit:
 
     def take(self) -> MemorySegment | None:
         """Take the segment of one credit; None if no credit is outstanding."""
-        if self.outstanding == 0:
+        if self.outstanding <= 0:
             return None
         self.outstanding -= 1
         return self._ready.pop()
+
+    def overdraw(self) -> None:
+        """Use up a credit for a priority event, or send it on account.
+
+        Raises:
+            CreditExceeded: As many unread ones were sent on account as may be.
+        """
+        if self.outstanding <= -MAX_OVERDRAFT_EVENTS:
+            raise CreditExceeded(
+                "Priority event without credit",
+                value=1 - self.outstanding,
+                limit=MAX_OVERDRAFT_EVENTS,
+            )
+        self.outstanding -= 1
+        self._unread_events += 1
+
+    def event_taken(self) -> None:
+        """Grant the credit of a priority event again: its readers have taken it."""
+        self._unread_events -= 1
+        self.fill()
 
     def put_back(self, segment: MemorySegment) -> None:
         """Return a segment whose bytes went into the buffer before; call :meth:`fill` next."""
@@ -66,7 +90,7 @@ class PipelinedCredit:
                 self._wait()
                 break
             ready.append(segment)
-        ungranted = len(ready) - self.outstanding
+        ungranted = len(ready) - self._unread_events - self.outstanding
         if ungranted and ungranted >= self.outstanding:
             self.outstanding += ungranted
             self._grant(ungranted)

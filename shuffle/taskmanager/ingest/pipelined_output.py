@@ -1,8 +1,9 @@
 """A pipelined partition that a client writes while its readers already read.
 
-A data buffer is received straight into the segment that was granted for it, and queued as it is. If
-the buffer before it still waits and has room for the bytes, they are copied there instead, and the
-segment is free again. So flushes while the reader is busy do not become messages of their own.
+A data buffer or event is received straight into the segment that was granted for it, and queued as
+it is. If the buffer before data still waits and has room for the bytes, they are copied there
+instead, and the segment is free again. So flushes while the reader is busy do not become messages
+of their own. A priority event has a little memory of its own.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from ....protocol.limits import MAX_EVENT_BYTES
 from ....protocol.schema import (
     DATA,
     EVERY_SUBPARTITION,
+    PRIORITY_EVENT,
     FinishPartition,
     OpenPipelinedPartition,
     PartitionFinished,
@@ -35,6 +37,8 @@ from ...memory import MemorySegment
 from ...partition.partition_type import checked_partition_type, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
+from ...partition.shared_buffer import finished_consumer
+from ..bounds.accounts import Resource
 from ..bounds.progress import Mark
 from .incoming_output import IncomingOutput, OpenOutputs
 from .output_states import DataMessage, MessageType, OutputMessage, PipelinedState, not_open
@@ -90,7 +94,9 @@ class PipelinedOutput(IncomingOutput):
                 self._pool,
                 partition_type=kind,
                 consumption=consumption,
-                listeners=PartitionListeners(self._consumable, self._consumed),
+                listeners=PartitionListeners(
+                    self._consumable, self._consumed, self._credit.event_taken
+                ),
             )
             services.partitions.register_pipelined(
                 self.key, message.map_attempt_id, self.partition, self.release
@@ -139,16 +145,18 @@ class PipelinedOutput(IncomingOutput):
 
         Raises:
             UnexpectedMessage: The client has finished the partition.
-            CreditExceeded: A data buffer for which no credit was granted.
+            CreditExceeded: A buffer or event for which no credit was granted, or a priority event
+                while too many wait on account.
             InvalidRequest: An unknown subpartition, or more than a segment holds.
             InvalidEvent: An event above the size limit.
         """
         if self.state is not PipelinedState.OPEN or type(message) is not PipelinedData:
             raise not_open(self.state, type(message), self.number)
         self._check_subpartition(message.subpartition)
-        if message.data_type != DATA:
-            if length > MAX_EVENT_BYTES:
-                raise InvalidEvent("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+        if message.data_type != DATA and length > MAX_EVENT_BYTES:
+            raise InvalidEvent("Event is too large", value=length, limit=MAX_EVENT_BYTES)
+        if message.data_type == PRIORITY_EVENT:
+            self._credit.overdraw()
             self._arriving = bytearray(length)
             return memoryview(self._arriving)
         most = self._services.config.segment_size_bytes
@@ -167,7 +175,6 @@ class PipelinedOutput(IncomingOutput):
             UnexpectedMessage: The client has finished the partition.
             InvalidRequest: The message has no content.
             InvalidEvent: An unknown event, or the end, which only FinishPartition sets.
-            TooManyEvents: Too many wait for a reader.
         """
         if type(message) is not PipelinedData:
             raise not_open(self.state, type(message), self.number)
@@ -183,29 +190,30 @@ class PipelinedOutput(IncomingOutput):
         if subpartition == EVERY_SUBPARTITION:
             subpartition = ALL_SUBPARTITIONS
         if isinstance(arriving, MemorySegment):
-            self.total_bytes += length
-            is_extension = length < arriving.size_bytes and self.partition.extend_last(
-                subpartition, arriving.memory[:length]
-            )
+            is_extension = False
+            if message.data_type == DATA:
+                self.total_bytes += length
+                is_extension = length < arriving.size_bytes and self.partition.extend_last(
+                    subpartition, arriving.memory[:length]
+                )
+            else:
+                self._count_event(bytes(arriving.memory[:length]))
             self._arriving = None  # until here :meth:`drop_arriving` returns it
             if is_extension:
                 self._credit.put_back(arriving)
             else:
-                buffer = self._pool.buffer_of(arriving, length)
-                self.partition.add_finished_buffer(subpartition, buffer, DATA)
-            self._credit.fill()
-            if self._credit.outstanding == 0:
-                self.credit_wait.begin()
-            return
-        self._arriving = None
-        payload = bytes(arriving)
-        event = decode_event(payload)
-        self._counters.events_by_type.bump(type(event).__name__)
-        if type(event) is EndOfPartition:
-            raise InvalidEvent(
-                "EndOfPartition came as PipelinedData", remedy="FinishPartition ends it"
-            )
-        self.partition.emit_event(payload, message.data_type, subpartition)
+                consumer = finished_consumer(
+                    self._pool.buffer_of(arriving, length), message.data_type
+                )
+                self.partition.add_consumer(consumer, subpartition)
+        else:
+            self._arriving = None
+            payload = bytes(arriving)
+            self._count_event(payload)
+            self.partition.emit_event(payload, message.data_type, subpartition)
+        self._credit.fill()
+        if self._credit.outstanding <= 0:
+            self.credit_wait.begin()
 
     def received(self, message: OutputMessage) -> None:
         """Take no more data, and end the partition.
@@ -249,6 +257,7 @@ class PipelinedOutput(IncomingOutput):
             self._outputs.fail(self.number, failure)
             return
         self._outputs.remove(self)
+        self._outputs.account.hold(Resource.OPEN_PARTITIONS)  # until it is read or released
         self._counters.pipelined_partitions_finished += 1
         self._connection.send(PartitionFinished(self.number))
 
@@ -293,6 +302,8 @@ class PipelinedOutput(IncomingOutput):
         if self.state is PipelinedState.GONE:
             return
         failed = failure if self.is_open else None
+        if self.state is PipelinedState.FINISHED:
+            self._outputs.account.give_back(Resource.OPEN_PARTITIONS)
         self.state = PipelinedState.GONE
         self._credit.close()
         self._leave_client()
@@ -338,6 +349,19 @@ class PipelinedOutput(IncomingOutput):
             self.writable()
 
     # ---- inner workings --------------------------------------------------------------------------
+
+    def _count_event(self, payload: bytes) -> None:
+        """Count an event by its type.
+
+        Raises:
+            InvalidEvent: It is unknown, or the end, which only FinishPartition sets.
+        """
+        event = decode_event(payload)
+        self._counters.events_by_type.bump(type(event).__name__)
+        if type(event) is EndOfPartition:
+            raise InvalidEvent(
+                "EndOfPartition came as PipelinedData", remedy="FinishPartition ends it"
+            )
 
     def _check_subpartition(self, subpartition: int) -> None:
         most = self.partition.num_subpartitions

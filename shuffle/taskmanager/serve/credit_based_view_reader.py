@@ -11,13 +11,14 @@ depends on one flag, whether the consumer has been *told* of waiting data:
 event                                         not told                    told
 ============================================= =========================== ==========================
 rests without credit, and data waits          announces; told             nothing
-a buffer is sent, and data waits behind it    told                        told
-a buffer is sent, and no data is behind it    not told                    not told
+one is sent, and data waits behind it         told                        told
+one is sent, and no data is behind it         not told                    not told
 resumes after a blocking event                no credit; not told         no credit; not told
 everything else                               nothing                     nothing
 ============================================= =========================== ==========================
 
-So one announcement stands for all data until a buffer was sent that left nothing behind, and each
+Events are data here, and *one* is a buffer or event; a priority event changes nothing. So one
+announcement stands for all data until a buffer was sent that left nothing behind, and each
 buffer with a backlog stands for the next announcement. At a blocking event the consumer gives its
 floating buffers to its other channels, which must bring their own barriers: credit that was granted
 before ResumeConsumption is void.
@@ -27,8 +28,9 @@ from typing import TYPE_CHECKING
 
 from ....protocol.credit import SenderCredit
 from ....protocol.errors import SluiceError
+from ....protocol.events import is_end_of_partition
 from ....protocol.limits import MAX_U32
-from ....protocol.schema import BLOCKING_EVENT, DATA
+from ....protocol.schema import BLOCKING_EVENT, DATA, PRIORITY_EVENT
 from ...counters import ServingSeconds
 from ...errors import detached
 from ...partition.view import OutgoingBuffer, SubpartitionView
@@ -144,7 +146,9 @@ class CreditBasedViewReader:
         )
 
     def next_buffer(self) -> OutgoingBuffer | None:
-        """Take the next buffer, or group of buffers, of the view; each buffer costs one credit.
+        """Take the next buffer, group of buffers, or event of the view.
+
+        Each buffer costs one credit, and so does each event except the end.
 
         Raises:
             SluiceError: The channel failed.
@@ -154,11 +158,15 @@ class CreditBasedViewReader:
         if self.view is None:
             return None
         buffer = self.view.next_buffer(self.credit.available)
-        if buffer is not None and buffer.data_type == DATA:
+        if buffer is None:
+            return None
+        if buffer.data_type == DATA:
             length = len(buffer.payload)
             buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
             self.credit.available -= buffers
             self.bytes_out += length
+        elif not is_end_of_partition(buffer.payload):
+            self.credit.available -= 1
         return buffer
 
     def next_sequence_number(self) -> int:
@@ -260,11 +268,9 @@ class AnnouncingViewReader(CreditBasedViewReader):
             SluiceError: The channel failed.
         """
         buffer = super().next_buffer()
-        if buffer is not None:
-            if buffer.data_type == DATA:
-                self._told = self.view is not None and self.view.backlog > 0
-            elif buffer.data_type == BLOCKING_EVENT:
-                self._blocked = True
+        if buffer is not None and buffer.data_type != PRIORITY_EVENT:
+            self._told = self.view is not None and self.view.backlog > 0
+            self._blocked = buffer.data_type == BLOCKING_EVENT
         return buffer
 
     def rests(self) -> int:
@@ -273,8 +279,9 @@ class AnnouncingViewReader(CreditBasedViewReader):
         view = self.view
         if self._told or view is None or self.activity != WAITING_FOR_CREDIT:
             return 0
-        self._told = True
-        return view.backlog
+        backlog = view.backlog  # 0 if only a priority event waits
+        self._told = backlog > 0
+        return backlog
 
     def resumes(self) -> None:
         """Forget the credit: the consumer gave its buffers away when the blocking event came."""

@@ -137,7 +137,6 @@ class PeerHandler(ServingHandler):
         """
         if not is_pipelined(reader.view):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
-        reader.resumes()
         reader.view.resume_consumption()
 
     @property

@@ -182,6 +182,7 @@ class ServingHandler:
         if type(message) is TaskEvent:
             self.pass_task_event(reader, message.event_type, payload)
             return
+        reader.resumes()
         try:
             self.resume_consumption(reader)
         except InvalidRequest:  # the channel was not blocked

@@ -38,7 +38,7 @@ def said(rig, kind):
     return [message for message in rig.connection.sent if type(message) is kind]
 
 
-async def test_data_goes_with_credit_and_events_without():
+async def test_data_goes_with_credit_and_priority_events_without():
     rig = ProducerRig()
     partition = await rig.partition()
     write(partition, 0, FULL).finish()
@@ -51,7 +51,7 @@ async def test_data_goes_with_credit_and_events_without():
     await turns()
     assert rig.connection.sent[1:] == [PipelinedData(partition.number, 0, DATA)]
     assert rig.connection.payloads == [EVENT_BYTES, FULL]
-    assert partition.credit == 1
+    assert partition.credit == 0
     assert (partition.bytes_out, partition.buffers_out) == (len(FULL), 1)
     partition.release()
     assert rig.all_memory_is_back()

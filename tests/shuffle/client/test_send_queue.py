@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
-from sluice.shuffle.client.send_queue import MAX_WAITING_EVENTS, SendQueue
-from sluice.shuffle.errors import TooManyEvents
+from sluice.shuffle.client.send_queue import SendQueue
 from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.event_buffers import EventBuffers
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import BufferBuilder
 
@@ -27,6 +28,7 @@ class Rig:
         self.told = 0
         self.queue = SendQueue(self._available)
         self.builders: dict[int, BufferBuilder] = {}
+        self._events = EventBuffers(self.pool)
 
     def _available(self) -> None:
         self.told += 1
@@ -42,6 +44,9 @@ class Rig:
             content = content[builder.append_and_commit(content) :]
             if builder.is_full:
                 builder.finish()
+
+    def event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        self.queue.add(self._events.consumer_of(payload, data_type), subpartition)
 
     def take(self, credit: int = 1):
         """Take one message and let its memory go; return subpartition, type and content."""
@@ -79,26 +84,27 @@ def test_an_open_buffer_stays_until_it_is_flushed_or_full(rig):
     assert not rig.queue.has_open_buffers
 
 
-def test_data_waits_for_credit_and_events_do_not(rig):
-    rig.queue.add_event(b"first", EVENT, 1)
+def test_data_and_events_wait_for_credit(rig):
+    rig.event(b"first", EVENT, 1)
     rig.write(0, bytes(SIZE))
-    rig.queue.add_event(b"second", EVENT, 0)
-    assert rig.take(0) == (1, EVENT, b"first")
-    assert rig.take(0) is None
-    assert not rig.queue.is_available(0)
-    assert rig.take(1) == (0, DATA, bytes(SIZE))
-    assert rig.take(0) == (0, EVENT, b"second")
+    rig.event(b"second", EVENT, 0)
+    for expected in ((1, EVENT, b"first"), (0, DATA, bytes(SIZE)), (0, EVENT, b"second")):
+        assert not rig.queue.is_available(0)
+        assert rig.take(0) is None
+        assert rig.take(1) == expected
 
 
 def test_a_priority_event_overtakes_data_that_has_no_credit(rig):
     rig.write(0, bytes(SIZE))
     told = rig.told
-    rig.queue.add_event(b"one", PRIORITY_EVENT, 0)
+    rig.event(b"one", PRIORITY_EVENT, 0)
     assert rig.told > told  # without this, the queue is not asked before credit comes
-    rig.queue.add_event(b"two", PRIORITY_EVENT, ALL_SUBPARTITIONS)
+    rig.event(b"two", PRIORITY_EVENT, ALL_SUBPARTITIONS)
     assert rig.queue.is_available(0)
+    assert not rig.queue.is_available(-MAX_OVERDRAFT_EVENTS)
+    assert rig.take(-MAX_OVERDRAFT_EVENTS) is None
     assert rig.take(0) == (0, PRIORITY_EVENT, b"one")
-    assert rig.take(0) == (ALL_SUBPARTITIONS, PRIORITY_EVENT, b"two")
+    assert rig.take(1 - MAX_OVERDRAFT_EVENTS) == (ALL_SUBPARTITIONS, PRIORITY_EVENT, b"two")
     assert rig.take(1) == (0, DATA, bytes(SIZE))
 
 
@@ -154,20 +160,11 @@ def test_read_buffers_are_finished_and_others_stay_open(rig):
     assert not rig.builders[1].is_finished
 
 
-def test_events_are_bounded(rig):
-    for _ in range(MAX_WAITING_EVENTS):
-        rig.queue.add_event(b"e", EVENT, 0)
-    with pytest.raises(TooManyEvents, match="1025"):
-        rig.queue.add_event(b"e", EVENT, 0)
-    assert rig.take(0) == (0, EVENT, b"e")
-    rig.queue.add_event(b"e", EVENT, 0)
-
-
 def test_clear_gives_everything_back(rig):
     rig.write(0, b"abc")
     rig.queue.flush(0)
     rig.write(1, bytes(3 * SIZE + 1))
-    rig.queue.add_event(b"e", EVENT, 0)
+    rig.event(b"e", EVENT, 0)
     rig.queue.clear()
     assert len(rig.queue) == 0
     assert rig.take() is None
@@ -208,7 +205,7 @@ def test_any_interleaving_keeps_the_order_of_each_channel(steps):
         if taken is None:
             return False
         where, data_type, content = taken
-        assert data_type != DATA or (credit and content)
+        assert data_type == PRIORITY_EVENT or (credit and content)
         for channel in channels(where):
             if data_type == PRIORITY_EVENT:
                 got_urgent[channel].append(content)
@@ -225,7 +222,7 @@ def test_any_interleaving_keeps_the_order_of_each_channel(steps):
                 added[channel] += content
         elif what == "event":
             event = b"event %d" % number
-            rig.queue.add_event(event, value, where)
+            rig.event(event, value, where)
             for channel in channels(where):
                 if value == PRIORITY_EVENT:
                     urgent[channel].append(event)

@@ -293,7 +293,8 @@ async def test_a_bad_event_fails_its_channel_and_no_other(rig):
     assert rig.counters.late_messages == {"BufferResponse": 1}  # the second one
     rig.event(1, 0, encode_event(EndOfData()))
     assert good.failure is None
-    assert good.next_buffer(0) == (encode_event(EndOfData()), None, EVENT)
+    assert good.next_buffer(0) is None
+    assert good.next_buffer(1) == (encode_event(EndOfData()), None, EVENT)
 
 
 async def test_a_priority_event_among_normal_ones(rig):
@@ -302,14 +303,15 @@ async def test_a_priority_event_among_normal_ones(rig):
     told: list[int] = []
     channel._listener = lambda: told.append(1)
     barrier = encode_event(CheckpointBarrier(1, 2, True))
-    rig.receive(0, 0, b"first")
+    rig.receive(0, 0, b"first", backlog=2)
+    await turn()
     rig.event(0, 1, encode_event(EndOfData()))
     rig.receive(0, 2, b"second")
     assert told == [1]
     rig.event(0, 3, barrier, PRIORITY_EVENT)
     assert told == [1, 1]  # although data waits: the reader may have no credit
     assert channel.has_priority_event
-    assert channel.backlog == 2
+    assert channel.backlog == 3
     assert channel.next_buffer(0) == (barrier, None, PRIORITY_EVENT)
     assert not channel.has_priority_event
     assert channel.next_buffer(0) is None
@@ -333,7 +335,7 @@ async def test_a_blocking_event_and_its_resumption(rig):
     rig.event(0, 0, encode_event(CheckpointBarrier(1, 2, False)), BLOCKING_EVENT)
     with pytest.raises(InvalidRequest):
         channel.resume_consumption()  # the blocking event was not read yet
-    assert channel.next_buffer(0).data_type == BLOCKING_EVENT
+    assert channel.next_buffer(1).data_type == BLOCKING_EVENT
     channel.resume_consumption()
     assert rig.connection.sent == [ResumeConsumption(0)]
     with pytest.raises(InvalidRequest):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
+from sluice.protocol.schema import EVENT
 from sluice.shuffle.memory import NetworkBuffer, NetworkBufferPool
 from sluice.shuffle.partition.blocks import BlockDecoder
+from sluice.shuffle.partition.event_buffers import EventBuffers
 from sluice.shuffle.partition.pipelined_subpartition import PipelinedSubpartition
 from sluice.shuffle.partition.shared_buffer import BufferBuilder, BufferConsumer, finished_consumer
 
@@ -49,6 +51,7 @@ class SubpartitionRig:
         self.pool = self.network.create_local_pool("partition", 1, segments)
         self.owner = Owner()
         self.subpartition = PipelinedSubpartition(0, self.owner)
+        self.events = EventBuffers(self.pool)
         self.told = Notifications()
 
     def view(self):
@@ -69,6 +72,10 @@ class SubpartitionRig:
 
     def finished(self, content: bytes) -> BufferConsumer:
         return finished_consumer(self.buffer(content))
+
+    def event(self, payload: bytes, data_type: int = EVENT) -> None:
+        """Add an event."""
+        self.subpartition.add(self.events.consumer_of(payload, data_type))
 
     def builder(self) -> BufferBuilder:
         return BufferBuilder(self.buffer())

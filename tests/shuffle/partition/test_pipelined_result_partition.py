@@ -14,7 +14,6 @@ from sluice.shuffle.errors import (
     InvalidRequest,
     PartitionAlreadyFinished,
     PartitionReleased,
-    TooManyEvents,
 )
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.partition.partition_states import PartitionState
@@ -23,11 +22,11 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PartitionListeners,
     PipelinedResultPartition,
 )
-from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.result_partition_writer import (
     ALL_SUBPARTITIONS,
     ResultPartitionWriter,
 )
+from sluice.shuffle.partition.shared_buffer import finished_consumer
 from tests.shuffle.partition.rig import Notifications, read
 
 SIZE = 8
@@ -128,11 +127,15 @@ def test_a_broadcast_buffer_is_stored_once(rig):
 def test_received_buffers_and_events(rig):
     """Buffers and events are added as the producer leg of a TaskManager adds them."""
     views = rig.views()
-    rig.partition.add_finished_buffer(0, rig.received(b"one"))
-    rig.partition.add_finished_buffer(ALL_SUBPARTITIONS, rig.received(b"all"), DATA)
-    rig.partition.add_finished_buffer(0, rig.received(b"event"), EVENT)
-    rig.partition.add_finished_buffer(ALL_SUBPARTITIONS, rig.received(b"now"), PRIORITY_EVENT)
-    assert rig.pool.lent_segments == 2
+    for content, data_type, subpartition in (
+        (b"one", DATA, 0),
+        (b"all", DATA, ALL_SUBPARTITIONS),
+        (b"event", EVENT, 0),
+        (b"now", PRIORITY_EVENT, ALL_SUBPARTITIONS),
+    ):
+        consumer = finished_consumer(rig.received(content), data_type)
+        rig.writer.add_consumer(consumer, subpartition)
+    assert rig.pool.lent_segments == 4
     assert [told.take() for told in rig.told] == [2, 2, 2]
     assert [contents(view) for view in views] == [
         [b"now", b"one", b"all", b"event"],
@@ -150,16 +153,30 @@ def test_a_subpartition_that_does_not_exist_is_refused(rig, subpartition):
         rig.partition.create_view(subpartition, lambda: None)
 
 
-def test_too_many_events_fail_the_partition(rig):
-    rig.write(b"a", 0)
-    for _ in range(MAX_QUEUED_EVENTS):
-        rig.writer.emit_event(b"x", EVENT, 1)
-    with pytest.raises(TooManyEvents) as told:
-        rig.writer.emit_event(b"x", EVENT, ALL_SUBPARTITIONS)
-    assert rig.partition.state is PartitionState.FAILED
-    with pytest.raises(TooManyEvents) as again:
-        rig.writer.request_builder(0)
-    assert again.value is told.value
+def test_a_broadcast_event_takes_one_buffer_until_all_have_taken_it(rig):
+    views = rig.views()
+    rig.writer.emit_event(b"event", EVENT, ALL_SUBPARTITIONS)
+    assert rig.pool.lent_segments == 1
+    assert [read(view) for view in views[1:]] == [b"event"] * 2
+    assert rig.pool.lent_segments == 1
+    assert read(views[0]) == b"event"
+    assert rig.pool.lent_segments == 0
+
+
+async def test_unread_events_hold_back_a_task_that_waits_for_the_pool():
+    rig = Rig(subpartitions=1, segments=2)
+    (view,) = rig.views()
+    for _ in range(2):
+        await rig.writer.wait_available()
+        rig.writer.emit_event(b"x", EVENT, 0)
+    assert not rig.writer.is_available
+    waiting = asyncio.create_task(rig.writer.wait_available())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert read(view) == b"x"
+    await waiting
+    rig.partition.release()
+    settled(rig)
 
 
 # ---- memory ---------------------------------------------------------------------------------
@@ -342,7 +359,7 @@ async def test_a_failure_reaches_all_readers_and_the_writer(rig):
     with pytest.raises(SluiceError, match="died"):
         views[0].next_buffer(1)
     with pytest.raises(SluiceError, match="died"):
-        rig.partition.add_finished_buffer(0, late)
+        rig.writer.add_consumer(finished_consumer(late), 0)
     with pytest.raises(SluiceError, match="died"):
         await rig.writer.finish()
     rig.writer.release()
@@ -404,7 +421,7 @@ def test_status(rig):
     assert (seen.state, seen.subpartitions, seen.queued_buffers) == ("open", 3, 2)
     assert (seen.shortest_queue, seen.longest_queue) == (0, 1)
     assert (seen.bytes_out, seen.buffers_out) == (2, 1)
-    assert (seen.used_segments, seen.back_pressured_seconds) == (1, 0)
+    assert (seen.used_segments, seen.back_pressured_seconds) == (2, 0)
 
 
 def test_a_flush_waits_while_flushed_buffers_do_and_others_become_full():

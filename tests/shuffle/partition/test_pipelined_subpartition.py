@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, EVENT, PRIORITY_EVENT
@@ -11,10 +12,8 @@ from sluice.shuffle.errors import (
     InvalidRequest,
     PartitionAlreadyFinished,
     PartitionReleased,
-    TooManyEvents,
 )
 from sluice.shuffle.partition.partition_states import SubpartitionState
-from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.partition.view import is_pipelined
 from tests.shuffle.partition.rig import SubpartitionRig, read
@@ -90,7 +89,7 @@ def test_a_second_view_is_refused_and_so_is_adding_after_the_end(rig):
     with pytest.raises(PartitionAlreadyFinished):
         rig.subpartition.add(rig.finished(b"late"))
     with pytest.raises(PartitionAlreadyFinished):
-        rig.subpartition.add_event(b"late", EVENT)
+        rig.event(b"late", EVENT)
     assert rig.pool.lent_segments == 0
     view.release()
     with raises_code(ErrorCode.SUBPARTITION_IN_USE):
@@ -122,15 +121,15 @@ def test_data_needs_credit(rig):
 def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
-    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    rig.event(b"barrier", BLOCKING_EVENT)
     rig.subpartition.add(rig.finished(b"b"))
     assert read(view) == b"a"
-    assert view.next_buffer(0) == (b"barrier", None, BLOCKING_EVENT)
+    assert view.next_buffer(1) == (b"barrier", None, BLOCKING_EVENT)
     assert rig.told.take() == 1
     for _ in range(2):
         assert (view.is_available(5), view.next_buffer(5), view.backlog) == (False, None, 0)
         rig.subpartition.add(rig.finished(b"c"))
-        rig.subpartition.add_event(b"priority", PRIORITY_EVENT)
+        rig.event(b"priority", PRIORITY_EVENT)
         rig.open(b"d")
         rig.subpartition.flush()
         assert (rig.told.take(), view.has_priority_event) == (0, False)
@@ -145,34 +144,48 @@ def test_a_blocking_event_stops_reading_until_consumption_is_resumed(rig):
 def test_a_priority_event_is_seen_first_and_the_rest_in_order(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"1"))
-    rig.subpartition.add_event(b"2", EVENT)
+    rig.event(b"2", EVENT)
     rig.subpartition.add(rig.finished(b"3"))
     assert rig.told.take() == 1
-    rig.subpartition.add_event(b"first", PRIORITY_EVENT)
+    rig.event(b"first", PRIORITY_EVENT)
     # It may be taken without credit, which a reader that waits for credit cannot know.
     assert (rig.told.take(), view.is_available(0), view.has_priority_event) == (1, True, True)
-    rig.subpartition.add_event(b"second", PRIORITY_EVENT)
-    assert (rig.told.take(), view.backlog) == (0, 2)
+    rig.event(b"second", PRIORITY_EVENT)
+    assert (rig.told.take(), view.backlog) == (0, 3)
     assert view.next_buffer(0) == (b"first", None, PRIORITY_EVENT)
     assert view.next_buffer(0) == (b"second", None, PRIORITY_EVENT)
     assert (view.next_buffer(0), view.has_priority_event) == (None, False)
     assert [read(view) for _ in range(4)] == [b"1", b"2", b"3", None]
 
 
-def test_the_events_that_wait_are_bounded(rig):
+def test_an_event_takes_a_buffer_and_a_credit_until_it_is_read(rig):
     view = rig.view()
-    for data_type in (EVENT, PRIORITY_EVENT):
-        for _ in range(MAX_QUEUED_EVENTS // 2):
-            rig.subpartition.add_event(b"event", data_type)
-    for data_type in (EVENT, PRIORITY_EVENT):
-        with pytest.raises(TooManyEvents, match=f"limit {MAX_QUEUED_EVENTS}"):
-            rig.subpartition.add_event(b"one more", data_type)
-    assert read(view) == b"event"
-    rig.subpartition.add_event(b"last", EVENT)
-    rest = [read(view) for _ in range(MAX_QUEUED_EVENTS + 1)]
-    assert rest[-2:] == [b"last", None]
-    rig.subpartition.add_event(b"again", EVENT)
-    assert (read(view), rig.told.take()) == (b"again", 3)  # also of the first priority event
+    rig.event(b"1", EVENT)
+    rig.event(b"2", BLOCKING_EVENT)
+    assert (rig.pool.lent_segments, view.backlog) == (2, 2)
+    assert (view.is_available(0), view.next_buffer(0)) == (False, None)
+    assert read(view, 1) == b"1"
+    assert rig.pool.lent_segments == 1
+    assert read(view, 1) == b"2"
+    assert (rig.pool.lent_segments, view.backlog) == (0, 0)
+
+
+def test_a_priority_event_takes_no_buffer_and_may_go_on_account(rig):
+    view = rig.view()
+    rig.event(b"first", PRIORITY_EVENT)
+    assert (rig.pool.lent_segments, view.backlog) == (0, 0)
+    for credit in (-MAX_OVERDRAFT_EVENTS, -MAX_OVERDRAFT_EVENTS - 1):
+        assert (view.is_available(credit), view.next_buffer(credit)) == (False, None)
+    assert read(view, 1 - MAX_OVERDRAFT_EVENTS) == b"first"
+
+
+def test_the_end_does_not_overtake_a_priority_event(rig):
+    view = rig.view()
+    rig.event(b"first", PRIORITY_EVENT)
+    rig.subpartition.finish()
+    assert view.next_buffer(-MAX_OVERDRAFT_EVENTS) is None
+    assert read(view, 0) == b"first"
+    assert decode_event(read(view, -MAX_OVERDRAFT_EVENTS) or b"") == EndOfPartition(0, 0)
 
 
 # ---- the three answers: nothing yet, released, the end --------------------------------------
@@ -205,7 +218,7 @@ def test_a_partition_released_under_its_reader_is_an_error(rig):
     view = rig.view()
     rig.subpartition.add(rig.finished(b"a"))
     rig.open(b"b")
-    rig.subpartition.add_event(b"event", PRIORITY_EVENT)
+    rig.event(b"event", PRIORITY_EVENT)
     rig.told.take()
     builder = rig.subpartition.release()
     assert builder is not None
@@ -269,7 +282,7 @@ def test_an_event_and_a_shared_or_open_buffer_are_not_extended(rig):
     other.close()
     rig.open(b"open")
     assert not joins(b"behind it")
-    rig.subpartition.add_event(b"event", EVENT)
+    rig.event(b"event", EVENT)
     assert not joins(b"behind it")
     assert [read(view) for _ in range(4)] == [b"for all", b"open", b"event", None]
     assert view.next_buffer(1) is None
@@ -278,7 +291,7 @@ def test_an_event_and_a_shared_or_open_buffer_are_not_extended(rig):
 def test_buffers_and_events_after_the_reader_left_are_dropped(rig):
     view = rig.view()
     builder = rig.open(b"a")
-    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    rig.event(b"barrier", BLOCKING_EVENT)
     view.release()
     view.release()
     assert rig.owner.consumed == [0]
@@ -286,7 +299,7 @@ def test_buffers_and_events_after_the_reader_left_are_dropped(rig):
     assert (builder.is_finished, rig.pool.lent_segments) == (True, 0)
     rig.subpartition.add(rig.finished(b"b"))
     rig.open(b"c").finish()
-    rig.subpartition.add_event(b"event", EVENT)
+    rig.event(b"event", EVENT)
     rig.subpartition.flush()
     rig.subpartition.finish()
     assert rig.pool.lent_segments == 0
@@ -296,7 +309,7 @@ def test_buffers_and_events_after_the_reader_left_are_dropped(rig):
 
 def test_resuming_a_subpartition_that_was_just_released_is_no_error(rig):
     view = rig.view()
-    rig.subpartition.add_event(b"barrier", BLOCKING_EVENT)
+    rig.event(b"barrier", BLOCKING_EVENT)
     read(view)
     rig.subpartition.release()
     view.resume_consumption()
@@ -320,7 +333,7 @@ def test_a_broadcast_buffer_is_finished_in_every_subpartition_at_once(rig):
     other.subpartition.add(consumer.copy())
     rig.subpartition.add(consumer)
     builder.append_and_commit(b"both")
-    rig.subpartition.add_event(b"event", EVENT)
+    rig.event(b"event", EVENT)
     assert (rig.told.take(), other.told.take()) == (1, 1)
     assert [read(view), read(view)] == [b"both", b"event"]
     assert rig.pool.lent_segments == 1
@@ -340,7 +353,7 @@ def test_a_listener_that_reads_at_once_finds_everything_in_order(rig):
     rig.open(b"b")
     rig.open(b"c")
     rig.subpartition.flush()
-    rig.subpartition.add_event(b"d", EVENT)
-    rig.subpartition.add_event(b"e", PRIORITY_EVENT)
+    rig.event(b"d", EVENT)
+    rig.event(b"e", PRIORITY_EVENT)
     assert seen == [b"a", b"b", b"c", b"d", b"e"]
     view.release()

@@ -14,6 +14,7 @@ from sluice.shuffle.memory import NetworkBufferPool, PoolDestroyed
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS, PartitionMemory
+from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.partition.stored_result_partition import StoredResultPartition
 from tests.shuffle.partition.rig import MemorySink
 
@@ -45,7 +46,7 @@ class Rig:
         def finished() -> None:
             buffer = pool.request_buffer_nowait()
             assert buffer is not None
-            partition.add_finished_buffer(subpartition, buffer)
+            partition.add_consumer(finished_consumer(buffer), subpartition)
 
         return [
             lambda: partition.request_builder(subpartition),
@@ -83,21 +84,6 @@ async def test_only_events_may_have_a_type_of_events(kind):
             rig.partition.emit_event(b"x", data_type, 0)
     for data_type in (EVENT, PRIORITY_EVENT, BLOCKING_EVENT):
         rig.partition.emit_event(b"x", data_type, ALL_SUBPARTITIONS)
-
-
-@KINDS
-async def test_an_event_in_a_buffer_gives_the_buffer_back_at_once(kind):
-    rig = Rig(kind)
-    for data_type in (EVENT, 4):
-        buffer = rig.pool.request_buffer_nowait()
-        assert buffer is not None
-        buffer.length = 3
-        if data_type == EVENT:
-            rig.partition.add_finished_buffer(0, buffer, data_type)
-        else:
-            with pytest.raises(InvalidRequest):
-                rig.partition.add_finished_buffer(0, buffer, data_type)
-        assert rig.pool.lent_segments == 0
 
 
 @KINDS

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
@@ -154,9 +155,9 @@ class SubpartitionMachine(RuleBasedStateMachine):
         content = self.fresh()
         if self.finished and not self.gone:
             with pytest.raises(PartitionAlreadyFinished):
-                self.subpartition.add_event(content, data_type)
+                self.rig.event(content, data_type)
             return
-        self.subpartition.add_event(content, data_type)
+        self.rig.event(content, data_type)
         if self.gone:
             return
         if data_type == PRIORITY_EVENT:
@@ -207,7 +208,7 @@ class SubpartitionMachine(RuleBasedStateMachine):
             self.view = self.rig.view()
 
     @precondition(lambda self: self.view is not None)
-    @rule(credit=st.sampled_from([0, 1, 1, 5]))
+    @rule(credit=st.sampled_from([-8, -7, 0, 1, 1, 5]))
     def read(self, credit):
         self.read_one(credit)
 
@@ -224,13 +225,18 @@ class SubpartitionMachine(RuleBasedStateMachine):
         self.write(commit=True)
         self.flush()
 
+    def least_credit(self, item):
+        if item.data_type == PRIORITY_EVENT:
+            return -MAX_OVERDRAFT_EVENTS
+        return -100 if item.content == b"end" else 0
+
     def read_one(self, credit):
         if self.failed:
             with pytest.raises(PartitionReleased):
                 self.view.next_buffer(credit)
             return
         items = self.takable()
-        expected = items[0] if items and (credit or items[0].data_type != DATA) else None
+        expected = items[0] if items and credit > self.least_credit(items[0]) else None
         assert self.view.is_available(credit) is (expected is not None)
         buffer = self.view.next_buffer(credit)
         self.knew = bool(self.takable())
@@ -298,17 +304,15 @@ class SubpartitionMachine(RuleBasedStateMachine):
     def the_backlog_is_what_can_be_taken(self):
         if self.view is not None:
             # A blocking event hides the entries behind it only when it has been taken.
-            data = [item for item in self.queue if item.data_type == DATA]
-            takable = [item for item in data if not item.open or item.flushed]
+            takable = [item for item in self.queue if not item.open or item.flushed]
             assert self.view.backlog == (0 if self.blocked or self.gone else len(takable))
             assert self.view.is_available(1) is bool(self.takable())
             assert self.view.has_priority_event is (bool(self.priority) and not self.blocked)
 
     @invariant()
     def buffers_are_conserved(self):
-        assert self.rig.pool.lent_segments <= len(self.taken) + sum(
-            item.data_type == DATA for item in self.queue
-        )
+        assert self.rig.pool.lent_segments <= len(self.taken) + len(self.queue)
+        assert self.rig.events.beside_pool <= len(self.queue) + len(self.priority)
 
     @invariant()
     def what_was_taken_stays_as_it_is(self):

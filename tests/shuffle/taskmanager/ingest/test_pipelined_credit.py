@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
+from sluice.protocol.errors import CreditExceeded
 from sluice.shuffle.memory import MemorySegment, NetworkBufferPool
 from sluice.shuffle.taskmanager.ingest.pipelined_credit import PipelinedCredit
 
@@ -49,6 +51,21 @@ def test_no_more_than_the_window_lies_ready(rig):
     rig.credit.fill()
     assert rig.granted == [4]
     assert rig.pool.lent_segments == 4
+
+
+def test_priority_events_on_account_are_granted_again_when_they_are_read(rig):
+    rig.credit.fill()
+    for _ in range(4 + MAX_OVERDRAFT_EVENTS):
+        rig.credit.overdraw()
+    rig.credit.fill()
+    assert rig.granted == [4]
+    with pytest.raises(CreditExceeded):
+        rig.credit.overdraw()
+    assert rig.credit.take() is None
+    for _ in range(4 + MAX_OVERDRAFT_EVENTS):
+        rig.credit.event_taken()
+    assert sum(rig.granted) == 2 * 4 + MAX_OVERDRAFT_EVENTS
+    assert rig.credit.outstanding == rig.credit.ready == 4
 
 
 def test_credit_is_granted_by_half_windows_and_stops_when_all_buffers_wait(rig):

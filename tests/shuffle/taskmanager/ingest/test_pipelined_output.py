@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 
+from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import EndOfData, encode_end_of_partition, encode_event
 from sluice.protocol.remote_error import RemoteError
@@ -14,6 +15,7 @@ from sluice.protocol.schema import (
     CONSUME_WHEN_REGISTERED,
     DATA,
     EVENT,
+    EVERY_SUBPARTITION,
     PARTITION_BLOCKING,
     PARTITION_PIPELINED,
     PRIORITY_EVENT,
@@ -24,12 +26,12 @@ from sluice.protocol.schema import (
     PartitionOpened,
     PipelinedData,
 )
-from sluice.shuffle.partition.pipelined_subpartition import MAX_QUEUED_EVENTS
 from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
 DATA_0 = PipelinedData(0, 0, DATA)
 EVENT_0 = PipelinedData(0, 0, EVENT)
+EVENT_BYTES = encode_event(EndOfData())
 
 
 @pytest.mark.parametrize(
@@ -78,28 +80,61 @@ async def test_a_bad_message_fails_its_partition_only(tmp_path, message, payload
         await again.finish()
 
 
-async def test_data_without_credit(tmp_path):
+@pytest.mark.parametrize(
+    ("message", "payload", "on_account"),
+    [
+        (DATA_0, bytes(SEGMENT_SIZE_BYTES), 0),
+        (EVENT_0, EVENT_BYTES, 0),
+        (PipelinedData(0, 0, BLOCKING_EVENT), EVENT_BYTES, 0),
+        (PipelinedData(0, 0, PRIORITY_EVENT), EVENT_BYTES, MAX_OVERDRAFT_EVENTS),
+    ],
+)
+async def test_no_more_is_taken_than_was_granted(tmp_path, message, payload, on_account):
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.producer(0)
         writer = await PipelinedWriter.open(client, 1, 1)
         await writer.hear(AddCredit)
-        for _ in range(writer.credit + 1):
-            client.send(DATA_0, bytes(SEGMENT_SIZE_BYTES))
+        for _ in range(writer.credit + on_account):
+            client.send(message, payload)
+        await (await PipelinedWriter.open(client, 2, 1, number=1)).finish()  # all that was taken
+        client.send(message, payload)
         with pytest.raises(RemoteError) as caught:
             await writer.hear(ErrorResponse)
         assert caught.value.code is ErrorCode.CREDIT_EXCEEDED
 
 
-async def test_events_that_nobody_reads_are_bounded(tmp_path):
+@pytest.mark.parametrize("data_type", [EVENT, PRIORITY_EVENT])
+async def test_an_event_that_was_read_is_credit_again(tmp_path, data_type):
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.producer(0)
-        writer = await PipelinedWriter.open(client, 1, 1)
-        for _ in range(MAX_QUEUED_EVENTS + 1):
-            client.send(EVENT_0, encode_event(EndOfData()))
+        writer = await PipelinedWriter.open(client, 1, 2)
+        readers = [
+            PipelinedReader(await cluster.consumer(0), [(client.ack, 1)], number)
+            for number in range(2)
+        ]
+        for _ in range(100):
+            await writer.send(EVERY_SUBPARTITION, EVENT_BYTES, data_type)
+            for reader in readers:
+                await reader.read_until(1)
+                reader.received[0].clear()
+        await writer.send(0, b"data")
+        await writer.finish()
+        for reader in readers:
+            await reader.read_all()
+
+
+async def test_finished_partitions_count_as_open_until_they_are_read(tmp_path):
+    async with mini_cluster(tmp_path, 1, quota_open_partitions=2) as cluster:
+        client = await cluster.producer(0)
+        for attempt in (1, 2):
+            await (await PipelinedWriter.open(client, attempt, 1)).finish()
         with pytest.raises(RemoteError) as caught:
-            await writer.hear(ErrorResponse)
-        assert caught.value.code is ErrorCode.LIMIT_EXCEEDED
-        assert caught.value.limit == str(MAX_QUEUED_EVENTS)
+            await PipelinedWriter.open(client, 3, 1)
+        assert caught.value.code is ErrorCode.QUOTA_EXCEEDED
+        reader = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
+        await reader.read_all()
+        await reader.close()
+        await (await PipelinedWriter.open(client, 3, 1)).finish()
 
 
 @pytest.mark.parametrize(

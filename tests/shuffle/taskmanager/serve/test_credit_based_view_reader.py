@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import CreditOverflow, SluiceError
+from sluice.protocol.events import EndOfData, encode_event
 from sluice.protocol.limits import MAX_CREDIT
+from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.counters import ServingSeconds
 from sluice.shuffle.taskmanager.serve.channel_times import (
     SENDING,
@@ -57,7 +59,7 @@ def test_each_started_buffer_of_a_group_costs_one_credit():
     assert rig.reader.bytes_out == 51
 
 
-def test_an_event_costs_no_credit():
+def test_the_end_costs_no_credit():
     rig = Rig(credit=1)
     rig.attach(b"data", end=True)
     assert rig.take() == b"data"
@@ -65,6 +67,15 @@ def test_an_event_costs_no_credit():
     assert rig.reader.is_available()
     assert rig.take() is not None
     assert not rig.reader.credit.available
+
+
+@pytest.mark.parametrize("data_type", [EVENT, PRIORITY_EVENT])
+def test_an_event_costs_a_credit(data_type):
+    rig = Rig(credit=1)
+    rig.attach()
+    rig.view.event(encode_event(EndOfData()), data_type)
+    assert rig.take() is not None
+    assert rig.reader.credit.available == 0
 
 
 def test_without_credit_flow_control_the_credit_stays():

@@ -87,7 +87,7 @@ async def test_the_end_needs_no_credit(rig):
 
 async def test_only_the_end_of_the_partition_ends_a_reader(rig):
     """Buffers and events are numbered as they are sent, in their order."""
-    readers = [rig.reader(channel, 2) for channel in (1, 2)]
+    readers = [rig.reader(channel, 4) for channel in (1, 2)]
     marker = encode_event(CancelCheckpointMarker(5))
     for _, view in readers:
         view.put(b"shared")
@@ -331,16 +331,28 @@ async def test_data_with_credit_is_not_announced(rig):
     assert [type(message) for message in rig.connection.sent] == [BufferResponse] * 3
 
 
-async def test_an_event_needs_no_announcement_and_carries_no_backlog(rig):
-    """The data behind it is announced, when the event is out."""
+async def test_a_priority_event_needs_no_announcement_and_carries_no_backlog(rig):
+    """The event behind it is announced, when the priority event is out."""
     _, view = an_announcing_reader(rig)
-    view.event(encode_event(CancelCheckpointMarker(5)), EVENT)
-    view.put(b"a")
+    marker = encode_event(CancelCheckpointMarker(5))
+    view.event(marker, PRIORITY_EVENT)
+    view.event(marker, EVENT)
     await turn()
     assert [type(message) for message in rig.connection.sent] == [
         BufferResponse,
         BacklogAnnouncement,
     ]
+
+
+async def test_the_backlog_of_an_event_announces_what_is_behind_it(rig):
+    reader, view = an_announcing_reader(rig)
+    view.event(encode_event(CancelCheckpointMarker(5)), EVENT)
+    view.put(b"a")
+    await turn()
+    assert rig.connection.sent == [BacklogAnnouncement(1, 1)]
+    reader.add_credit(1)
+    await turn()
+    assert rig.connection.sent[1:] == [BufferResponse(1, 0, 1, EVENT)]
 
 
 async def test_a_checksum_begins_with_the_number_of_the_channel(rig):

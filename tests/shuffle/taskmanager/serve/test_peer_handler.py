@@ -228,7 +228,7 @@ async def test_a_channel_without_first_credit_is_told_of_data_again_after_a_bloc
     write(partition, b"after")
     await turns(5)
     assert rig.connection.sent[1:] == [
-        m.BufferResponse(3, 0, 1, m.DATA),
+        m.BufferResponse(3, 0, 2, m.DATA),
         m.BufferResponse(3, 1, 0, m.BLOCKING_EVENT),
     ]
     rig.told(m.AddCredit(3, 1))  # was on its way
