@@ -70,9 +70,12 @@ class Availability:
         self._idle_seconds += time.monotonic() - self._idle_since
 
 
-BUFFERS_A_TURN: Final = 64
-"""Buffers a reader may take before other tasks run: 2 MiB at the default size. A buffer that has
-arrived is taken without a turn of the event loop, so a fast producer could keep other tasks out."""
+TURN_BYTES: Final = 4 * 1024 * 1024
+"""Bytes a reader may take before other tasks run. A buffer that is there is taken without a turn of
+the event loop, so a fast producer, or stored data, could keep other tasks out."""
+
+BUFFER_COST_BYTES: Final = 32 * 1024
+"""Bytes that a buffer counts beside its own, so that many small ones end a turn as well."""
 
 
 class BufferOrEvent(NamedTuple):
@@ -98,7 +101,7 @@ class ReadableGate:
         self._queued: set[int] = set()
         """The content of ``_ready``, so that no source is there twice."""
         self._availability = Availability()
-        self._taken_this_turn = 0
+        self._turn_bytes = 0
 
     @property
     @abc.abstractmethod
@@ -169,17 +172,17 @@ class ReadableGate:
 
         Cancellation: safe, nothing is taken. Several callers share the buffers.
         """
-        if self._taken_this_turn >= BUFFERS_A_TURN:
-            self._taken_this_turn = 0
+        if self._turn_bytes >= TURN_BYTES:
+            self._turn_bytes = 0
             await asyncio.sleep(0)
         while True:
             taken = self.poll()
             if taken is not None:
-                self._taken_this_turn += 1
+                self._turn_bytes += len(taken.buffer.payload) + BUFFER_COST_BYTES
                 return taken
             if self.has_ended:
                 return None
-            self._taken_this_turn = 0
+            self._turn_bytes = 0
             await self._availability.wait()
 
     def _hurry(self, number: int) -> None:

@@ -3,13 +3,14 @@
 A partition is flushed every interval, unless its buffers go anyway. A flush makes a message of each
 open buffer, and there are two reasons to put it off.
 
-**The connection is at its limit.** If flushed buffers are still under way when the interval is
-over, the connection is at its limit; if buffers become complete all the while as well, another
-flush would mostly cut in two a buffer that is about to go whole. Then no flush comes before all
-that is under way has gone, and a *pause* follows, :data:`PAUSE_TIMES` times as long as that took:
-at most a third of the time goes into flushing. If flushed buffers go at once, or buffers hardly
-ever become complete, nothing is put off, for a writer that is not at its limit wants its records
-sent early.
+**The connection is at its limit**, or a reader in the same process: each subpartition is then a
+lane of its own, so that a reader that stops delays no flush to its neighbors. If flushed buffers
+are still under way when the interval is over, the connection is at its limit; if buffers become
+complete all the while as well, another flush would mostly cut in two a buffer that is about to go
+whole. Then no flush comes before all that is under way has gone, and a *pause* follows,
+:data:`PAUSE_TIMES` times as long as that took: at most a third of the time goes into flushing. If
+flushed buffers go at once, or buffers hardly ever become complete, nothing is put off, for a writer
+that is not at its limit wants its records sent early.
 
 **The writer's thread is at its limit.** Flushed buffers then go at once, but each costs time that
 the writer wants, here and at its reader. While the thread works for more than :data:`BUSY_SHARE` of
@@ -42,44 +43,55 @@ SECONDS_A_FLUSHED_BUFFER: Final = 200e-6
 as both ends work for a message with a small buffer."""
 
 
-class FlushPace:
-    """Decides at each interval whether to flush.
+class ThreadPace:
+    """Spaces the flushes of a thread that is at its limit.
 
     Args:
-        subpartitions: Number of the partition's subpartitions, and of the latest buffers that
-            count: written in turn, they all become complete together, and then none for a while.
         clock: Returns the time in seconds.
         cpu_clock: Returns the CPU seconds of the thread.
     """
 
-    __slots__ = (
-        "_asked",
-        "_balance",
-        "_clock",
-        "_complete",
-        "_cpu_clock",
-        "_most",
-        "_pause_ends",
-        "_spaced_until",
-        "_spacing",
-        "_waits_since",
-        "_worked",
-    )
+    __slots__ = ("_clock", "_cpu_clock", "_spaced_until", "_worked", "is_spacing", "now")
 
     def __init__(
         self,
-        subpartitions: int,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._asked = clock()
-        """Time of the last question, and how long the thread had worked by then."""
-        self._worked = cpu_clock()
-        self._spaced_until = self._asked
-        """Time before which a busy thread does not flush."""
-        self._spacing = False
+        self.now = clock()
+        """Time of the last question."""
+        self._worked = cpu_clock()  # how long the thread had worked by then
+        self._spaced_until = self.now  # before this time a busy thread does not flush
+        self.is_spacing = False
+        """Whether the last answer was no."""
+
+    def is_due(self) -> bool:
+        """Return whether the thread has time for a flush; called once an interval."""
+        now, worked = self._clock(), self._cpu_clock()
+        is_busy = worked - self._worked > BUSY_SHARE * (now - self.now)
+        self.now, self._worked = now, worked
+        self.is_spacing = is_busy and now < self._spaced_until
+        return not self.is_spacing
+
+    def flushed(self, buffers: int) -> None:
+        """Record the number of buffers that were flushed."""
+        spacing_seconds = min(buffers * SECONDS_A_FLUSHED_BUFFER, MAX_PAUSE_SECONDS)
+        self._spaced_until = self.now + spacing_seconds
+
+
+class LanePace:
+    """Delays flushes towards one connection, or one reader in this process, at its limit.
+
+    Args:
+        subpartitions: Number of subpartitions that share the lane, and of the latest buffers that
+            count: written in turn, they all become complete together, and then none for a while.
+    """
+
+    __slots__ = ("_balance", "_complete", "_most", "_pause_ends", "_waits_since")
+
+    def __init__(self, subpartitions: int = 1) -> None:
         self._most = subpartitions
         self._balance = 0.0
         """Buffers that became complete, less one for every few flushed ones."""
@@ -91,32 +103,18 @@ class FlushPace:
     @property
     def is_pausing(self) -> bool:
         """Whether a flush is put off though nothing is under way."""
-        return self._spacing or self._pause_ends is not None
+        return self._pause_ends is not None
 
-    def is_due(self, under_way: int, complete: int) -> bool:
-        """Return whether to flush now; called once an interval.
+    def is_due(self, under_way: int, complete: int, now: float) -> bool:
+        """Return whether to flush now.
 
         Args:
             under_way: Number of flushed buffers that have not gone.
             complete: Number of buffers that have become complete so far.
+            now: The time.
         """
-        now, worked = self._clock(), self._cpu_clock()
-        is_busy = worked - self._worked > BUSY_SHARE * (now - self._asked)
-        self._asked, self._worked = now, worked
         self._balance = min(self._balance + complete - self._complete, self._most)
         self._complete = complete
-        if not self._connection_is_free(under_way, now):
-            return False
-        self._spacing = is_busy and now < self._spaced_until
-        return not self._spacing
-
-    def flushed(self, buffers: int) -> None:
-        """Record the number of buffers that a flush has put on their way."""
-        self._balance = max(self._balance - buffers / FLUSHED_FOR_A_COMPLETE_ONE, -self._most)
-        spacing_seconds = min(buffers * SECONDS_A_FLUSHED_BUFFER, MAX_PAUSE_SECONDS)
-        self._spaced_until = self._asked + spacing_seconds
-
-    def _connection_is_free(self, under_way: int, now: float) -> bool:
         if under_way:
             if self._waits_since is None and self._balance > 0:
                 self._waits_since = now
@@ -130,3 +128,43 @@ class FlushPace:
             return False
         self._pause_ends = None
         return True
+
+    def flushed(self, buffers: int) -> None:
+        """Record the number of buffers that a flush has put on their way."""
+        self._balance = max(self._balance - buffers / FLUSHED_FOR_A_COMPLETE_ONE, -self._most)
+
+
+class FlushPace:
+    """Decides at each interval whether to flush a partition whose buffers share one connection.
+
+    Args:
+        subpartitions: Number of the partition's subpartitions.
+        clock: Returns the time in seconds.
+        cpu_clock: Returns the CPU seconds of the thread.
+    """
+
+    __slots__ = ("_lane", "_thread")
+
+    def __init__(
+        self,
+        subpartitions: int,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._thread = ThreadPace(clock, cpu_clock)
+        self._lane = LanePace(subpartitions)
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether a flush is put off though nothing is under way."""
+        return self._thread.is_spacing or self._lane.is_pausing
+
+    def is_due(self, under_way: int, complete: int) -> bool:
+        """Return whether to flush now; arguments as of :meth:`LanePace.is_due`."""
+        has_time = self._thread.is_due()
+        return self._lane.is_due(under_way, complete, self._thread.now) and has_time
+
+    def flushed(self, buffers: int) -> None:
+        """Record the number of buffers that a flush has put on their way."""
+        self._lane.flushed(buffers)
+        self._thread.flushed(buffers)

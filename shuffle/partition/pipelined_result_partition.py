@@ -14,7 +14,7 @@ from ..errors import InvalidPartitionType, InvalidRequest
 from ..memory import LocalBufferPool
 from ..partition_status import PipelinedPartitionStatus
 from .event_buffers import EventBuffers
-from .flush_pace import FlushPace
+from .flush_pace import LanePace, ThreadPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
 from .partition_type import ConsumptionConstraint, ResultPartitionType, checked_partition_type
@@ -84,7 +84,8 @@ class PipelinedResultPartition(BufferWritingPartition):
             PipelinedSubpartition(index, self) for index in range(num_subpartitions)
         )
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
-        self._pace = FlushPace(num_subpartitions)
+        self._thread_pace = ThreadPace()
+        self._lanes = tuple(LanePace() for _ in self._subpartitions)
         self._event_buffers = EventBuffers(pool, listeners.event_taken)
 
     # ---- the writer --------------------------------------------------------------------------
@@ -190,18 +191,28 @@ class PipelinedResultPartition(BufferWritingPartition):
     # ---- the flusher, and the status ---------------------------------------------------------
 
     def flush_open(self) -> int:
-        """Flush, if it is time to; return how many open buffers wait to be read.
+        """Flush the subpartitions for which it is time; return how many open buffers wait.
 
-        The flusher calls this. The number is at least 1 during a pause: the partition is not idle.
+        The flusher calls this. A buffer whose flush is delayed waits too: it is not idle.
         """
-        pace = self._pace
-        under_way = self._flushed_buffers()
-        completed = sum(subpartition.completed_buffers for subpartition in self._subpartitions)
-        if not pace.is_due(under_way, completed):
-            return under_way or int(pace.is_pausing)
-        self.flush_all()
-        waiting = self._flushed_buffers()
-        pace.flushed(waiting - under_way)
+        has_time = self._thread_pace.is_due()
+        now = self._thread_pace.now
+        waiting = flushed = 0
+        for subpartition, lane in zip(self._subpartitions, self._lanes, strict=True):
+            if not subpartition.has_open_buffer:
+                continue
+            under_way = subpartition.has_flushed_bytes
+            is_due = lane.is_due(under_way, subpartition.completed_buffers, now)
+            if not (is_due and has_time):
+                waiting += 1
+                continue
+            subpartition.flush()
+            if subpartition.has_flushed_bytes:
+                waiting += 1
+                if not under_way:
+                    lane.flushed(1)
+                    flushed += 1
+        self._thread_pace.flushed(flushed)
         return waiting
 
     def finish_read_buffers(self) -> None:
@@ -236,9 +247,6 @@ class PipelinedResultPartition(BufferWritingPartition):
         )
 
     # ---- inside ------------------------------------------------------------------------------
-
-    def _flushed_buffers(self) -> int:
-        return sum(subpartition.has_flushed_bytes for subpartition in self._subpartitions)
 
     def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
         builder = consumer.builder

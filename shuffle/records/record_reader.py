@@ -5,6 +5,7 @@ released once, when the last reference to it has ended. Events, and the end of a
 are returned in their place among the records of their channel.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.events import EndOfPartition, Event, decode_event
 from ...protocol.schema import DATA
+from ..gate.readable_gate import BUFFER_COST_BYTES, TURN_BYTES
 from .framing import DEFAULT_MAXIMUM_RECORD_BYTES, DeserializationResult
 from .serializers import ValueSerializer, deserializing_many
 from .spanning_deserializer import DEFAULT_SPILL_THRESHOLD_BYTES, SpanningRecordDeserializer
@@ -99,6 +101,7 @@ class RecordReader(Generic[T]):
             None  # its buffer is behind the values returned last
         )
         self._closed = False
+        self._turn_bytes = 0  # taken since other tasks had a turn of the event loop
         self.idle_seconds = 0.0
 
     @property
@@ -164,7 +167,7 @@ class RecordReader(Generic[T]):
                     return ChannelRecords(self._channel_index, records)
             if self.is_ended:
                 return None
-            taken = self._gate.poll()
+            taken = self._poll()
             event = await self._wait() if taken is None else self._accept(taken)
             if event is not None:
                 return event
@@ -198,7 +201,7 @@ class RecordReader(Generic[T]):
     # ---- inside
 
     def _take(self) -> ReadElement[T] | None:
-        """Return the next record or event; None if there is none now."""
+        """Return the next record or event; None if there is none now, or the turn is over."""
         if self._lender is not None:
             self._release_lender()
         while True:
@@ -215,14 +218,21 @@ class RecordReader(Generic[T]):
                     return ChannelRecord(self._channel_index, value)
             if self.is_ended:
                 return None
-            taken = self._gate.poll()
+            taken = self._poll()
             if taken is None:
                 return None
             event = self._accept(taken)
             if event is not None:
                 return event
 
+    def _poll(self) -> "BufferOrEvent | None":
+        """Take a buffer or event; None if there is none now, or others have their turn first."""
+        return None if self._turn_bytes >= TURN_BYTES else self._gate.poll()
+
     async def _wait(self) -> ChannelEvent | None:
+        if self._turn_bytes >= TURN_BYTES:
+            await asyncio.sleep(0)
+        self._turn_bytes = 0
         began = time.monotonic()
         try:
             taken = await self._gate.next_buffer_or_event()
@@ -241,6 +251,7 @@ class RecordReader(Generic[T]):
         index = taken.channel_index
         buffer = taken.buffer
         deserializer = self._deserializers[index]
+        self._turn_bytes += len(buffer.payload) + BUFFER_COST_BYTES
         if buffer.data_type == DATA:
             deserializer.set_next_buffer(buffer.payload, buffer.release)
             self._channel_index = index

@@ -54,7 +54,7 @@ async def outcome(client: Client, number: int, last: int | None = None) -> Error
     """Wait until a partition is finished or refused, or until another one is finished behind it."""
     while True:
         message, _ = await client.receive()
-        if message in (PartitionFinished(number), PartitionFinished(last)):
+        if isinstance(message, PartitionFinished) and message.partition in (number, last):
             return None
         if isinstance(message, ErrorResponse) and message.channel == number:
             return ErrorCode(message.code)

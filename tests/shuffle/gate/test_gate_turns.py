@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import BLOCKING_EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import InvalidRequest
-from sluice.shuffle.gate.readable_gate import BUFFERS_A_TURN
+from sluice.shuffle.gate.readable_gate import BUFFER_COST_BYTES, TURN_BYTES
 from tests.support.gates import HandFilledGate
 
 CHANNELS = 50
@@ -130,9 +130,11 @@ async def test_a_failed_channel_with_a_priority_event_does_not_hide_the_others()
     gate.release()
 
 
-async def test_a_reader_that_never_waits_yields_to_the_loop():
+@pytest.mark.parametrize("size", [1, 256 * 1024])
+async def test_a_reader_that_never_waits_yields_to_the_loop(size):
     gate = await a_gate(1)
-    gate.views[0].put(*(b"x" for _ in range(3 * BUFFERS_A_TURN)))
+    a_turn = -(-TURN_BYTES // (size + BUFFER_COST_BYTES))
+    gate.views[0].put(*(bytes(size) for _ in range(3 * a_turn)))
     rounds = 0
     handle: asyncio.Handle
 
@@ -142,7 +144,7 @@ async def test_a_reader_that_never_waits_yields_to_the_loop():
         handle = asyncio.get_running_loop().call_soon(count)
 
     handle = asyncio.get_running_loop().call_soon(count)
-    for _ in range(3 * BUFFERS_A_TURN):
+    for _ in range(3 * a_turn):
         assert await gate.next_buffer_or_event() is not None
     handle.cancel()
     assert rounds == 2

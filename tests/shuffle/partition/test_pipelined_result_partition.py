@@ -16,6 +16,7 @@ from sluice.shuffle.errors import (
     PartitionReleased,
 )
 from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.partition.flush_pace import ThreadPace
 from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.partition_type import ConsumptionConstraint, ResultPartitionType
 from sluice.shuffle.partition.pipelined_result_partition import (
@@ -442,5 +443,22 @@ def test_a_flush_waits_while_flushed_buffers_do_and_others_become_full():
     assert read(view) is None
     third.finish()
     assert read(view) == b"next"
+    rig.partition.release()
+    settled(rig)
+
+
+def test_a_reader_that_stops_delays_no_flush_to_its_neighbors():
+    rig = Rig(subpartitions=2)
+    rig.partition._thread_pace = ThreadPace(cpu_clock=lambda: 0.0)  # it has time to spare
+    stopped, other = rig.views()
+    rig.write(b"first", 0)
+    rig.partition.flush_open()
+    rig.write(b"second", 0)  # the first is complete and waits, flushed, for a reader that stopped
+    for _ in range(10):
+        builder = rig.write(b"n", 1)
+        assert rig.partition.flush_open() == 2
+        assert read(other) == b"n"
+        builder.finish()
+    assert read(stopped) == b"first"
     rig.partition.release()
     settled(rig)

@@ -9,7 +9,7 @@ from sluice.protocol.errors import ErrorCode, InvalidEvent
 from sluice.protocol.events import CheckpointBarrier, EndOfData, EndOfPartition
 from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import MalformedElement, PartitionReleased, RecordTooLarge
-from sluice.shuffle.gate.readable_gate import BufferOrEvent
+from sluice.shuffle.gate.readable_gate import BUFFER_COST_BYTES, TURN_BYTES, BufferOrEvent
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.shuffle.records.record_reader import (
     ChannelEvent,
@@ -246,3 +246,19 @@ async def test_close_releases_each_held_buffer_once(tmp_path):
     assert gate.released == gate.given == 2
     assert reader.is_ended
     assert await reader.next() is None
+
+
+@pytest.mark.parametrize("read", [read_all, read_all_batches])
+@pytest.mark.parametrize("size", [1, 256 * 1024])
+async def test_a_reader_that_never_waits_yields_to_the_loop(read, size):
+    gate = FakeGate()
+    a_turn = -(-TURN_BYTES // (size + 4 + BUFFER_COST_BYTES))
+    gate.put(0, *(frame(bytes(size)) for _ in range(3 * a_turn)))
+    gate.put_event(0, END)
+    given = []
+    reading = asyncio.create_task(read(reader_of(gate)))
+    while not reading.done():
+        await asyncio.sleep(0)
+        given.append(gate.given)
+    assert given[:3] == [a_turn, 2 * a_turn, 3 * a_turn]
+    assert len(reading.result()) == 3 * a_turn + 1
