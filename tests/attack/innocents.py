@@ -241,22 +241,24 @@ async def unread_pongs(daemon: AttackedDaemon, greedy: Application) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def flood(daemon: AttackedDaemon, _: Application) -> AsyncIterator[Step]:
-    """Ask for the metrics over four connections, again as soon as there is an answer."""
+    """Ask for the metrics over four connections in turn.
+
+    A page at a time: how many snapshots a real flood takes is bounded by time, not by requests.
+    """
     async with contextlib.AsyncExitStack() as stack:
         scrapers = []
         for _number in range(4):
             reader, writer = await asyncio.open_connection("127.0.0.1", daemon.http_port)
             stack.callback(writer.close)
             scrapers.append((reader, writer))
+        turns = itertools.cycle(scrapers)
 
-        async def scrape(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def step() -> None:
+            reader, writer = next(turns)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: victim\r\n\r\n")
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
             await reader.readexactly(int(length))
-
-        async def step() -> None:
-            await asyncio.gather(*itertools.starmap(scrape, scrapers))
 
         yield step
 

@@ -48,7 +48,7 @@ MIN_RATE = 0.9
 CHANCE = 0.001
 """How likely a rate of exactly :data:`MIN_RATE` fails."""
 
-EXCHANGES = 8
+EXCHANGES = 12
 """Exchanges in a slice."""
 
 LONGEST_SECONDS = 100 + 15 * ROUNDS

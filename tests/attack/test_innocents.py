@@ -88,7 +88,7 @@ async def test_readers_of_a_draining_taskmanager_keep_their_rate(
 
     def reads(daemon: AttackedDaemon) -> Side:
         async def work() -> None:
-            for _ in range(EXCHANGES):
+            for _ in range(2 * EXCHANGES):  # a read is half an exchange
                 assert await read(daemon.address, owner, [1]) == RECORDS
 
         return Side(daemon, owner, work)
