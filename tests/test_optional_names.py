@@ -37,7 +37,8 @@ MODULES: Final = ("os", "socket", "mmap")
 
 PORTABLE: Final = {
     "os": {
-        *("O_CLOEXEC", "O_CREAT", "O_EXCL", "O_RDONLY", "O_RDWR", "O_TRUNC", "O_WRONLY"),
+        *("O_CLOEXEC", "O_CREAT", "O_DIRECTORY", "O_EXCL", "O_NOFOLLOW", "O_NONBLOCK"),
+        *("O_RDONLY", "O_RDWR", "O_TRUNC", "O_WRONLY"),
         *("R_OK", "W_OK", "X_OK", "_exit", "access", "chmod", "close", "dup", "fchmod"),
         *(
             "fstat",
@@ -46,11 +47,13 @@ PORTABLE: Final = {
             "ftruncate",
             "getegid",
             "geteuid",
+            "getgroups",
             "getpid",
             "getuid",
             "isatty",
         ),
-        *("open", "pread", "pwrite", "read", "statvfs", "strerror", "sysconf", "uname", "write"),
+        *("open", "pread", "pwrite", "read", "readlink", "statvfs", "strerror", "sysconf"),
+        *("uname", "write"),
         # Python's own
         *("devnull", "environ", "fsdecode", "fsencode", "listdir", "path", "pathsep", "sep"),
         *("scandir", "stat_result", "walk"),

@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import socket
-import stat
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,9 +19,11 @@ from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import HelloAck
+from . import private_file
 from .address import UNIX, host_port
 from .config import AuthConfig
 from .loop_share import LoopShares
+from .trusted_path import UntrustedPath
 
 logger = logging.getLogger(__name__)
 
@@ -182,23 +183,22 @@ def read_secret(path: Path) -> bytes:
         SecretUnusable: It cannot be read, has no secret, or is open to other users.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace")
+        text = private_file.read(path, _MAX_SECRET_FILE_BYTES).decode(errors="replace")
+    except UntrustedPath as error:
+        raise SecretUnusable(
+            "The file of a cluster secret is open to other users of this host",
+            value=error.reason,
+            limit="0640",
+            remedy=f"chmod 0600 {path}, and let only its owner and root change the directories "
+            "above it; for a secret that a pod mounts: defaultMode: 0440, and fsGroup with the "
+            "group of the TaskManager",
+        ) from error
     except OSError as error:
         raise SecretUnusable(
             "The file of a cluster secret cannot be read",
             value=f"{path}: {error.strerror or error}",
             remedy="Make one with: sluice secret create FILE",
         ) from error
-    if stat.S_ISREG(mode) and mode & 0o007:
-        raise SecretUnusable(
-            "The file of a cluster secret is open to every user of this host",
-            value=f"{path}: mode {stat.S_IMODE(mode):04o}",
-            limit="0640",
-            remedy=f"chmod 0600 {path}; for a secret that a pod mounts: defaultMode: 0440, and "
-            "fsGroup with the group of the TaskManager",
-        )
     try:
         return parse_secret(text)
     except InvalidCredential as error:

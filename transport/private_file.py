@@ -1,6 +1,7 @@
-"""Writes files that only their owner can read: secrets, tokens and keys.
+"""Writes and reads files that only their owner can change: secrets, tokens and keys.
 
-Other users cannot read such a file, not even while it is being written.
+Other users cannot read a written file, not even while it is being written. A file that another user
+could have written is not read.
 """
 
 import contextlib
@@ -10,7 +11,11 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from .trusted_path import UntrustedPath, require_trusted
+
 _FILE_MODE: Final = 0o600
+_OTHERS_WRITE: Final = 0o022
+_OTHERS_READ: Final = 0o007
 
 
 def write_new(path: Path, text: str) -> None:
@@ -51,3 +56,32 @@ def replace(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def read(path: Path, max_bytes: int, *, secret: bool = True) -> bytes:
+    """Read the start of a file that no other user can change or replace.
+
+    A pipe has no mode that counts: ``<(command)`` of a shell may name it.
+
+    Args:
+        path: The file.
+        max_bytes: Bytes to read at most.
+        secret: Whether other users must not read it either. A group may: a pod mounts secrets so.
+
+    Raises:
+        UntrustedPath: Another user can change it, replace it, or read the secret.
+        OSError: It cannot be read.
+    """
+    require_trusted(path.parent)
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode):
+            require_trusted(path)
+            if found.st_mode & (_OTHERS_WRITE | (_OTHERS_READ if secret else 0)):
+                raise UntrustedPath(
+                    path,
+                    f"{path} is open to other users: mode {stat.S_IMODE(found.st_mode):04o}, at "
+                    f"most {'0640' if secret else '0644'}",
+                    f"chmod go-w,o-rwx {path}" if secret else f"chmod go-w {path}",
+                )
+        return file.read(max_bytes)

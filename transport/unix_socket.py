@@ -17,6 +17,7 @@ from typing import Final
 
 from ..protocol.errors import ErrorCode, SluiceError
 from .acceptor import Acceptor, InNeed
+from .trusted_path import require_trusted
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class UnixSocket:
     """Listens on a Unix socket from :meth:`start` to :meth:`stop_accepting`.
 
     Args:
-        path: The socket file; missing directories above it are made.
+        path: The socket file; missing directories above it are made. Its directory must be one in
+            which other users cannot replace it.
         mode: Permissions of the file.
         factory: Makes the protocol of a connection.
         backlog: Connections that may wait in the kernel.
@@ -62,7 +64,8 @@ class UnixSocket:
         """Make the file, listen, and watch the file.
 
         Raises:
-            CONFIGURATION: Another process answers there, or the file cannot be made.
+            CONFIGURATION: Another process answers there, the file cannot be made, or another user
+                could replace it.
         """
         try:
             self._listen()
@@ -149,9 +152,9 @@ def bind_unix(path: Path, mode: int) -> tuple[socket.socket, tuple[int, int]]:
         The socket, and the file for :func:`remove_made`.
 
     Raises:
-        OSError: A process answers there, or the file cannot be made.
+        OSError: A process answers there, the file cannot be made, or another user could replace it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_trusted(path.parent, 0o755)
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made: tuple[int, int] | None = None

@@ -91,8 +91,9 @@ def test_without_a_secret_no_other_host_is_served(tmp_path, key, host):
 @pytest.mark.parametrize(
     ("mode", "text", "told"),
     [
-        (0o644, secret_to_text(SECRET), "is open to every user of this host"),
-        (0o601, secret_to_text(SECRET), "is open to every user of this host"),
+        (0o644, secret_to_text(SECRET), "is open to other users of this host"),
+        (0o660, secret_to_text(SECRET), "is open to other users of this host"),
+        (0o601, secret_to_text(SECRET), "is open to other users of this host"),
         (0o600, secret_to_text(SECRET)[:-3], "does not contain a secret"),
         (0o600, "", "does not contain a secret"),
     ],

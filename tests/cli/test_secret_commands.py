@@ -213,7 +213,7 @@ class TestCreateToken:
         body = TEXT.rpartition("-")[2]
         cases = {
             "cannot be read": tmp_path / "missing",
-            "open to every user": written(tmp_path / "open", TEXT, 0o644),
+            "open to other users": written(tmp_path / "open", TEXT, 0o644),
             "does not contain a secret": written(tmp_path / "cut", TEXT[:-3]),
         }
         for told, path in cases.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -29,20 +28,16 @@ def _split_directories(value: object) -> object:
     )
 
 
-def _temporary_directory() -> str:
-    """Return the system's temporary directory, even if it is not writable.
+def _state_directory() -> Path:
+    """Return the directory for data of this user that survives a restart.
 
-    If it is not writable, opening the storage fails with a one-line error.
+    If it cannot be written, opening the storage fails with a one-line error.
     """
-    try:
-        return tempfile.gettempdir()
-    except OSError:
-        return "/tmp"  # noqa: S108 - made private at start
-
-
-def _own_directory(parent: str) -> Path:
-    """Return the path of a directory below ``parent`` for this user."""
-    return Path(parent, f"sluice-{os.getuid()}")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = os.path.expanduser("~")
+    if os.geteuid() == 0 or not os.path.isabs(home):  # a user without a home
+        return Path("/var/lib/sluice")
+    return Path(state if os.path.isabs(state) else Path(home, ".local/state"), "sluice")
 
 
 def remote_url(given: str) -> str:
@@ -89,14 +84,18 @@ class StorageConfig(Settings):
     data_directories: Annotated[
         tuple[FilePath, ...], BeforeValidator(_split_directories), Field(min_length=1)
     ] = Field(
-        default_factory=lambda: (_own_directory(_temporary_directory()) / "data",),
-        json_schema_extra={"default_text": "`<temporary directory>/sluice-<user id>/data`"},
+        default_factory=lambda: (_state_directory(),),
+        json_schema_extra={
+            "default_text": "`~/.local/state/sluice`, or `sluice` in `$XDG_STATE_HOME`; for root "
+            "`/var/lib/sluice`"
+        },
     )
     """Directories of the disk tier, ideally each on its own disk. They also contain the journals
-    and the TaskManager's id. As a flag or variable: separated by colons."""
+    and the TaskManager's id. Refused if other users can write to one or replace it. As a flag or
+    variable: separated by colons."""
 
     memory_directory: Annotated[FilePath | None, NONE_ALLOWED] = Field(
-        default_factory=lambda: _own_directory("/dev/shm"),  # noqa: S108 - made private at start
+        default_factory=lambda: Path(f"/dev/shm/sluice-{os.getuid()}"),  # noqa: S108 - refused if open
         json_schema_extra={"default_text": "`/dev/shm/sluice-<user id>`"},
     )
     """Directory of the memory tier, on tmpfs, so that the tier survives a killed daemon. None: no

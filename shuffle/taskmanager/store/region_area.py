@@ -119,7 +119,6 @@ class AreasDirectory:
         self._lock.release()
 
     def _open(self) -> DirectoryLock:
-        self.path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
         lock = DirectoryLock(self.path)
         try:
             _remove_areas(self.path)

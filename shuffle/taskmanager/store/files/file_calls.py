@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, TypeAlias
 
 Memory: TypeAlias = memoryview | mmap.mmap
@@ -17,6 +18,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a call or flag that the file system, the kernel or this Python does not support."""
+
+
+def open_file(path: Path, more_flags: int = 0) -> int:
+    """Open a file of this user for reading and writing; make it if it is missing.
+
+    Args:
+        path: The file; a link is refused.
+        more_flags: Further flags of ``os.open``.
+
+    Raises:
+        OSError: It cannot be opened or made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags | more_flags, 0o600)
 
 
 def read_into(fd: int, buffers: Sequence[Memory], offset: int) -> int:

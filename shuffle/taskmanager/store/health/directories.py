@@ -6,11 +6,13 @@ import fcntl
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from .....transport import private_file
+from .....transport.trusted_path import UntrustedPath, require_trusted
 from ..errors import StorageInUse, StorageUnavailable
+from ..files.file_calls import open_file
 from ..tiers.tier import FULL
 
 LOCK_NAME = "lock"
@@ -32,7 +34,8 @@ class DirectoryLock:
 
     Raises:
         StorageInUse: Another process holds the lock.
-        StorageUnavailable: The directory cannot be created or written, or has another owner.
+        StorageUnavailable: The directory cannot be created or written, or other users can write to
+            it or replace it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -41,14 +44,13 @@ class DirectoryLock:
         """The lock file, which contains the id of the process."""
         with contextlib.ExitStack() as opened:
             try:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                refuse_other_owner(directory)
+                require_private(directory, 0o700)
                 # Lock the directory before creating the file: a failed start must not restore a
                 # removed file.
-                fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 opened.callback(os.close, fd)
                 _lock_directory(fd)
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._fd = open_file(self.path)
                 opened.callback(os.close, self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _write_holder(self._fd)
@@ -142,9 +144,7 @@ def keep_id(identity: str, directory: Path) -> None:
         StorageUnavailable: The file cannot be written.
     """
     try:
-        temporary = directory / f"{ID_NAME}.new"
-        temporary.write_text(identity + "\n", encoding="ascii")
-        temporary.replace(directory / ID_NAME)
+        private_file.replace(directory / ID_NAME, identity + "\n")
     except OSError as error:
         raise StorageUnavailable(directory, str(error)) from error
 
@@ -156,26 +156,28 @@ def has_same_id(directory: Path, others: Iterable[Path]) -> bool:
 
 
 def _read_id(directory: Path) -> str | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        text = (directory / ID_NAME).read_text(encoding="ascii").strip()
+        with open(os.open(directory / ID_NAME, flags), "rb") as file:
+            text = file.read(4 * _ID_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return text if _ID.fullmatch(text) else None
 
 
-def refuse_other_owner(directory: Path) -> None:
-    """Refuse a directory that another user may have made in a shared place like /tmp.
+def require_private(directory: Path, make_mode: int | None = None) -> None:
+    """Refuse a directory that other users can write to, or that they can replace. Blocks.
+
+    Args:
+        directory: The directory.
+        make_mode: Mode of the directory, to make it and those above it if they are missing; None:
+            it must exist.
 
     Raises:
-        StorageUnavailable: It belongs to another user, or is a link of another user.
-        OSError: It does not exist.
+        StorageUnavailable: Other users can write to it or replace it.
+        OSError: It does not exist, or cannot be made.
     """
-    for path in (directory.absolute(), directory.resolve()):
-        owner = path.lstat().st_uid
-        parent = path.parent.stat()
-        if owner not in (os.geteuid(), 0) and parent.st_mode & stat.S_ISVTX:
-            raise StorageUnavailable(
-                directory,
-                f"it belongs to user {owner}, not to user {os.geteuid()}",
-                "Remove it, or configure another directory",
-            )
+    try:
+        require_trusted(directory, make_mode, private=True)
+    except UntrustedPath as error:
+        raise StorageUnavailable(directory, error.reason, error.remedy) from error

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..errors import StorageUnavailable
-from ..files.file_calls import UNSUPPORTED, read_into, write_from
+from ..files.file_calls import UNSUPPORTED, open_file, read_into, write_from
 from ..tiers.tier import FULL
-from .directories import refuse_other_owner
+from .directories import require_private
 from .directory_health import Condition, Finding
 
 PROBE_NAME: Final = "health"
@@ -62,7 +62,7 @@ def probe(probed: ProbedDirectory) -> Finding:
         unlocked = "" if probed.lock is None else _missing_file(*probed.lock)
         if unlocked:
             return Finding(Condition.UNLOCKED, unlocked)
-        refuse_other_owner(probed.directory)
+        require_private(probed.directory)
         same = _write_and_read(probed.directory / PROBE_NAME)
     except StorageUnavailable as error:
         return Finding(Condition.BAD, error.reason)
@@ -112,7 +112,7 @@ def _write_and_read(path: Path) -> bool:
 
 
 def _write_and_read_with(path: Path, direct: int) -> bool:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | direct, 0o600)
+    fd = open_file(path, direct)
     try:
         with mmap.mmap(-1, PROBE_BYTES) as memory:  # aligned, as O_DIRECT requires
             written = secrets.token_bytes(16) * (PROBE_BYTES // 16)

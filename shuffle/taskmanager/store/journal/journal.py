@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, Self
 from crc32c import crc32c
 
 from ..errors import CorruptJournal, StorageUnavailable
+from ..files.file_calls import open_file
 from ..files.file_format import HEADER, is_file_of_releases
 from ..files.journal_places import generation_of, is_on_a_disk, releases_path, run_of
 from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
@@ -52,7 +53,6 @@ _MARK: Final = b"\xd7Row"
 _HEAD: Final = struct.Struct("<4sIIIQ")
 _ORDER: Final = struct.Struct("<IQ")
 _WRITE_BYTES: Final = 1 << 20
-_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
@@ -132,9 +132,7 @@ class Journal:
         try:
             sizes = []
             for target, rows in ((second, releases), (temporary, [*entries, *releases])):
-                fds.append(
-                    os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-                )
+                fds.append(open_file(target, os.O_TRUNC))
                 sizes.append(_write_file(fds[-1], tier_id, rows))
             temporary.rename(path)
         except BaseException:
@@ -294,9 +292,9 @@ def _remove_old(path: Path, directory: Path) -> None:
 
 
 def _open(path: Path, tier_id: bytes) -> FoundJournal:
-    fds = [os.open(path, _OPEN, 0o600)]
+    fds = [open_file(path)]
     try:
-        fds.append(os.open(releases_path(path), _OPEN, 0o600))
+        fds.append(open_file(releases_path(path)))
         scans = [_scan(path, fds[0], tier_id), _scan(releases_path(path), fds[1], tier_id)]
         first, second = scans
         for fd, scan in zip(fds, scans, strict=True):

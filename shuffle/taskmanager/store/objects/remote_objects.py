@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from .....transport.trusted_path import UntrustedPath, require_trusted
 from ..errors import StorageError, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -350,8 +351,10 @@ def failure_in_words(error: Exception) -> RemoteFailure:
 def _open_directory(stores: Any, url: str) -> Any:
     path = Path(url.removeprefix("file://"))
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_trusted(path, 0o700, private=True)
         return stores.LocalStore(prefix=path, automatic_cleanup=True)
+    except UntrustedPath as error:
+        raise StorageUnavailable(url, error.reason, error.remedy) from error
     except Exception as error:  # noqa: BLE001 - obstore has no common base
         raise StorageUnavailable(url, failure_in_words(error).reason) from None
 

@@ -1,11 +1,11 @@
 """Finds, creates, opens and removes the arena file of a directory."""
 
 import logging
-import os
 import secrets
 from pathlib import Path
 
 from ..errors import StorageUnavailable
+from ..files.file_calls import open_file
 from ..files.file_format import (
     TIER_ID_BYTES,
     arena_name,
@@ -30,7 +30,7 @@ def open_arena(directory: Path) -> tuple[Path, int]:
     try:
         refuse_other_format(directory)
         path = arena_path(directory)
-        return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return path, open_file(path)
     except OSError as error:
         raise StorageUnavailable(directory, str(error)) from error
 

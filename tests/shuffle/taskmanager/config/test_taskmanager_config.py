@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -129,6 +130,28 @@ def test_none_is_a_value_of_optional_keys():
     config = load(None, {"SLUICE_MEMORY_DIRECTORY": "none", "SLUICE_SOCKET_PATH": ""}, {})
     assert config.storage.memory_directory is None
     assert config.transport.socket_path is None
+
+
+@pytest.mark.parametrize(
+    ("user", "variables", "directory"),
+    [
+        (0, {"HOME": "/root", "XDG_STATE_HOME": "/state"}, "/var/lib/sluice"),
+        (1000, {"HOME": "/home/a"}, "/home/a/.local/state/sluice"),
+        (1000, {"HOME": "/home/a", "XDG_STATE_HOME": ""}, "/home/a/.local/state/sluice"),
+        (1000, {"HOME": "/home/a", "XDG_STATE_HOME": "state"}, "/home/a/.local/state/sluice"),
+        (1000, {"HOME": "/home/a", "XDG_STATE_HOME": "/state"}, "/state/sluice"),
+        (1000, {"HOME": "/"}, "/.local/state/sluice"),
+        (1000, {"HOME": "home"}, "/var/lib/sluice"),
+    ],
+)
+def test_data_lie_by_default_where_only_their_user_makes_directories(
+    monkeypatch, user, variables, directory
+):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert StorageConfig().data_directories == (Path(directory),)
 
 
 def test_directories_of_the_home_directory(monkeypatch):

@@ -151,7 +151,7 @@ def test_a_directory_that_another_user_made_in_the_meantime_is_not_written_to(tm
     os.chown(theirs, 12345, 12345)
     finding = probe(ProbedDirectory(theirs, make=True))
     assert finding.condition is Condition.BAD
-    assert finding.reason == "it belongs to user 12345, not to user 0"
+    assert finding.reason == f"{theirs} belongs to user 12345, not to root or user 0"
     assert list(theirs.iterdir()) == []
 
 

@@ -12,6 +12,7 @@ from sluice.shuffle.taskmanager.store.health.directories import (
     ID_NAME,
     LOCK_NAME,
     DirectoryLock,
+    has_same_id,
     taskmanager_id,
 )
 
@@ -89,7 +90,7 @@ def test_a_lock_makes_its_directory_private(tmp_path):
 def test_a_file_in_place_of_a_directory_is_unavailable(tmp_path):
     path = tmp_path / "file"
     path.touch()
-    with pytest.raises(StorageUnavailable, match="exists") as caught:
+    with pytest.raises(StorageUnavailable, match="Not a directory") as caught:
         DirectoryLock(path)
     assert caught.value.directory == path
     with pytest.raises(StorageUnavailable):
@@ -97,17 +98,39 @@ def test_a_file_in_place_of_a_directory_is_unavailable(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
-def test_a_strangers_directory_in_a_shared_place_is_refused(tmp_path, monkeypatch):
+def test_a_strangers_directory_is_refused(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
     theirs = shared / "theirs"
     theirs.mkdir()
     os.chown(theirs, 12345, 12345)
-    with pytest.raises(StorageUnavailable, match="belongs to user 12345"):
-        DirectoryLock(theirs)
-    shared.chmod(0o755)  # not shared: an administrator made it so
+    for directory in (theirs, theirs / "below"):
+        with pytest.raises(StorageUnavailable, match="belongs to user 12345") as caught:
+            DirectoryLock(directory)
+        assert f"change the owner of {theirs}" in caught.value.remedy
+    assert list(theirs.iterdir()) == []
+    os.chown(theirs, 0, 0)
     DirectoryLock(theirs).release()
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [(LOCK_NAME, DirectoryLock), (ID_NAME, lambda directory: taskmanager_id([directory]))],
+)
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path, name, use):
+    directory, victim = tmp_path / "data", tmp_path / "victim"
+    directory.mkdir()
+    victim.write_text("0123456789abcdef")
+    (directory / name).symlink_to(victim)
+    with pytest.raises(StorageUnavailable):
+        use(directory)
+    assert victim.read_text() == "0123456789abcdef"
+
+
+def test_an_id_that_is_a_pipe_stops_no_start(tmp_path):
+    os.mkfifo(tmp_path / ID_NAME)
+    assert not has_same_id(tmp_path, [tmp_path])
 
 
 def test_the_id_is_stable_and_kept_in_every_directory(tmp_path):
@@ -152,7 +175,7 @@ def test_a_link_of_another_user_in_a_shared_directory_is_refused(tmp_path):
     link = shared / "sluice"
     link.symlink_to(private)
     os.lchown(link, 12345, 12345)
-    with pytest.raises(StorageUnavailable, match="it belongs to user 12345"):
+    with pytest.raises(StorageUnavailable, match="belongs to user 12345"):
         DirectoryLock(link)
     assert list(private.iterdir()) == []
     os.lchown(link, os.geteuid(), os.getegid())
