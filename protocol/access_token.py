@@ -17,7 +17,14 @@ import struct
 from typing import Final, NamedTuple
 
 from .errors import AuthenticationFailed, ErrorCode, NotPermitted
-from .identity import SECRET_BYTES, ClusterSecrets, InvalidCredential, decode_text, encode_text
+from .identity import (
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    ClusterSecrets,
+    InvalidCredential,
+    decode_text,
+    encode_text,
+)
 from .limits import MAX_U64
 
 SCOPE_STATUS: Final = "status"
@@ -34,6 +41,7 @@ PREFIX: Final = "sluice-access-1-"
 NO_TOKEN: Final = "no token"  # noqa: S105 - a reason
 WRONG_TOKEN: Final = "wrong token"  # noqa: S105
 EXPIRED: Final = "expired"
+REVOKED: Final = "revoked"
 WRONG_SCOPE: Final = "wrong scope"
 
 _EXPIRY = struct.Struct(">Q")
@@ -47,6 +55,11 @@ class AccessToken(NamedTuple):
     expires_at_seconds: int
     """When it expires, in seconds since 1970; 0 means never."""
     proof: bytes
+
+    @property
+    def token_id(self) -> bytes:
+        """The id by which it is revoked."""
+        return hashlib.sha256(self.proof).digest()[:TOKEN_ID_BYTES]
 
     def to_text(self) -> str:
         """Return the text that :func:`parse_access_token` reads."""
@@ -100,7 +113,8 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
 
     Raises:
         AUTHENTICATION_REQUIRED: There is no token.
-        AuthenticationFailed: It is damaged or of another secret; the error does not say which.
+        AuthenticationFailed: It is damaged or of another secret, and the error does not say which;
+            or it is revoked.
         CREDENTIAL_EXPIRED: It has expired.
         NotPermitted: It does not cover the scope.
     """
@@ -120,6 +134,13 @@ def check_access_token(text: str, needed: str, secrets: ClusterSecrets, now_seco
     if token is None or not _is_proven(token, secrets):
         raise AuthenticationFailed(
             "The access token is not accepted", reason=WRONG_TOKEN, remedy=remedy
+        )
+    if token.token_id in secrets.revoked:
+        raise AuthenticationFailed(
+            "The access token is revoked",
+            reason=REVOKED,
+            value=token.token_id.hex(),
+            remedy=remedy,
         )
     expires_at = token.expires_at_seconds
     if expires_at and now_seconds > expires_at:

@@ -154,6 +154,8 @@ class AcceptingHandshake:
                 remedy="Check that it was made from this cluster's secret, and that no proxy "
                 "ends TLS",
             )
+        if (revocation := _revocation(claim, secrets)) is not None:
+            raise revocation
         self.claim = claim
         if claim.kind == KIND_PEER:
             self._check_dialed(claim.subject or "no address")
@@ -213,6 +215,29 @@ def _same_form(address: str) -> str:
         return f"{ipaddress.ip_address(host.strip('[]'))}:{port}"
     except ValueError:  # a name
         return f"{host}:{port}"
+
+
+def refusal(claim: Claim, secrets: ClusterSecrets) -> AuthenticationFailed | None:
+    """Return why a claim that was proven is no longer accepted; None if it still is."""
+    _, is_known = secrets.key_of(claim)
+    if is_known:
+        return _revocation(claim, secrets)
+    return AuthenticationFailed(
+        "The cluster secret of this credential was removed",
+        reason="unknown secret",
+        remedy="Make a token of the new secret with sluice token create",
+    )
+
+
+def _revocation(claim: Claim, secrets: ClusterSecrets) -> AuthenticationFailed | None:
+    if claim.kind == KIND_PEER or claim.token_id not in secrets.revoked:
+        return None
+    return AuthenticationFailed(
+        "The submit token is revoked",
+        reason="revoked",
+        value=claim.token_id.hex(),
+        remedy="Make a new one with sluice token create",
+    )
 
 
 def answer_hello(hello: m.Hello, offer: m.HelloAck) -> m.HelloAck:

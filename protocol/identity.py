@@ -22,7 +22,7 @@ import hashlib
 import hmac
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
@@ -231,15 +231,29 @@ class ClusterSecrets:
     """The secrets that a TaskManager knows: it proves the first and accepts all.
 
     To replace a secret, accept the new one on all TaskManagers, then prove it on all, and then
-    remove the old one.
+    remove the old one. Everything that checks a claim or a token shares one object, so
+    :meth:`replace` takes effect at once.
 
     Args:
         secrets: At least one; 32 bytes each.
+        revoked: The ids of tokens that are no longer accepted.
     """
 
-    def __init__(self, secrets: Sequence[bytes]) -> None:
+    def __init__(self, secrets: Sequence[bytes], revoked: Collection[bytes] = ()) -> None:
         self._first = secrets[0]
         self._by_id = {secret_id(secret): secret for secret in secrets}
+        self.revoked = frozenset(revoked)
+
+    def replace(self, others: "ClusterSecrets") -> bool:
+        """Know the secrets and the revoked tokens of others instead.
+
+        Returns:
+            Whether another secret is proven now.
+        """
+        proves_another = others._first != self._first
+        self._first, self._by_id = others._first, others._by_id
+        self.revoked = others.revoked
+        return proves_another
 
     @property
     def accepted(self) -> tuple[bytes, ...]:

@@ -6,6 +6,7 @@ host: on the loopback, and on a Unix socket for its own user and group.
 
 import logging
 import os
+import re
 import secrets
 import socket
 import struct
@@ -16,7 +17,13 @@ from typing import Final, NamedTuple
 from ..protocol.admission import AcceptingHandshake, Admission
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
-from ..protocol.identity import ClusterSecrets, Credential, InvalidCredential, parse_secret
+from ..protocol.identity import (
+    TOKEN_ID_BYTES,
+    ClusterSecrets,
+    Credential,
+    InvalidCredential,
+    parse_secret,
+)
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import HelloAck
 from . import private_file
@@ -28,6 +35,8 @@ from .trusted_path import UntrustedPath
 logger = logging.getLogger(__name__)
 
 _MAX_SECRET_FILE_BYTES: Final = 4096
+_MAX_REVOKED_FILE_BYTES: Final = 1024 * 1024
+_TOKEN_ID: Final = re.compile(rb"[0-9a-fA-F]{%d}" % (2 * TOKEN_ID_BYTES))
 
 _UCRED = struct.Struct("3i")
 _GID = struct.Struct("I")
@@ -37,7 +46,7 @@ _MAX_GROUPS = 4096
 
 
 class SecretUnusable(SluiceError):
-    """A secret's file cannot be read, has no secret, or is open to other users."""
+    """The file of a secret or of revoked tokens is damaged, open to others, or not readable."""
 
     code = ErrorCode.CONFIGURATION
 
@@ -78,13 +87,30 @@ class Access:
         Raises:
             SecretUnusable: A file cannot be read, has no secret, or is open to other users.
         """
-        found = [read_secret(path) for path in config.cluster_secret_files]
         return cls(
-            ClusterSecrets(found) if found else None,
+            read_secrets(config),
             allow_anonymous=config.allow_anonymous,
             knows_application=knows_application,
             aliases=config.address_aliases,
         )
+
+    def replace_secrets(self, secrets: ClusterSecrets | None) -> bool:
+        """Accept and prove other secrets, and refuse other revoked tokens, from now on.
+
+        Returns:
+            Whether this TaskManager proves another secret now.
+
+        Raises:
+            SecretUnusable: The first secret came or the last one went, which takes a restart.
+        """
+        if self.secrets is not None and secrets is not None:
+            return self.secrets.replace(secrets)
+        if self.secrets is not None or secrets is not None:
+            raise SecretUnusable(
+                "A running TaskManager cannot get its first cluster secret or lose its last one",
+                remedy="Restart it",
+            )
+        return False
 
     def peer_credential(self, host: str, port: int) -> Credential | None:
         """Return the credential for the TaskManager at an address, None if no secret."""
@@ -174,6 +200,47 @@ def require_own_user(sock: socket.socket) -> None:
         limit=f"user {os.geteuid()} or group {os.getegid()}",
         remedy="Run as that user or in that group, or use a cluster secret",
     )
+
+
+def read_secrets(config: AuthConfig) -> ClusterSecrets | None:
+    """Read the secrets and the revoked tokens of a configuration. Blocks.
+
+    Returns:
+        Them, or None without a secret.
+
+    Raises:
+        SecretUnusable: A file cannot be read, is damaged, or is open to other users.
+    """
+    found = [read_secret(path) for path in config.cluster_secret_files]
+    path = config.revoked_tokens_file
+    revoked = frozenset[bytes]() if path is None else read_revoked_tokens(path)
+    return ClusterSecrets(found, revoked) if found else None
+
+
+def read_revoked_tokens(path: Path) -> frozenset[bytes]:
+    """Read a file of revoked tokens: an id on each line, and comments after ``#``.
+
+    Raises:
+        SecretUnusable: It cannot be read, has another line, or other users can change it.
+    """
+    try:
+        raw = private_file.read(path, _MAX_REVOKED_FILE_BYTES + 1, secret=False)
+    except OSError as error:
+        raise SecretUnusable(
+            "The file of revoked tokens cannot be read",
+            value=error.reason if isinstance(error, UntrustedPath) else f"{path}: {error.strerror}",
+            remedy="Correct auth.revoked_tokens_file, or let only its owner change it",
+        ) from error
+    lines = [line.partition(b"#")[0].strip() for line in raw.splitlines()]
+    wrong = [n for n, line in enumerate(lines, 1) if line and not _TOKEN_ID.fullmatch(line)]
+    if wrong or len(raw) > _MAX_REVOKED_FILE_BYTES:
+        raise SecretUnusable(
+            "The file of revoked tokens is not a list of ids",
+            value=f"{path}, line {wrong[0]}" if wrong else f"{path}: {len(raw)} bytes and more",
+            limit=f"{_MAX_REVOKED_FILE_BYTES} bytes",
+            remedy="Write the ids that sluice token show prints, one on a line",
+        )
+    return frozenset(bytes.fromhex(line.decode()) for line in lines if line)
 
 
 def read_secret(path: Path) -> bytes:

@@ -219,6 +219,10 @@ class AuthConfig(Settings):
     `sluice secret create`. The first is proven to others, all are accepted. Empty: no
     authentication. As a flag or variable: separated by commas."""
 
+    revoked_tokens_file: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """File with the ids of tokens that are no longer accepted, as `sluice token show` prints them,
+    one on a line. SIGHUP reloads it, and the secrets. None: no token is revoked."""
+
     allow_anonymous: bool = False
     """Serve clients and TaskManagers without a credential, even from other hosts: everyone who
     reaches a port can read, write and remove their data."""
@@ -241,6 +245,14 @@ class AuthConfig(Settings):
             except InvalidAddress as error:
                 raise ValueError(f'"{text}" is not an address: write HOST:PORT') from error
         return given
+
+    @model_validator(mode="after")
+    def _tokens_have_secrets(self) -> AuthConfig:
+        if self.revoked_tokens_file is not None and not self.cluster_secret_files:
+            raise ValueError(
+                "revoked_tokens_file revokes tokens of a cluster secret: set cluster_secret_files"
+            )
+        return self
 
     @field_validator("peer_networks")
     @classmethod

@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import AuthenticationFailed, ErrorCode, SluiceError
 from ..protocol.framing import FrameDecoder, PayloadMemory
-from ..protocol.identity import Credential, tenant_of
+from ..protocol.identity import KIND_PEER, Claim, Credential, tenant_of
 from ..protocol.limits import DEFAULT_SEGMENT_SIZE_BYTES
 from ..protocol.remote_error import RemoteError, error_response
 from ..protocol.schema import (
@@ -133,7 +133,8 @@ class Connection:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
         self.state = ConnectionState(side, hello.role if hello else 0, claims=bool(credential))
         self.remote = UNKNOWN
-        self.name = self.application_id = self.subject = ""
+        self.name = self.application_id = ""
+        self.claim: Claim | None = None  # what the side that connected has proven
         self.flow_control = FLOW_CREDIT  # the mode that both sides agreed on
         self.is_encrypted = False  # whether it speaks TLS
         self.bytes_in = 0
@@ -169,6 +170,12 @@ class Connection:
     def role(self) -> int:
         """The role of the connection, 0 before the handshake."""
         return self.state.role
+
+    @property
+    def subject(self) -> str:
+        """The subject of an accepted connection's submit token, if it was proven."""
+        claim = self.claim
+        return "" if claim is None or claim.kind == KIND_PEER else claim.subject
 
     @property
     def close_reason(self) -> SluiceError | None:
@@ -446,7 +453,7 @@ class Connection:
             return
         greeting = self._greeting.other_side(step.agreed)
         if isinstance(greeting, Hello):
-            self.name, self.subject = greeting.name, self._greeting.subject
+            self.name, self.claim = greeting.name, self._greeting.claim
             self.application_id = self._greeting.application_id
             self._open(greeting.role, greeting, step.agreed)
             self.send_together(step.replies)

@@ -64,16 +64,22 @@ class ConnectionPool(Generic[C]):
         self._connections_per_peer = connections_per_peer
         self._idle_timeout_seconds = idle_timeout_seconds
         self._entries: dict[PoolKey, _PooledConnection[C]] = {}
+        self._retired: set[_PooledConnection[C]] = set()
+        """Entries that get no new users."""
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._all)
+
+    @property
+    def _all(self) -> list[_PooledConnection[C]]:
+        return [*self._entries.values(), *self._retired]
 
     def clients(self, address: Address | None = None) -> list[C]:
         """Return the connected clients, including idle ones: all, or those of an address."""
         return [
             entry.client
-            for entry in self._entries.values()
+            for entry in self._all
             if entry.client is not None
             and not entry.client.closing
             and address in (None, entry.key[0])
@@ -114,10 +120,21 @@ class ConnectionPool(Generic[C]):
                     raise _pool_closed(address) from None
             raise
 
+    def retire(self) -> None:
+        """Connect anew for new users; each connection is closed after its last present user."""
+        for entry in list(self._entries.values()):
+            if entry.expiry is not None:
+                entry.expiry.cancel()
+            if entry.users == 0:
+                self._drop(entry)
+            else:
+                self._forget(entry)
+                self._retired.add(entry)
+
     def release(self, address: Address, client: C) -> None:
         """Release a client; after its last user it is closed when it times out."""
-        for index in range(self._connections_per_peer):
-            entry = self._entries.get((address, index))
+        named = [self._entries.get((address, index)) for index in range(self._connections_per_peer)]
+        for entry in (*named, *self._retired):
             if entry is not None and entry.client is client:
                 self._leave(entry)
                 return
@@ -127,8 +144,10 @@ class ConnectionPool(Generic[C]):
     def close(self) -> None:
         """Close all connections, cancel all attempts; :meth:`acquire` then raises."""
         self._closed = True
-        entries, self._entries = self._entries, {}
-        for entry in entries.values():
+        entries = self._all
+        self._entries.clear()
+        self._retired.clear()
+        for entry in entries:
             if entry.expiry is not None:
                 entry.expiry.cancel()
             if entry.task is not None:
@@ -166,7 +185,7 @@ class ConnectionPool(Generic[C]):
         except BaseException:
             self._forget(entry)
             raise
-        if self._entries.get(entry.key) is not entry:
+        if self._entries.get(entry.key) is not entry and entry not in self._retired:
             client.close()  # the last waiter left, or the pool was closed, in this turn
         return client
 
@@ -196,6 +215,7 @@ class ConnectionPool(Generic[C]):
             entry.task.cancel()
 
     def _forget(self, entry: _PooledConnection[C]) -> None:
+        self._retired.discard(entry)
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
 

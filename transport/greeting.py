@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..protocol.errors import SluiceError
 from ..protocol.handshake import ConnectingHandshake, Step
-from ..protocol.identity import KIND_PEER, Credential
+from ..protocol.identity import Claim, Credential
 from ..protocol.limits import NONCE_BYTES
 from ..protocol.schema import Hello, HelloAck, Message
 from .address import UNIX
@@ -56,10 +56,9 @@ class Greeting:
         return "" if self._accepts is None else self._accepts.application_id
 
     @property
-    def subject(self) -> str:
-        """The subject of an accepted connection's submit token, if it was proven."""
-        claim = None if self._accepts is None else self._accepts.claim
-        return "" if claim is None or claim.kind == KIND_PEER else claim.subject
+    def claim(self) -> Claim | None:
+        """What an accepted connection has proven, if anything."""
+        return None if self._accepts is None else self._accepts.claim
 
     def begin(self, transport: asyncio.BaseTransport, timeout_seconds: float) -> Hello | None:
         """Start the deadline; return the first message of the side that connects.

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ..protocol.admission import refusal
 from ..protocol.control_memory import ControlMemory
 from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.remote_error import error_response
-from ..protocol.schema import Hello, HelloAck, encode
+from ..protocol.schema import ROLE_COPIER, ROLE_PEER, Hello, HelloAck, encode
 from .acceptor import Acceptor, InNeed, bind, bind_remedy, listen
 from .access import Accepting, Access
 from .address import host_ports
@@ -141,6 +142,17 @@ class Listener:
         for connection in self.connections:
             found.setdefault(connection.role, Traffic()).add(connection.traffic)
         return found
+
+    def close_revoked(self) -> None:
+        """Close the connections that have proven a revoked token or a removed secret."""
+        secrets = self._access.secrets
+        for connection in list(self.connections):
+            claim = connection.claim
+            error = None if claim is None or secrets is None else refusal(claim, secrets)
+            if error is not None and connection.role in (ROLE_PEER, ROLE_COPIER):
+                connection.close()  # the other TaskManager connects again, with another secret
+            elif error is not None:
+                connection.fail(error)
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay open. Idempotent."""

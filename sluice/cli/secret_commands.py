@@ -109,38 +109,43 @@ def create_token(
         )
     try:
         secret, at = read_secret(_secret_file(secret_file)), _expires_at(expires)
-        text = (
-            SubmitToken.make(secret, subject, at, secrets.token_bytes(TOKEN_ID_BYTES)).to_text()
+        made = (
+            SubmitToken.make(secret, subject, at, secrets.token_bytes(TOKEN_ID_BYTES))
             if access is None
-            else make_access_token(secret, access, at).to_text()
+            else make_access_token(secret, access, at)
         )
     except SluiceError as error:
         raise click.ClickException(str(error)) from None
     if out is None:
-        click.echo(text)
+        click.echo(made.to_text())
         return
     try:
-        private_file.replace(out, text + "\n")
+        private_file.replace(out, made.to_text() + "\n")
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror}") from None
-    click.echo(f"The token is in {out}")
+    click.echo(f"The token is in {out}. Its id, to revoke it, is {made.token_id.hex()}")
 
 
 @token.command("show")
 @click.argument("file", type=click.File("r", errors="replace"), default="-")
 def show_token(file: TextIO) -> None:
-    """Show the purpose and the expiry of the token in FILE, or on standard input."""
+    """Show the purpose, the id and the expiry of the token in FILE, or on standard input.
+
+    A TaskManager that finds the id in its revoked_tokens_file refuses the token.
+    """
     text = file.read(4096)
     try:
         if text.strip().startswith(PREFIX):
             access = parse_access_token(text)
             click.echo(f"access   {_printable(access.scope)}")
+            click.echo(f"id       {access.token_id.hex()}")
             _show_expiry(access.expires_at_seconds)
             return
         shown = parse_token(text)
     except InvalidCredential as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"subject  {_printable(shown.subject) or '-'}")
+    click.echo(f"id       {shown.token_id.hex()}")
     click.echo(f"secret   {shown.secret_id.hex()}")
     _show_expiry(shown.expires_at_seconds)
 

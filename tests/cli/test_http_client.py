@@ -173,9 +173,11 @@ class TestCreate:
             *("--access", scope, "--expires", "never"),
         )
         assert made.exit_code == 0
-        assert made.stdout == make_access_token(SECRET, scope, 0).to_text() + "\n"
+        token = make_access_token(SECRET, scope, 0)
+        assert made.stdout == token.to_text() + "\n"
         shown = run("token", "show", written(tmp_path / "token", made.stdout))
-        assert shown.stdout.splitlines() == [f"access   {scope}", "expires  never"]
+        lines = [f"access   {scope}", f"id       {token.token_id.hex()}", "expires  never"]
+        assert shown.stdout.splitlines() == lines
 
     def test_an_access_token_expires(self, monkeypatch, secret_file):
         monkeypatch.setattr("sluice.cli.secret_commands.time.time", lambda: float(NOW))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import stat
@@ -235,6 +236,10 @@ class TestCreateToken:
 
 
 EVER = SubmitToken.make(SECRET, "alice", 0, TOKEN_ID)
+ADMIN_ID, STATUS_ID = (
+    hashlib.sha256(make_access_token(SECRET, scope, at).proof).hexdigest()[:32]
+    for scope, at in (("admin", NOW), ("status", 0))
+)
 STEERING = "\x1b[2J\nexpires  never\r"
 """Clears a terminal and forges a line."""
 
@@ -248,21 +253,27 @@ class TestShow:
                 SubmitToken.make(SECRET, "Zoë 🦀", NOW, TOKEN_ID).to_text(),
                 [
                     "subject  Zoë 🦀",
+                    f"id       {TOKEN_ID.hex()}",
                     f"secret   {secret_id(SECRET).hex()}",
                     "expires  2027-01-15 08:00:00 UTC",
                 ],
             ),
             (
                 SubmitToken.make(OTHER_SECRET).to_text(),
-                ["subject  -", f"secret   {secret_id(OTHER_SECRET).hex()}", "expires  never"],
+                [
+                    "subject  -",
+                    f"id       {bytes(16).hex()}",
+                    f"secret   {secret_id(OTHER_SECRET).hex()}",
+                    "expires  never",
+                ],
             ),
             (
                 make_access_token(SECRET, "admin", NOW).to_text(),
-                ["access   admin", "expires  2027-01-15 08:00:00 UTC"],
+                ["access   admin", f"id       {ADMIN_ID}", "expires  2027-01-15 08:00:00 UTC"],
             ),
             (
                 make_access_token(SECRET, "status", 0).to_text(),
-                ["access   status", "expires  never"],
+                ["access   status", f"id       {STATUS_ID}", "expires  never"],
             ),
         ],
         ids=["submit", "owner", "admin", "status"],
@@ -301,9 +312,9 @@ class TestShow:
         [
             (
                 SubmitToken.make(SECRET, f"{STEERING}\u202e", 1, TOKEN_ID).to_text(),
-                ["subject", "secret", "expires"],
+                ["subject", "id", "secret", "expires"],
             ),
-            (AccessToken(STEERING, 1, bytes(32)).to_text(), ["access", "expires"]),
+            (AccessToken(STEERING, 1, bytes(32)).to_text(), ["access", "id", "expires"]),
         ],
         ids=["submit", "access"],
     )
@@ -373,7 +384,8 @@ def test_a_token_file_is_readable_by_its_owner_only(tmp_path, secret_file, monke
     finally:
         os.umask(before)
     assert result.exit_code == 0, result.output
-    assert result.output == f"The token is in {out}\n"
+    token_id = parse_token(out.read_text()).token_id.hex()
+    assert result.output == f"The token is in {out}. Its id, to revoke it, is {token_id}\n"
     assert modes == [0o600]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert parse_token(out.read_text()).expires_at_seconds > 0

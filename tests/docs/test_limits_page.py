@@ -30,7 +30,8 @@ NO_LIMITS = {
     *("http_host", "http_port", "http_socket_path", "address_aliases"),
     *("data_directories", "memory_directory", "region_areas_directory"),
     # Who may do what.
-    *("cluster_secret_files", "allow_anonymous", "peer_networks", "names_on_loopback"),
+    *("cluster_secret_files", "revoked_tokens_file", "allow_anonymous", "peer_networks"),
+    "names_on_loopback",
     *("tls_enabled", "tls_certificate_file", "tls_key_file", "tls_ca_file", "tls_check_host_name"),
     *("tls_require_client_certificate", "tls_minimum_version"),
     # How it is done.

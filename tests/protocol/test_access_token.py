@@ -76,6 +76,16 @@ def test_a_token_ends_at_its_expiry() -> None:
     assert caught.value.value == "30 s ago, by this TaskManager's clock"
 
 
+def test_a_revoked_token_is_refused_and_no_other() -> None:
+    stolen, kept = (make_access_token(SECRET, "status", expires) for expires in (1000, 1001))
+    assert stolen.token_id == hashlib.sha256(stolen.proof).digest()[:16]
+    secrets = ClusterSecrets([SECRET], [stolen.token_id])
+    with pytest.raises(AuthenticationFailed) as caught:
+        check_access_token(stolen.to_text(), "status", secrets, 5)
+    assert (caught.value.reason, caught.value.value) == ("revoked", stolen.token_id.hex())
+    check_access_token(kept.to_text(), "status", secrets, 5)
+
+
 def test_no_token_and_a_wrong_one_are_told_apart() -> None:
     with pytest.raises(AuthenticationFailed) as missing:
         check_access_token("", "status", BOTH, 0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from sluice.protocol import schema as m
-from sluice.protocol.admission import AcceptingHandshake, Admission, answer_hello
+from sluice.protocol.admission import AcceptingHandshake, Admission, answer_hello, refusal
 from sluice.protocol.errors import (
     AuthenticationFailed,
     ErrorCode,
@@ -24,6 +24,7 @@ from sluice.protocol.identity import (
     Credential,
     SubmitToken,
     is_scoped,
+    secret_id,
 )
 from sluice.protocol.limits import MAX_U32, PREFIX_BYTES
 from sluice.protocol.schema import encode
@@ -405,6 +406,42 @@ def test_a_secret_is_replaced_step_by_step() -> None:
         assert Exchange(PEER, credential, both).run().connected.agreed
     with pytest.raises(AuthenticationFailed):
         Exchange(PEER, ClusterSecrets([SECRET]).peer(ADDRESS), vectors.admission(OTHER)).run()
+
+
+def test_a_revoked_token_is_refused_after_its_proof() -> None:
+    admission = Admission(ClusterSecrets([SECRET], [vectors.TOKEN_ID]), False, lambda name: True)
+    for hello, credential in ((DRIVER_HELLO, DRIVER), (CONSUMER_HELLO, TASK)):
+        with pytest.raises(AuthenticationFailed) as caught:
+            Exchange(hello, credential, admission).run()
+        assert (caught.value.reason, caught.value.value) == ("revoked", vectors.TOKEN_ID.hex())
+        with pytest.raises(AuthenticationFailed) as forged:  # who has no key learns nothing
+            Exchange(hello, replace_key(credential), admission).run()
+        assert forged.value.reason == "wrong proof"
+    no_peer = Admission(ClusterSecrets([SECRET], [bytes(16)]), False, lambda name: True)
+    assert Exchange(PEER, ClusterSecrets([SECRET]).peer(ADDRESS), no_peer).run().connected.agreed
+
+
+def replace_key(credential: Credential) -> Credential:
+    return Credential(credential.claim, bytes(32))
+
+
+def test_secrets_are_replaced_for_all_who_share_them() -> None:
+    secrets = ClusterSecrets([SECRET])
+    claim, peer = DRIVER.claim, secrets.peer("h:1").claim
+    assert refusal(claim, secrets) is None
+    assert not secrets.replace(ClusterSecrets([SECRET, OTHER], [vectors.TOKEN_ID]))
+    refused = refusal(claim, secrets)
+    assert refused is not None
+    assert (refused.reason, refused.value) == ("revoked", vectors.TOKEN_ID.hex())
+    assert refusal(peer, secrets) is None
+    assert secrets.replace(ClusterSecrets([OTHER, SECRET]))
+    assert refusal(claim, secrets) is None
+    assert secrets.peer("h:1").claim.secret_id == secret_id(OTHER)
+    assert not secrets.replace(ClusterSecrets([OTHER]))
+    for each in (claim, peer):
+        refused = refusal(each, secrets)
+        assert refused is not None
+        assert refused.reason == "unknown secret"
 
 
 def test_a_side_that_proves_nothing_is_refused() -> None:

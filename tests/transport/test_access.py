@@ -21,6 +21,7 @@ from sluice.transport.access import (
     SecretUnusable,
     SocketUser,
     peer_user,
+    read_revoked_tokens,
     read_secret,
 )
 from sluice.transport.config import AuthConfig
@@ -221,6 +222,55 @@ def test_without_files_there_are_no_secrets(anonymous: bool) -> None:
     access = Access.open(AuthConfig(allow_anonymous=anonymous))
     assert access.secrets is None
     assert access.allows_anonymous is anonymous
+
+
+# ---- files of revoked tokens -----------------------------------------------------------------
+
+ID, OTHER_ID = "0123456789abcdef" * 2, "FE" * 16
+
+
+def test_revoked_tokens_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "revoked", f"# stolen\n{ID}\n\n  {OTHER_ID} # Bob's\r\n", 0o644)
+    assert read_revoked_tokens(path) == {bytes.fromhex(ID), bytes.fromhex(OTHER_ID)}
+    assert read_revoked_tokens(written(path, "")) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(ID[1:], 1), (f"{ID}\n{ID} {ID}", 2), (f"#\n{TEXT}", 2), (f"{ID}0", 1), ("g" * 32, 1)],
+)
+def test_a_line_that_is_no_id_is_refused_and_not_repeated(
+    tmp_path: Path, content: str, line: int
+) -> None:
+    path = written(tmp_path / "revoked", content)
+    with pytest.raises(SecretUnusable, match="is not a list of ids") as caught:
+        read_revoked_tokens(path)
+    assert caught.value.value == f"{path}, line {line}"
+
+
+def test_a_list_that_is_too_long_is_not_cut(tmp_path: Path) -> None:
+    with pytest.raises(SecretUnusable, match="is not a list of ids"):
+        read_revoked_tokens(written(tmp_path / "revoked", f"{ID}\n" * 40_000))
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_list_that_others_can_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path / "revoked", ID, mode)
+    with pytest.raises(SecretUnusable, match=f"mode {mode:04o}, at most 0644"):
+        read_revoked_tokens(path)
+
+
+def test_a_running_taskmanager_keeps_having_secrets_or_none(tmp_path: Path) -> None:
+    secrets = ClusterSecrets([SECRET])
+    assert not Access().replace_secrets(None)
+    with pytest.raises(SecretUnusable, match="first cluster secret"):
+        Access().replace_secrets(secrets)
+    access = Access(secrets)
+    with pytest.raises(SecretUnusable, match="lose its last one"):
+        access.replace_secrets(None)
+    assert access.replace_secrets(ClusterSecrets([OTHER_SECRET]))
+    assert access.secrets is secrets  # which others share
+    assert secrets.accepted == (OTHER_SECRET,)
 
 
 # ---- credentials and rules -------------------------------------------------------------------

@@ -207,6 +207,56 @@ async def test_a_closing_client_is_replaced_and_its_users_do_not_count() -> None
     assert len(pool) == 0
 
 
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_retired_client_serves_its_users_to_the_end(connected: bool) -> None:
+    factory = Factory(at_once=connected)
+    pool = ConnectionPool(factory, idle_timeout_seconds=PATIENCE_SECONDS)
+    users = [asyncio.ensure_future(pool.acquire(A)) for _ in range(2)]
+    await turns()
+    pool.retire()
+    factory.proceed.set()
+    old, same = await asyncio.gather(*users)
+    assert old is same
+    new = await pool.acquire(A)
+    assert new is not old
+    assert len(pool) == 2
+    assert set(map(id, pool.clients())) == {id(old), id(new)}
+    pool.release(A, old)
+    assert [old.closed, new.closed] == [0, 0]
+    pool.release(A, old)
+    assert [old.closed, new.closed] == [1, 0]
+    pool.release(A, new)
+    assert [old.closed, new.closed] == [1, 0]  # it is kept for a while
+    pool.retire()
+    assert [old.closed, new.closed] == [1, 1]
+    assert len(pool) == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_retired_attempt_is_not_kept(fails: bool) -> None:
+    factory = Factory(failures=[0] if fails else [])
+    pool = ConnectionPool(factory)
+    user = asyncio.ensure_future(pool.acquire(A))
+    await turns()
+    pool.retire()
+    if fails:
+        factory.proceed.set()
+    else:
+        user.cancel()
+    with pytest.raises((ConnectFailed, asyncio.CancelledError)):
+        await user
+    assert len(pool) == 0
+
+
+async def test_close_ends_retired_clients() -> None:
+    pool = ConnectionPool(Factory(at_once=True))
+    client = await pool.acquire(A)
+    pool.retire()
+    pool.close()
+    assert client.closed == 1
+    assert len(pool) == 0
+
+
 @pytest.mark.parametrize("per_peer", [2, 3])
 async def test_users_are_spread_evenly_over_the_connections_of_each_peer(per_peer: int) -> None:
     factory = Factory(at_once=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ....transport import descriptors
 from ....transport import loop as event_loop
+from ....transport.access import SecretUnusable, read_secrets
 from ....transport.loop import start_task
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
@@ -37,8 +38,8 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
     If the lock of a directory is gone, the TaskManager does not drain and the exit code is 1,
     because another TaskManager may use the directory then.
 
-    SIGHUP loads the TLS files again, and the quotas of the configuration. The limit of open files
-    becomes the highest that the process may have.
+    SIGHUP loads the TLS files again, and the quotas, cluster secrets and revoked tokens of the
+    configuration. The limit of open files becomes the highest that the process may have.
 
     Returns:
         The exit code: 0 after an orderly end.
@@ -85,7 +86,7 @@ def _closing_seconds(config: TaskManagerConfig) -> float:
 
 
 class _Reloads:
-    """Reloads TLS files and quotas, in a thread and one reload at a time."""
+    """Reloads TLS files, quotas and secrets, in a thread and one reload at a time."""
 
     def __init__(
         self, taskmanager: TaskManager, load_again: Callable[[], TaskManagerConfig]
@@ -113,18 +114,33 @@ class _Reloads:
         environment = self._taskmanager.environment
         tls = environment.listener.tls
         if tls is None:
-            logger.info("SIGHUP received: loading the quotas again")
+            logger.info("SIGHUP received: loading the quotas and the secrets again")
         else:
-            logger.info("SIGHUP received: loading the quotas and the TLS files again")
+            logger.info("SIGHUP received: loading the quotas, the secrets and the TLS files again")
             await asyncio.to_thread(tls.reload)  # logs the result
         try:
             config = await asyncio.to_thread(self._load_again)
         except ConfigError as error:
             for problem in error.problems:
-                logger.error("the quotas stay as they are: %s", problem)
+                logger.error("the quotas and the secrets stay as they are: %s", problem)
             return
         environment.set_quotas(config.quotas)
         logger.info("the quotas are those of the configuration now")
+        try:
+            secrets = await asyncio.to_thread(read_secrets, config.auth)
+            proves_another = environment.access.replace_secrets(secrets)
+        except SecretUnusable as error:
+            logger.error("the secrets and the revoked tokens stay as they are: %s", error)
+            return
+        if proves_another:
+            environment.peers.retire()  # so that no reader needs the old secret for long
+        environment.listener.close_revoked()
+        if secrets is not None:
+            logger.info(
+                "%d cluster secrets are accepted now, %d tokens are revoked",
+                len(secrets.accepted),
+                len(secrets.revoked),
+            )
 
 
 async def _drain_at(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ....protocol.access_token import EXPIRED, NO_TOKEN, WRONG_SCOPE, WRONG_TOKEN
+from ....protocol.access_token import EXPIRED, NO_TOKEN, REVOKED, WRONG_SCOPE, WRONG_TOKEN
 from ....transport.outcomes import HANDSHAKE_REASONS
 
 OTHER_USER: Final = "other user"
@@ -20,6 +20,7 @@ CONNECTION_REASONS: Final = (
     "wrong address",
     "long name",
     "expired",
+    REVOKED,
     OTHER_USER,
 )
 """Reasons of identity for which an accepted connection is refused."""
@@ -40,6 +41,7 @@ HTTP_REASONS: Final = (
     NO_TOKEN,
     WRONG_TOKEN,
     EXPIRED,
+    REVOKED,
     WRONG_SCOPE,
     OTHER_NAME,
     NOT_THE_SOCKET,

@@ -77,7 +77,10 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",
         "quota_overrides": "a: channels = 5",
     }.get(key.name, "37")  # fmt: skip
-    needed = {"SLUICE_TLS_CA_FILE": "/ca"} if key.name == "tls_enabled" else {}
+    needed = {
+        "tls_enabled": {"SLUICE_TLS_CA_FILE": "/ca"},
+        "revoked_tokens_file": {"SLUICE_CLUSTER_SECRET_FILES": "/secret"},
+    }.get(key.name, {})
     heading = f"[{key.section}]\n" if key.section else ""
     by_file = load(toml(f'{heading}{key.name} = "{shown}"\n'), needed, {})
     assert by_file != load(None, needed, {})
@@ -152,6 +155,11 @@ def test_data_lie_by_default_where_only_their_user_makes_directories(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert StorageConfig().data_directories == (Path(directory),)
+
+
+def test_revoked_tokens_need_a_secret(tmp_path):
+    (told,) = problems(flags={"revoked_tokens_file": str(tmp_path)})
+    assert "set cluster_secret_files" in told
 
 
 def test_directories_of_the_home_directory(monkeypatch):

@@ -148,14 +148,16 @@ async def test_a_hangup_signal_loads_the_quotas_again(tmp_path):
         await write_map_output(writer, 1, 2, [[b"second"]])
         file.write_text("[quotas]\nquota_map_outputs = 0\n", encoding="utf-8")
         daemon.process.send_signal(signal.SIGHUP)
-        stay = await asyncio.to_thread(daemon.wait_for_log, "the quotas stay as they are")
+        stay = await asyncio.to_thread(
+            daemon.wait_for_log, "the quotas and the secrets stay as they are"
+        )
         assert "quota_map_outputs = 0" in stay
         await writer.close()
 
 
 def test_a_hangup_signal_without_tls_changes_no_certificate(daemon):
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.wait_for_log("loading the quotas again")
+    daemon.wait_for_log("loading the quotas and the secrets again")
     daemon.wait_for_log("the quotas are those of the configuration now")
     assert 'sluice_taskmanager_state{state="ready"} 1.0' in metrics(daemon)
     assert "sluice_tls_certificate_expiry" not in metrics(daemon)

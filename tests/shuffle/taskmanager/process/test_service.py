@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.process.service import _Reloads
+from sluice.transport.access import Access
 
 
 class Loaded:
@@ -21,7 +22,9 @@ class Loaded:
         self.may_end = threading.Semaphore(0)
         self._loop = asyncio.get_running_loop()
         environment = SimpleNamespace(
-            listener=SimpleNamespace(tls=None), set_quotas=self.quotas.append
+            listener=SimpleNamespace(tls=None, close_revoked=lambda: None),
+            set_quotas=self.quotas.append,
+            access=Access(),
         )
         taskmanager: Any = SimpleNamespace(state=state, environment=environment)
         self.reloads = _Reloads(taskmanager, self._load)

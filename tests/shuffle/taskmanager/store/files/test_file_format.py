@@ -125,6 +125,6 @@ async def test_the_last_line_of_a_failed_start_names_every_reason_and_remedy(tmp
     with pytest.raises(StorageUnavailable) as caught:
         ShuffleStore.open(config(tmp_path, data_directories=(newer, blocked)))
     text = str(caught.value)
-    assert re.search("format 3.*File exists|File exists.*format 3", text)
+    assert re.search("format 3.*Not a directory|Not a directory.*format 3", text)
     assert "Start the release of Sluice that wrote it" in text
     assert "is writable" in text

@@ -215,10 +215,23 @@ def test_a_refused_append_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
     assert reread(tmp_path).releases == []
 
 
-def test_a_journal_on_a_full_device_is_refused(tmp_path):
-    # /dev/full takes the open and refuses the write, like a full disk does
-    (tmp_path / "journal.new").symlink_to("/dev/full")
+def test_a_journal_on_a_full_device_is_refused(tmp_path, monkeypatch):
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
         Journal.create(tmp_path, ARENA, 1, ROWS)
     assert open_journal(tmp_path, ARENA) is None
-    assert not (tmp_path / "journal.new").is_symlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_place_of_a_journal_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"kept")
+    (tmp_path / "journal.new").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        Journal.create(tmp_path, ARENA, 1, ROWS)
+    assert victim.read_bytes() == b"kept"
+    Journal.create(tmp_path, ARENA, 1, ROWS).close()  # the link is gone
+    assert reread(tmp_path).entries == ROWS
