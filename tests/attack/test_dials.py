@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Self
 import pytest
 from msgspec.structs import replace
 
+from sluice.protocol.identity import SubmitToken
 from sluice.protocol.schema import KnownTaskManager, OutputsHeld, ReplicatePartition
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
     MAX_DIALS,
-    MAX_DIALS_OF_APPLICATION,
+    MAX_DIALS_OF_TENANT,
 )
 from tests.attack.rig import (
     ALICE,
     BOB,
+    SECRET,
     SHUFFLE,
     Application,
     AttackedDaemon,
@@ -41,6 +43,7 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 RECORDS = b"the records of the innocent " * 1000
 APPLICATIONS = 6
+MAX_TOGETHER = MAX_DIALS + APPLICATIONS
 ADDRESSES = 200
 OUTPUTS = 16
 PLACES = 8
@@ -94,10 +97,14 @@ class Tarpit:
 
 
 async def greedy_gate(
-    daemon: AttackedDaemon, ack: HelloAck, tarpit: Tarpit, number: int = 0
+    daemon: AttackedDaemon,
+    ack: HelloAck,
+    tarpit: Tarpit,
+    number: int = 0,
+    token: SubmitToken = BOB,
 ) -> Client:
     """Open a gate that names many addresses of its own, for an application of its own."""
-    reader = await consumer(daemon.address, application(BOB, new_name()))
+    reader = await consumer(daemon.address, application(token, new_name()))
     sources = [
         (replace(ack, advertised_host=f"127.{number + 1}.1.{n}", data_port=tarpit.port), [n])
         for n in range(1, ADDRESSES + 1)
@@ -115,10 +122,10 @@ async def test_a_gate_dials_few_addresses_at_a_time_and_none_after_it(
     ack = await commit(other.address, victim, 1, RECORDS)
     async with Tarpit() as tarpit:
         greedy = await greedy_gate(daemon, ack, tarpit)
-        await tarpit.until(lambda: tarpit.open >= MAX_DIALS_OF_APPLICATION)
+        await tarpit.until(lambda: tarpit.open >= MAX_DIALS_OF_TENANT)
         # The TaskManager connects to the other one for the victim meanwhile.
         assert await read(daemon.address, victim, [1], ack) == RECORDS
-        assert tarpit.most == MAX_DIALS_OF_APPLICATION
+        assert tarpit.most == MAX_DIALS_OF_TENANT
         greedy.vanish()
         await tarpit.until(lambda: not tarpit.open)
         dialed = tarpit.accepted
@@ -127,17 +134,28 @@ async def test_a_gate_dials_few_addresses_at_a_time_and_none_after_it(
 
 
 @one_loop
+@pytest.mark.parametrize(
+    ("tokens", "least", "most"),
+    [(1, MAX_DIALS_OF_TENANT, MAX_DIALS_OF_TENANT), (APPLICATIONS, MAX_DIALS, MAX_TOGETHER)],
+)
 async def test_many_gates_together_dial_a_limited_number_of_addresses(
-    cluster, victim, start, secret_file, tmp_path
+    cluster, victim, start, secret_file, tmp_path, tokens, least, most
 ):
+    """Many applications of one token dial as many as one of them."""
+    subjects = [
+        SubmitToken.make(SECRET, f"subject {n}", 0, bytes([n + 1] * 16)) for n in range(tokens)
+    ]
     daemon = cluster.first
     other = start(tmp_path, cluster_secret_files=secret_file)
     ack = await commit(other.address, victim, 1, RECORDS)
     async with Tarpit() as tarpit:
-        greedy = [await greedy_gate(daemon, ack, tarpit, n) for n in range(APPLICATIONS)]
-        await tarpit.until(lambda: tarpit.open >= MAX_DIALS)
+        greedy = [
+            await greedy_gate(daemon, ack, tarpit, n, subjects[n % tokens])
+            for n in range(APPLICATIONS)
+        ]
+        await tarpit.until(lambda: tarpit.open >= least)
         assert await read(daemon.address, victim, [1], ack) == RECORDS
-        assert tarpit.most <= MAX_DIALS + APPLICATIONS
+        assert tarpit.most <= most
         for client in greedy:
             client.vanish()
         await tarpit.until(lambda: not tarpit.open)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.identity import tenant_of
 from ....transport.config import TransportConfig
 from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Attempts
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 
 MAX_DIALS: Final = 128
-"""Connections that all gates may be making at a time, besides one for each application. Half of
+"""Connections that all gates may be making at a time, besides one for each tenant. Half of
 the lookups of names that may run at a time stay for others."""
 
-MAX_DIALS_OF_APPLICATION: Final = 32
-"""Connections that the gates of an application may be making at a time."""
+MAX_DIALS_OF_TENANT: Final = 32
+"""Connections that the gates of a tenant may be making at a time."""
 
 
 def _dials() -> ApplicationSlots:
-    return ApplicationSlots(MAX_DIALS, MAX_DIALS_OF_APPLICATION)
+    return ApplicationSlots(MAX_DIALS, MAX_DIALS_OF_TENANT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,16 +305,16 @@ class TaskManagerChannelOpener(ChannelOpener):
             SluiceError: It does not answer, not even later if the gate waits for it, or refuses.
         """
         peers, dials = self._services.peers, self._services.dials
-        application_id = self.wanted.shuffle.application_id
+        tenant = tenant_of(self.wanted.shuffle.application_id)
         attempts = Attempts(address, self._services.transport)
         while True:
             makes_one = peers.connects(address)
             if makes_one:
                 began = asyncio.get_running_loop().time()
-                await dials.take(application_id)
+                await dials.take(tenant)
                 attempts.deadline += asyncio.get_running_loop().time() - began
                 if not peers.connects(address):  # another channel has begun to meanwhile
-                    dials.give_back(application_id)
+                    dials.give_back(tenant)
                     makes_one = False
             try:
                 async with asyncio.timeout_at(attempts.deadline):
@@ -325,6 +326,6 @@ class TaskManagerChannelOpener(ChannelOpener):
                 failure: Exception = error
             finally:
                 if makes_one:  # the lookup of a name cannot be cancelled
-                    after_look_up(*address, partial(dials.give_back, application_id))
+                    after_look_up(*address, partial(dials.give_back, tenant))
             # Not in the handler: compiled code that waits there leaves the error to all others.
             await attempts.pause(failure)
