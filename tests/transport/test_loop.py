@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -16,7 +16,7 @@ from sluice.transport.loop import done_on_time, run, run_together, start_task
 from tests.support.peers import turns
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 async def name_of_loop() -> str:
@@ -34,8 +34,16 @@ async def test_a_turn_of_the_loop_counts_as_little_however_long_it_is() -> None:
     loop = asyncio.get_running_loop()
     seconds = 0.2
     answered: asyncio.Future[None] = loop.create_future()
-    loop.call_soon(time.sleep, 3 * seconds)  # in which the answer comes
-    threading.Timer(seconds, loop.call_soon_threadsafe, (answered.set_result, None)).start()
+
+    def busy() -> None:
+        time.sleep(3 * seconds)
+        # The answer is there, but takes some turns, in the first of which a timer would be over.
+        answer: Callable[[], object] = partial(answered.set_result, None)
+        for _ in range(3):
+            answer = partial(loop.call_soon, answer)
+        loop.call_soon(answer)
+
+    loop.call_soon(busy)
     assert await done_on_time(answered, seconds)
     unanswered: asyncio.Future[None] = loop.create_future()
     assert not await done_on_time(unanswered, 0.01)
