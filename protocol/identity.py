@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from .errors import ErrorCode, MalformedMessage, SluiceError
-from .limits import MAX_SUBJECT_BYTES, MAX_U64
+from .limits import MAX_PROCESS_CHARACTERS, MAX_SUBJECT_BYTES, MAX_U64
 from .schema import ROLE_CONSUMER, ROLE_COPIER, ROLE_DRIVER, ROLE_PEER, ROLE_PRODUCER
 
 SECRET_BYTES: Final = 32
@@ -86,11 +86,12 @@ class Claim(NamedTuple):
     subject: str
     dialed: str = ""
     """The addresses that a client dialed, separated by blanks."""
+    process: str = ""
+    """Random text of a client's process: only that process resumes the map outputs it began."""
 
     def pack(self) -> bytes:
         """Return the bytes for a Hello."""
-        dialed = f"\0{self.dialed}" if self.dialed else ""
-        return _CLAIM.pack(*self[:5]) + (self.subject + dialed).encode()
+        return _CLAIM.pack(*self[:5]) + "\0".join(self[5:]).rstrip("\0").encode()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
@@ -101,11 +102,9 @@ class Claim(NamedTuple):
         """
         try:
             kind, *fields = _CLAIM.unpack_from(packed)
-            subject, _, dialed = packed[_CLAIM.size :].decode().partition("\0")
+            subject, _, rest = packed[_CLAIM.size :].decode().partition("\0")
         except (struct.error, UnicodeDecodeError) as error:
             raise MalformedMessage("The token of a Hello is not a claim", value=error) from error
-        if packed.endswith(b"\0", _CLAIM.size):
-            raise MalformedMessage("A claim ends with a zero byte", value=len(packed))
         if kind not in KIND_NAMES:
             raise MalformedMessage("A claim is of an unknown kind", value=kind, limit="1 to 3")
         if len(subject.encode()) > MAX_SUBJECT_BYTES:
@@ -114,7 +113,10 @@ class Claim(NamedTuple):
                 value=f"{len(subject.encode())} bytes",
                 limit=f"{MAX_SUBJECT_BYTES} bytes",
             )
-        return cls._make((kind, *fields, subject, dialed))
+        dialed, _, process = rest.partition("\0")
+        if len(process) > MAX_PROCESS_CHARACTERS or packed.endswith(b"\0", _CLAIM.size):
+            raise MalformedMessage("A claim ends with a zero byte or a long text", value=process)
+        return cls._make((kind, *fields, subject, dialed, process))
 
 
 @dataclass(frozen=True, slots=True)

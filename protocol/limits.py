@@ -56,6 +56,9 @@ MAX_NAME_CHARACTERS: Final = 256
 MAX_SUBJECT_BYTES: Final = 512
 """Longest subject of a credential: a user's name, or the address of a TaskManager."""
 
+MAX_PROCESS_CHARACTERS: Final = 64
+"""Longest random text of a client's process: 32 bytes in hexadecimal."""
+
 NONCE_BYTES: Final = 32
 """Length of a nonce and of a proof in a handshake: the size of an HMAC-SHA-256."""
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 
 import pytest
 
 from sluice.protocol.errors import ErrorCode
+from sluice.protocol.identity import Credential
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     ROLE_COPIER,
     ROLE_PEER,
+    AbortPartition,
     AttachRegionArea,
     BufferResponse,
     FinishPartition,
     HelloAck,
     OpenPartition,
+    PartitionAborted,
     PartitionFinished,
     PartitionOpened,
     PartitionRequest,
@@ -226,6 +230,55 @@ async def test_a_namespace_is_no_name_for_those_without_a_credential(start, secr
     assert await read_gate(reader, SHUFFLE, [(reader.ack, [1])], 0, 1) == [FORGED]
     await reader.close()
     assert await read(daemon.address, owner, [1]) == RECORDS
+
+
+@one_loop
+async def test_no_executor_takes_over_the_map_output_of_another(start, secret_file, tmp_path):
+    """They have one credential; the map output is being written, left behind, or adopted."""
+    daemon = start(tmp_path, cluster_secret_files=secret_file)
+    owner = application(ALICE, "victim")
+    mine, other = (of_process(owner, name) for name in ("a", "b"))
+
+    async def try_to_take(thief: Application) -> None:
+        client = await producer(daemon.address, thief)
+        client.send(ResumePartition(0, SHUFFLE, 1, 1))
+        with pytest.raises(RemoteError) as caught:
+            await client.expect(PartitionResumed)
+        assert caught.value.code is ErrorCode.NOT_PERMITTED
+        client.send(AbortPartition(0))
+        await client.expect(PartitionAborted)
+        await client.close()
+
+    writer = await producer(daemon.address, mine)
+    writer.send(OpenPartition(0, SHUFFLE, 1, 1))
+    await writer.expect(PartitionOpened)
+    await write_region(writer, 0, 0, [RECORDS])
+    writer.send(SecureRegion(0, 0))
+    await writer.expect(RegionSecured)
+    for thief in (other, owner):
+        await try_to_take(thief)
+    writer.vanish()
+    await writer.until_lost()
+    await try_to_take(other)
+    daemon.end(signal.SIGKILL)
+    daemon.start()
+    await try_to_take(other)
+    writer = await producer(daemon.address, mine)
+    writer.send(ResumePartition(0, SHUFFLE, 1, 1))
+    assert await writer.expect(PartitionResumed) == PartitionResumed(0, 1, len(RECORDS), False)
+    await try_to_take(other)
+    writer.send(FinishPartition(0, len(RECORDS), 1))
+    await writer.expect(PartitionFinished)
+    await writer.close()
+    assert await read(daemon.address, owner, [1]) == RECORDS
+
+
+def of_process(owner: Application, process: str) -> Application:
+    """Return an application as one of its executors has it."""
+    credential = owner.driver
+    return owner._replace(
+        driver=Credential(credential.claim._replace(process=process), credential.key)
+    )
 
 
 @one_loop

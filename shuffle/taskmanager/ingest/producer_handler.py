@@ -243,4 +243,7 @@ class ProducerHandler:
             return
         begun = store.open_output(attempt) is not None
         if self._outputs.may_open(message.partition, stored=True, begun=begun):
-            StoredOutput(self._outputs, message).resume()
+            try:
+                StoredOutput(self._outputs, message).resume()
+            except SluiceError as error:
+                self._outputs.fail(message.partition, error)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from ....protocol.errors import SluiceError
+from ....protocol.errors import NotPermitted, SluiceError
 from ...names import MapAttemptKey
 from ..store.errors import ReleasedDuringCommit
 from ..store.shuffle_store import ShuffleStore
@@ -35,7 +35,8 @@ class ResumableOutputs:
         self.store: Final = store
         self._timeout_seconds = timeout_seconds
         self._deadlines: dict[MapAttemptKey, asyncio.TimerHandle] = {}
-        self._writers: dict[MapAttemptKey, Callable[[], None]] = {}
+        self._writers: dict[MapAttemptKey, tuple[str, Callable[[], None]]] = {}
+        """The process of the connection that writes a map output, and its callback."""
         for output in store.open_outputs():
             self.park(MapAttemptKey(output.key, output.map_attempt_id))
 
@@ -44,23 +45,38 @@ class ResumableOutputs:
         """Map outputs whose producer is away."""
         return len(self._deadlines)
 
-    def attach(self, attempt: MapAttemptKey, on_taken_over: Callable[[], None]) -> "Resumption":
+    def attach(
+        self, attempt: MapAttemptKey, process: str, on_taken_over: Callable[[], None]
+    ) -> "Resumption":
         """Make one connection the writer of a map output.
 
         The writer before loses it: the producer has come back on another connection.
 
         Args:
             attempt: The map attempt.
+            process: The random text of the connection's process; empty: unknown.
             on_taken_over: Called when another connection takes the map output over.
+
+        Raises:
+            NotPermitted: Another process has begun the map output.
         """
+        begun = self.store.open_output(attempt)
+        before = self._writers.get(attempt)
+        owner = begun.process if begun is not None else "" if before is None else before[0]
+        if owner and owner != process:
+            raise NotPermitted(
+                "Another process of the application writes this map output",
+                reason="other process",
+                value=f"map attempt {attempt.map_attempt_id}",
+            )
         deadline = self._deadlines.pop(attempt, None)
         if deadline is not None:
             deadline.cancel()
-        before = self._writers.pop(attempt, None)
+        self._writers.pop(attempt, None)
         if before is not None:
-            before()
-        self._writers[attempt] = on_taken_over
-        return Resumption(self, attempt)
+            before[1]()
+        self._writers[attempt] = process, on_taken_over
+        return Resumption(self, attempt, process)
 
     def park(self, attempt: MapAttemptKey) -> None:
         """Begin the deadline of a map output whose producer is away."""
@@ -109,9 +125,10 @@ class Resumption:
     Made by :meth:`ResumableOutputs.attach`. Ends with a takeover, :meth:`park` or :meth:`forget`.
     """
 
-    def __init__(self, outputs: ResumableOutputs, attempt: MapAttemptKey) -> None:
+    def __init__(self, outputs: ResumableOutputs, attempt: MapAttemptKey, process: str) -> None:
         self._outputs: Final = outputs
         self._attempt: Final = attempt
+        self._process: Final = process
         secured = outputs.store.open_output(attempt)
         self.regions = 0 if secured is None else len(secured.regions)
         """Secured regions, including those being secured."""
@@ -129,7 +146,9 @@ class Resumption:
         if not regions:
             return  # they are secured: a row for each repetition would fill the journal
         try:
-            secured = self._outputs.store.secure(self._attempt, num_subpartitions, regions)
+            secured = self._outputs.store.secure(
+                self._attempt, num_subpartitions, regions, self._process
+            )
         except SluiceError:
             release_regions(regions)
             raise

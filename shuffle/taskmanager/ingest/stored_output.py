@@ -108,7 +108,11 @@ class StoredOutput(IncomingOutput):
         self._connection.send(PartitionOpened(self.number))
 
     def resume(self) -> None:
-        """Continue after the secured regions; a connection that still writes loses them."""
+        """Continue after the secured regions; a connection that still writes loses them.
+
+        Raises:
+            NotPermitted: Another process has begun the map output.
+        """
         resumption = self._resumption = self._attach()
         self.regions, self.total_bytes = resumption.regions, resumption.total_bytes
         self._outputs.add(self)
@@ -344,7 +348,9 @@ class StoredOutput(IncomingOutput):
         self._opener.close()
 
     def _attach(self) -> Resumption:
-        return self._services.resumable.attach(self.attempt, self._taken_over)
+        claim = self._connection.claim
+        process = "" if claim is None else claim.process
+        return self._services.resumable.attach(self.attempt, process, self._taken_over)
 
     def _taken_over(self) -> None:
         """Fail here: the producer continues on another connection."""

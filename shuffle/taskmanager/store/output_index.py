@@ -77,12 +77,18 @@ class OutputIndex:
         self.journal_bytes: Counter[bytes] = Counter()
 
     def secure(
-        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+        self,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        regions: Sequence[Region],
+        process: str,
     ) -> None:
         """Add secured regions to a map output that is not committed."""
         output = self._open.get(attempt)
         if output is None:
-            output = OpenOutput(attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [])
+            output = OpenOutput(
+                attempt.shuffle, attempt.map_attempt_id, num_subpartitions, [], process
+            )
             self._open[attempt] = output
         output.secured.append(len(output.regions))
         output.regions += regions
@@ -265,7 +271,14 @@ class OutputIndex:
     def secured_in(self, arena: bytes) -> list[bytes]:
         """Return the rows of secured regions in an arena's journal."""
         return [
-            pack_secure(output.key, output.map_attempt_id, output.num_subpartitions, first, regions)
+            pack_secure(
+                output.key,
+                output.map_attempt_id,
+                output.num_subpartitions,
+                first,
+                regions,
+                output.process,
+            )
             for output in self._open.values()
             for first, regions in output.rows()
             if arena in (arenas := arenas_of(regions)) or not arenas

@@ -171,7 +171,11 @@ class ShuffleStore:
         return self._journal.commit(output)
 
     def secure(
-        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+        self,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        regions: Sequence[Region],
+        process: str = "",
     ) -> "asyncio.Future[None]":
         """Make the next regions of a map output survive the process before its commit.
 
@@ -181,6 +185,7 @@ class ShuffleStore:
             regions: The regions after the ones secured before. When the future succeeds, they
                 belong to the store. If this call or the future raises, they still belong to the
                 caller.
+            process: The random text of the producer's process.
 
         Returns:
             A future like the one from :meth:`commit`.
@@ -191,7 +196,7 @@ class ShuffleStore:
         self._check_open()
         if self.lookup(*attempt) is not None or self._journal.is_pending(*attempt):
             raise DuplicateMapOutput(*attempt.shuffle, attempt.map_attempt_id)
-        return self._journal.secure(attempt, num_subpartitions, regions)
+        return self._journal.secure(attempt, num_subpartitions, regions, process)
 
     def open_output(self, attempt: MapAttemptKey) -> OpenOutput | None:
         """Return the secured part of a map output that is not committed, or None."""

@@ -214,6 +214,7 @@ class OpenOutput:
         map_attempt_id: The attempt.
         num_subpartitions: Subpartitions of the shuffle.
         regions: Its first regions, in the order in which they were written.
+        process: The random text of the process that began it; empty: unknown.
         secured: Numbers of the first region of each row; a row ends before the next one.
         taken: Whether the regions are being committed and no longer owned by this object.
     """
@@ -222,6 +223,7 @@ class OpenOutput:
     map_attempt_id: int
     num_subpartitions: int
     regions: list[Region]
+    process: str = ""
     secured: list[int] = field(default_factory=list)
     taken: bool = False
 

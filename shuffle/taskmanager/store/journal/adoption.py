@@ -20,7 +20,7 @@ from ..tiers.arena_tier import ArenaTier
 from ..tiers.tier import Extent, Tier, is_arena
 from .journal import Entry
 from .replay import Committed, Secured
-from .rows import CommitRow, RegionRow
+from .rows import CommitRow, RegionRow, SecureRow
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,8 @@ class Adoption:
             end = first + len(row.regions)
             attempt = MapAttemptKey(row.key, row.map_attempt_id)
             regions = _regions(candidate.regions[first:end], candidate.extents[first:end])
-            self._index.secure(attempt, row.num_subpartitions, regions)
+            process = row.process if isinstance(row, SecureRow) else ""
+            self._index.secure(attempt, row.num_subpartitions, regions, process)
             first = end
 
     def _forget(self, candidate: _Candidate) -> None:

@@ -99,13 +99,17 @@ class JournalWriter:
             self._put_release(pack_drop(*attempt), left)
 
     def secure(
-        self, attempt: MapAttemptKey, num_subpartitions: int, regions: Sequence[Region]
+        self,
+        attempt: MapAttemptKey,
+        num_subpartitions: int,
+        regions: Sequence[Region],
+        process: str,
     ) -> "asyncio.Future[None]":
         """Queue regions of an uncommitted map output, like :meth:`commit`."""
         before = self._index.open_output(attempt)
         first = 0 if before is None else len(before.regions)
-        row = pack_secure(*attempt, num_subpartitions, first, regions)
-        publish = partial(self._index.secure, attempt, num_subpartitions, regions)
+        row = pack_secure(*attempt, num_subpartitions, first, regions, process)
+        publish = partial(self._index.secure, attempt, num_subpartitions, regions, process)
         return self._put_row(attempt, regions, row, publish)
 
     def drop(self, attempt: MapAttemptKey) -> None:

@@ -10,6 +10,7 @@
     [2, application]                                                    release of an application
     [3, application, shuffle, map attempt, subpartitions, number of the first region,
         [region, ...]]                                regions of a map output not yet committed
+    [3, ..., process]                      the same, if only that process may continue the output
     [4, application, shuffle, map attempt]                          such a map output was dropped
     [5, tier id]                                    an arena is gone, with all rows of its journal
     [6, application, shuffle, end]             release of a shuffle's map attempts below a number
@@ -32,6 +33,8 @@ from ..stored_outputs import MapOutput, Region
 _COMMIT = 0
 _COMMIT_OF_SEVERAL = -1
 """Key in the table of types for a commit with origin and number of replicas."""
+_SECURE_OF_PROCESS = -2
+"""The same for regions with the text of their process."""
 _RELEASE_SHUFFLE = 1
 _RELEASE_APPLICATION = 2
 _SECURE = 3
@@ -53,10 +56,12 @@ _TYPES: dict[int, tuple[type, ...]] = {
     _RELEASE_SHUFFLE: (int, str, int),
     _RELEASE_APPLICATION: (int, str),
     _SECURE: (int, str, int, int, int, int, tuple),
+    _SECURE_OF_PROCESS: (int, str, int, int, int, int, tuple, str),
     _DROP: (int, str, int, int),
     _LOSE: (int, bytes),
     _RELEASE_ATTEMPTS: (int, str, int, int),
 }
+_LONGER = {_COMMIT: _COMMIT_OF_SEVERAL, _SECURE: _SECURE_OF_PROCESS}
 _REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
 _SPARSE_REGION_TYPES: tuple[type, ...] = (*_REGION_TYPES, bytes)
 
@@ -110,6 +115,7 @@ class SecureRow(NamedTuple):
     num_subpartitions: int
     first_region: int
     regions: tuple[RegionRow, ...]
+    process: str = ""
 
 
 class DropRow(NamedTuple):
@@ -166,10 +172,12 @@ def pack_secure(
     num_subpartitions: int,
     first_region: int,
     regions: Sequence[Region],
+    process: str = "",
 ) -> bytes:
     """Pack the row of regions secured before the commit."""
     packed = _pack_regions(regions)
-    return _pack((_SECURE, *key, map_attempt_id, num_subpartitions, first_region, packed))
+    fields = (_SECURE, *key, map_attempt_id, num_subpartitions, first_region, packed)
+    return _pack((*fields, process) if process else fields)
 
 
 def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
@@ -215,9 +223,9 @@ def unpack(data: bytes) -> Row:
         raise ValueError(msg) from error
     if type(fields) is tuple and fields:
         kind = fields[0]
-        if kind == _COMMIT and len(fields) > len(_TYPES[_COMMIT]):
-            kind = _COMMIT_OF_SEVERAL
-        elif kind == _COMMIT_OF_SEVERAL:
+        if kind in _LONGER and len(fields) > len(_TYPES[kind]):
+            kind = _LONGER[kind]
+        elif kind in _LONGER.values():
             kind = None
         if _TYPES.get(kind) == tuple(map(type, fields)):
             return _row(kind, fields)
@@ -242,6 +250,9 @@ def _row(kind: int, fields: Any) -> Row:
         return ReleaseAttemptsRow(key, fields[3])
     if kind == _SECURE:
         return SecureRow(key, fields[3], fields[4], fields[5], _unpack_regions(fields[6]))
+    if kind == _SECURE_OF_PROCESS:
+        regions = _unpack_regions(fields[6])
+        return SecureRow(key, fields[3], fields[4], fields[5], regions, fields[7])
     return DropRow(key, fields[3])
 
 

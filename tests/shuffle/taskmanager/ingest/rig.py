@@ -49,6 +49,7 @@ class ProducerConnection(FakeConnection):
         self.max_payload_bytes = SEGMENT
         self.large_payload_bytes = large_payload_bytes
         self.changed = asyncio.Event()
+        self.claim = None
 
     def send(
         self,

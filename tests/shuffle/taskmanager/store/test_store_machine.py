@@ -42,6 +42,11 @@ State = dict[tuple[str, MapAttemptKey], bytes]
 """Bytes of each map output, ``committed`` or ``secured``."""
 
 
+def process_of(attempt: MapAttemptKey) -> str:
+    """Return the text of the process that writes a map output, which no other one continues."""
+    return f"process {attempt.map_attempt_id}" if attempt.map_attempt_id % 2 else ""
+
+
 def copy_tree(source: Path, target: Path):
     """Copy a directory from which objects are deleted meanwhile."""
     for top, _, names in os.walk(source):
@@ -229,7 +234,8 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.new_attempt(key)
 
         async def work():
-            await self.store.secure(attempt, 1, await self.regions(attempt, sizes))
+            regions = await self.regions(attempt, sizes)
+            await self.store.secure(attempt, 1, regions, process_of(attempt))
 
         self.step(work(), self.state | {("secured", attempt): self.bytes_of(attempt, sizes)})
 
@@ -247,10 +253,12 @@ class StoreMachine(RuleBasedStateMachine):
         name = "secured", attempt
         before = self.store.open_output(attempt)
         assert before is not None
+        assert before.process == process_of(attempt)
         first = len(before.regions)
 
         async def work():
-            await self.store.secure(attempt, 1, await self.regions(attempt, sizes, first))
+            regions = await self.regions(attempt, sizes, first)
+            await self.store.secure(attempt, 1, regions, process_of(attempt))
 
         more = self.bytes_of(attempt, sizes, first)
         self.step(work(), self.state | {name: self.state[name] + more})

@@ -10,11 +10,13 @@ from sluice.shuffle.taskmanager.store.journal.rows import (
     ReleaseApplicationRow,
     ReleaseAttemptsRow,
     ReleaseShuffleRow,
+    SecureRow,
     pack_commit,
     pack_lose,
     pack_release_application,
     pack_release_attempts,
     pack_release_shuffle,
+    pack_secure,
     unpack,
 )
 from sluice.shuffle.taskmanager.store.stored_outputs import (
@@ -68,6 +70,19 @@ def test_a_row_of_the_first_format_is_still_read():
     assert row.regions == ((b"", 0, 0, offsets, 5, None),)
 
 
+@pytest.mark.parametrize("process", ["", "0123456789abcdef"])
+def test_secured_regions_survive_packing_with_their_process(process):
+    region = Region(None, 0, cumulative_offsets([1, 2]), 5)
+    packed = pack_secure(KEY, 9, 2, 3, (region,), process)
+    row = unpack(packed)
+    assert isinstance(row, SecureRow)
+    assert row[:4] == (KEY, 9, 2, 3)
+    assert row.process == process
+    assert [list(r.offsets) for r in row.regions] == [[0, 1, 3]]
+    if not process:  # a release before this one has the same rows
+        assert len(msgpack.unpackb(packed)) == 7
+
+
 def test_releases_survive_packing():
     assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
     assert unpack(pack_release_attempts(KEY, 1 << 40)) == ReleaseAttemptsRow(KEY, 1 << 40)
@@ -84,6 +99,7 @@ def test_releases_survive_packing():
         b"\xc1",
         msgpack.packb({"a": 1}),
         msgpack.packb([9, "app"]),
+        msgpack.packb([-2, "app", 1, 2, 3, 0, [], "process"]),
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 3, b"abc", 0]]]),
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"abc", 0]]]),
         msgpack.packb([0, "app", 1, 2, 3, [[b"", 0, 0, 4, b"", 0]]]),

@@ -4,6 +4,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.HexFormat;
 
 /**
  * Names the key that the sender of a Hello proves (docs/reference/wire.md). None of it is secret.
@@ -30,6 +31,9 @@ public record Claim(
     static final int SALT_BYTES = 16;
     static final int MAX_SUBJECT_BYTES = 512;
 
+    /** Random text of this process: only it resumes the map outputs that it began. */
+    private static final String PROCESS = HexFormat.of().formatHex(Credential.random(16));
+
     private static final int FIXED_BYTES =
             1 + SECRET_ID_BYTES + Long.BYTES + TOKEN_ID_BYTES + SALT_BYTES;
 
@@ -45,7 +49,7 @@ public record Claim(
      * @param dialed the addresses that were dialed, separated by blanks
      */
     public byte[] packFor(String dialed) {
-        return pack(subject + "\0" + dialed);
+        return pack(subject + "\0" + dialed + "\0" + PROCESS);
     }
 
     private byte[] pack(String ending) {
