@@ -64,6 +64,27 @@ def test_no_compiled_module_has_an_error_class() -> None:
     assert not found
 
 
+def test_no_attribute_of_a_compiled_class_becomes_a_keyword_of_c() -> None:
+    """In C its name has an underscore more: ``_thread`` becomes ``__thread``."""
+    keywords = {
+        "_thread",
+        "_asm",
+        "_typeof",
+        "_inline",
+        "_const",
+        "_volatile",
+        "_signed",
+        "_int128",
+    }
+    found = {
+        f"{module.relative_to(REPOSITORY)}, line {node.lineno}: {node.attr}"
+        for module in compiled_modules()
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in keywords
+    }
+    assert not found
+
+
 def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
     compiled = compiled_modules()
     # A NamedTuple or a Protocol stays an ordinary class, from which anything may derive.

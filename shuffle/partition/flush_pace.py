@@ -143,7 +143,7 @@ class FlushPace:
         cpu_clock: Returns the CPU seconds of the thread.
     """
 
-    __slots__ = ("_lane", "_thread")
+    __slots__ = ("_lane", "_pacing_thread")
 
     def __init__(
         self,
@@ -151,20 +151,20 @@ class FlushPace:
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._thread = ThreadPace(clock, cpu_clock)
+        self._pacing_thread = ThreadPace(clock, cpu_clock)
         self._lane = LanePace(subpartitions)
 
     @property
     def is_pausing(self) -> bool:
         """Whether a flush is put off though nothing is under way."""
-        return self._thread.is_spacing or self._lane.is_pausing
+        return self._pacing_thread.is_spacing or self._lane.is_pausing
 
     def is_due(self, under_way: int, complete: int) -> bool:
         """Return whether to flush now; arguments as of :meth:`LanePace.is_due`."""
-        has_time = self._thread.is_due()
-        return self._lane.is_due(under_way, complete, self._thread.now) and has_time
+        has_time = self._pacing_thread.is_due()
+        return self._lane.is_due(under_way, complete, self._pacing_thread.now) and has_time
 
     def flushed(self, buffers: int) -> None:
         """Record the number of buffers that a flush has put on their way."""
         self._lane.flushed(buffers)
-        self._thread.flushed(buffers)
+        self._pacing_thread.flushed(buffers)
