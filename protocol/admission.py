@@ -211,10 +211,12 @@ class AcceptingHandshake:
 def _same_form(address: str) -> str:
     """Return the one form of an address that can be written in several ways."""
     host, _, port = address.lower().rpartition(":")
+    bare, _, _ = host.strip("[]").partition("%")  # a zone has another name on each host
     try:
-        return f"{ipaddress.ip_address(host.strip('[]'))}:{port}"
+        found = ipaddress.ip_address(bare)
     except ValueError:  # a name
         return f"{host}:{port}"
+    return f"{getattr(found, 'ipv4_mapped', None) or found}:{port}"
 
 
 def refusal(claim: Claim, secrets: ClusterSecrets) -> AuthenticationFailed | None:

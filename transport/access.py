@@ -256,15 +256,15 @@ def read_secret(path: Path) -> bytes:
             "The file of a cluster secret is open to other users of this host",
             value=error.reason,
             limit="0640",
-            remedy=f"chmod 0600 {path}, and let only its owner and root change the directories "
-            "above it; for a secret that a pod mounts: defaultMode: 0440, and fsGroup with the "
-            "group of the TaskManager",
+            remedy=f"Run this as the owner of the file, chmod 0600 {path}, and let only its owner "
+            "and root change the directories above it; for a secret that a pod mounts: "
+            "defaultMode: 0440, and fsGroup with the group of the TaskManager",
         ) from error
     except OSError as error:
         raise SecretUnusable(
             "The file of a cluster secret cannot be read",
             value=f"{path}: {error.strerror or error}",
-            remedy="Make one with: sluice secret create FILE",
+            remedy="Run this as its owner, or make one with: sluice secret create FILE",
         ) from error
     try:
         return parse_secret(text)

@@ -55,6 +55,10 @@ def create_secret(file: Path | None) -> None:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
     click.echo(f"A new cluster secret is in {file}. Each TaskManager needs a copy, and the setting")
     click.echo(f'cluster_secret_files = ["{file}"]')
+    try:
+        read_secret(file)
+    except SluiceError as error:
+        click.echo(f"Warning: a TaskManager of this user refuses it there. {error}", err=True)
 
 
 @click.group(short_help="Create and show tokens.")

@@ -78,6 +78,14 @@ class TestCreateSecret:
         assert f'cluster_secret_files = ["{path}"]' in result.output
         assert text.strip() not in result.output
 
+    def test_a_place_where_a_secret_is_refused_is_told_at_once(self, tmp_path):
+        assert run("secret", "create", tmp_path / "secret").stderr == ""
+        tmp_path.chmod(0o777)
+        result = run("secret", "create", tmp_path / "another")
+        assert (result.exit_code, (tmp_path / "another").exists()) == (0, True)
+        assert result.stderr.startswith("Warning: a TaskManager of this user refuses it there.")
+        assert f"other users can write to {tmp_path}" in result.stderr
+
     def test_the_mode_of_a_secret_ignores_the_umask(self, tmp_path):
         before = os.umask(0)
         try:

@@ -280,6 +280,8 @@ REACHED = "[2001:db8::1]:7337"
         ("HOST-A:7337",),
         ("alias:7000", "10.0.0.9:7000"),
         ("another-name:7337", "[2001:db8:0:0:0:0:0:1]:7337"),
+        ("another-name:7337", "[2001:db8::1%eth1]:7337"),
+        ("[::ffff:10.0.0.8]:7337",),
         (),
     ],
 )
@@ -323,7 +325,7 @@ def with_addresses(
     exchange = Exchange(
         DRIVER_HELLO if credential.claim.kind == KIND_DRIVER else PEER,
         credential,
-        vectors.admission(SECRET)._replace(aliases=frozenset(["Alias:7000"])),
+        vectors.admission(SECRET)._replace(aliases=frozenset(["Alias:7000", "10.0.0.8:7337"])),
         bindings=(binding, binding),
     )
     exchange.accepts._reached = REACHED

@@ -88,7 +88,7 @@ def test_a_secret_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -
     assert caught.value.code is ErrorCode.CONFIGURATION
     assert caught.value.value == f"{path} is open to other users: mode {mode:04o}, at most 0640"
     assert caught.value.remedy.startswith(
-        f"chmod 0600 {path}, and let only its owner and root change"
+        f"Run this as the owner of the file, chmod 0600 {path}, and let only its owner and root"
     )
 
 
