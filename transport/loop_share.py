@@ -127,15 +127,18 @@ class TurnShare:
 
     def _tell(self) -> None:
         """Begin again in the next turn, or when the turns taken in advance are over."""
-        advance = -self._left_bytes // self._bytes_a_turn
+        owed_bytes = -self._left_bytes
+        advance = owed_bytes // self._bytes_a_turn
         if advance > MAX_ADVANCE_TURNS:
             loop = asyncio.get_running_loop()
-            loop.call_later(advance * TURN_SECONDS, self._repaid)
+            loop.call_later(advance * TURN_SECONDS, self._repaid, owed_bytes)
         else:
             self._turns.tell(self)
 
-    def _repaid(self) -> None:
-        self._left_bytes = max(self._left_bytes, 0)
+    def _repaid(self, owed_bytes: int) -> None:
+        """Repay what was owed; what other connections have taken since is still owed."""
+        left_bytes = self._left_bytes
+        self._left_bytes = max(left_bytes, min(left_bytes + owed_bytes, 0))
         self._turns.tell(self)
 
     def _catch_up(self) -> None:

@@ -50,6 +50,17 @@ async def test_an_idle_loop_does_not_repay_many_turns_taken_in_advance(loop_turn
     assert loop_turns.number == before
 
 
+async def test_turns_taken_during_a_repayment_are_repaid_too(loop_turns):
+    twice, once = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
+    resumed: asyncio.Queue[str] = asyncio.Queue()
+    twice.spend(200 * A_TURN)
+    twice.wait(partial(resumed.put_nowait, "twice"), OWN_FLOW)
+    twice.spend(200 * A_TURN)
+    once.spend(300 * A_TURN)
+    once.wait(partial(resumed.put_nowait, "once"), OWN_FLOW)
+    assert [await resumed.get(), await resumed.get()] == ["once", "twice"]
+
+
 async def test_no_share_waits_for_another(loop_turns):
     greedy, innocent = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
     greedy.spend(1000 * A_TURN)
