@@ -14,9 +14,10 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 class _Absence:
     """The absence of one TaskManager: times of the event loop, and the pauses between attempts."""
 
-    __slots__ = ("backoff", "retry_at", "since")
+    __slots__ = ("backoff", "place", "retry_at", "since")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, place: TaskManagerPlace, now: float) -> None:
+        self.place = place
         self.since = now
         self.retry_at = now
         self.backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -31,21 +32,28 @@ class AbsentPlaces:
 
     def __init__(self, lost_after_seconds: float) -> None:
         self._lost_after_seconds: Final = lost_after_seconds
-        self._absences: Final[dict[TaskManagerPlace, _Absence]] = {}
+        self._absences: Final[dict[str, _Absence]] = {}
+        """By TaskManager, each at the place that was tried last: a driver may name many places."""
+
+    def __len__(self) -> int:
+        return len(self._absences)
 
     def record(self, place: TaskManagerPlace) -> None:
         """Record a failed attempt; the next one follows after a pause that doubles."""
         now = asyncio.get_running_loop().time()
-        absence = self._absences.setdefault(place, _Absence(now))
+        absence = self._of(place)
+        if absence is None:
+            absence = self._absences[place.taskmanager_id] = _Absence(place, now)
         absence.retry_at = now + absence.backoff.next_seconds()
 
     def forget(self, place: TaskManagerPlace) -> None:
         """Forget an absence: the TaskManager answers, or a driver named it again."""
-        self._absences.pop(place, None)
+        if self._of(place) is not None:
+            del self._absences[place.taskmanager_id]
 
     def presence(self, place: TaskManagerPlace) -> Presence:
         """Return AWAY or LOST until the TaskManager may be tried again, then UNKNOWN."""
-        absence = self._absences.get(place)
+        absence = self._of(place)
         now = asyncio.get_running_loop().time()
         if absence is None or now >= absence.retry_at:
             return Presence.UNKNOWN
@@ -53,6 +61,10 @@ class AbsentPlaces:
 
     def is_lost(self, place: TaskManagerPlace) -> bool:
         """Return whether a TaskManager has not answered for so long that it counts as lost."""
-        absence = self._absences.get(place)
+        absence = self._of(place)
         now = asyncio.get_running_loop().time()
         return absence is not None and now - absence.since >= self._lost_after_seconds
+
+    def _of(self, place: TaskManagerPlace) -> _Absence | None:
+        absence = self._absences.get(place.taskmanager_id)
+        return absence if absence is not None and absence.place == place else None
