@@ -27,9 +27,9 @@ connections                     quota; one kept for the driver   wiring.py
 ..                              limit; handshakes                transport/listener.py
 ..                              segment size; draining           bounds/connection_rules.py
 ..                              idle ones are closed             bounds/idle_connections.py
-connections being made          limit of an application and all  serve/taskmanager_channel_opener.py
+connections being made          limit of a tenant and all        serve/taskmanager_channel_opener.py
 copies and moves                equal numbers, one always        replicas/application_copies.py
-..                              slots that no other waits for    bounds/application_slots.py
+..                              slots, one always for each       bounds/owner_slots.py
 file descriptors                reserve                          transport/descriptors.py
 turns of the event loop         equal bytes a turn               transport/loop_share.py
 turns at disks, remote tier     equal bytes in the queue         transport/fair_queue.py

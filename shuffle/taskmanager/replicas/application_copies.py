@@ -6,7 +6,7 @@ refuse: they drain, are full, or are away. If no TaskManager takes it, it waits 
 connects, or for a pause that grows.
 
 Nothing here is shared with another application. An address that does not answer delays only the
-application whose driver named it: :class:`ApplicationSlots` keep a stream for each of the others.
+application whose driver named it: :class:`OwnerSlots` keep a stream for each of the others.
 """
 
 import asyncio
@@ -192,7 +192,7 @@ class ApplicationCopies:
             try:
                 await self._process_next()
             finally:
-                self._services.streams.give_back(self.application_id)
+                self._services.streams.release(self.application_id)
             await asyncio.sleep(0)  # many in a row may be stalled without waiting
 
     async def _process_next(self) -> None:

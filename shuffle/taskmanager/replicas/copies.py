@@ -14,7 +14,7 @@ from typing import Final
 from ....transport.address import Address
 from ...counters import Counters
 from ...names import TaskManagerPlace, utf8_text
-from ..bounds.application_slots import ApplicationSlots
+from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.peer_connector import PeerConnector
 from ..cluster.placement import Placement
@@ -71,7 +71,7 @@ class Copies:
             connections=CopierConnections(connector.copier, is_alive),
             holdings=Holdings(),
             drivers=drivers,
-            streams=ApplicationSlots(
+            streams=OwnerSlots(
                 config.replication.copy_streams, config.replication.copy_streams
             ),
             counters=counters,

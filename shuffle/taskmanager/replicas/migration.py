@@ -168,7 +168,7 @@ class Migration:
                     try:
                         place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
                     finally:
-                        services.streams.give_back(key.application_id)
+                        services.streams.release(key.application_id)
                     if place is not None:
                         places[map_attempt_id] = place
 

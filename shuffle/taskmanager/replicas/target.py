@@ -18,7 +18,7 @@ from ....protocol.schema import CopyOf
 from ...counters import Counters
 from ...errors import failure_of
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
-from ..bounds.application_slots import ApplicationSlots
+from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
 from ..cluster.watches import Watches
@@ -115,7 +115,7 @@ class CopyServices(NamedTuple):
     connections: CopierConnections
     holdings: Holdings
     drivers: DriverNotices
-    streams: ApplicationSlots
+    streams: OwnerSlots
     counters: Counters
     config: ReplicationConfig
 

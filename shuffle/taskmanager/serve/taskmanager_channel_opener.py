@@ -29,7 +29,7 @@ from ...memory import MemorySegment, NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
 from ..bounds.accounts import Accounts
-from ..bounds.application_slots import ApplicationSlots
+from ..bounds.owner_slots import OwnerSlots
 from ..config.network_memory_config import NetworkMemoryConfig
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
@@ -46,8 +46,8 @@ MAX_DIALS_OF_TENANT: Final = 32
 """Connections that the gates of a tenant may be making at a time."""
 
 
-def _dials() -> ApplicationSlots:
-    return ApplicationSlots(MAX_DIALS, MAX_DIALS_OF_TENANT)
+def _dials() -> OwnerSlots:
+    return OwnerSlots(MAX_DIALS, MAX_DIALS_OF_TENANT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class GateServices:
     task_events: TaskEventDispatcher = field(default_factory=TaskEventDispatcher)
     accounts: Accounts = field(default_factory=Accounts)
     transport: TransportConfig = field(default_factory=TransportConfig)
-    dials: ApplicationSlots = field(default_factory=_dials)
+    dials: OwnerSlots = field(default_factory=_dials)
 
 
 class GateLimits(NamedTuple):
@@ -314,7 +314,7 @@ class TaskManagerChannelOpener(ChannelOpener):
                 await dials.take(tenant)
                 attempts.deadline += asyncio.get_running_loop().time() - began
                 if not peers.connects(address):  # another channel has begun to meanwhile
-                    dials.give_back(tenant)
+                    dials.release(tenant)
                     makes_one = False
             try:
                 async with asyncio.timeout_at(attempts.deadline):
@@ -326,6 +326,6 @@ class TaskManagerChannelOpener(ChannelOpener):
                 failure: Exception = error
             finally:
                 if makes_one:  # the lookup of a name cannot be cancelled
-                    after_look_up(*address, partial(dials.give_back, tenant))
+                    after_look_up(*address, partial(dials.release, tenant))
             # Not in the handler: compiled code that waits there leaves the error to all others.
             await attempts.pause(failure)

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
-from sluice.shuffle.taskmanager.bounds.application_slots import ApplicationSlots
+from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
@@ -67,7 +67,7 @@ class Rig:
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
             drivers=Drivers(list),
-            streams=ApplicationSlots(self.config.copy_streams, self.config.copy_streams),
+            streams=OwnerSlots(self.config.copy_streams, self.config.copy_streams),
             counters=Counters(),
             config=self.config,
         )

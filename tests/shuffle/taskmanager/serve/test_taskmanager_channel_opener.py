@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import CancelPartitionRequest
-from sluice.shuffle.taskmanager.bounds.application_slots import ApplicationSlots
+from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
 from tests.support.mini_cluster import (
     DEADLINE_SECONDS,
     SEGMENT_SIZE_BYTES,
@@ -206,9 +206,9 @@ async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
 # ---- connections being made ----------------------------------------------------------------------
 
 
-def limit_dials(cluster, total) -> ApplicationSlots:
+def limit_dials(cluster, total) -> OwnerSlots:
     """Limit the connections that the gates of a TaskManager may be making."""
-    dials = ApplicationSlots(total, total)
+    dials = OwnerSlots(total, total)
     cluster[1].gate_services = dataclasses.replace(cluster[1].gate_services, dials=dials)
     return dials
 

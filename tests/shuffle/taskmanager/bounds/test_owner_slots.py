@@ -1,4 +1,4 @@
-"""Slots that applications share: none waits for another one, and none is lost."""
+"""Slots that owners share: none waits for another one, and none is lost."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.bounds.application_slots import ApplicationSlots
+from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
 from tests.support.peers import turns
 
 
-def taking(slots: ApplicationSlots, *applications: str) -> list[asyncio.Task[None]]:
-    return [asyncio.ensure_future(slots.take(each)) for each in applications]
+def taking(slots: OwnerSlots, *owners: str) -> list[asyncio.Task[None]]:
+    return [asyncio.ensure_future(slots.take(each)) for each in owners]
 
 
 def done(tasks: list[asyncio.Task[None]]) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-async def test_an_application_always_has_one_slot():
-    slots = ApplicationSlots(2, 2)
+async def test_an_owner_always_has_one_slot():
+    slots = OwnerSlots(2, 2)
     greedy = taking(slots, "a", "a", "a")
     await turns()
     assert done(greedy) == [True, True, False]
@@ -32,29 +32,29 @@ async def test_an_application_always_has_one_slot():
         task.cancel()
 
 
-async def test_the_application_with_the_fewest_slots_is_next():
-    slots = ApplicationSlots(3, 3)
+async def test_the_owner_with_the_fewest_slots_is_next():
+    slots = OwnerSlots(3, 3)
     taking(slots, "a", "a", "a", "b")
     await turns()
     a, b, again = taking(slots, "a", "b", "a")
-    slots.give_back("a")
+    slots.release("a")
     await turns()
     assert done([a, b, again]) == [False, False, False]  # four were held, and three are the most
-    slots.give_back("a")
+    slots.release("a")
     await turns()
     assert done([a, b, again]) in ([True, False, False], [False, True, False])
-    slots.give_back("a" if a.done() else "b")
+    slots.release("a" if a.done() else "b")
     await turns()
     assert done([a, b, again])[:2] == [True, True]
     again.cancel()
 
 
-async def test_an_application_has_a_maximum():
-    slots = ApplicationSlots(100, 2)
+async def test_an_owner_has_a_maximum():
+    slots = OwnerSlots(100, 2)
     tasks = taking(slots, *"aaa")
     await turns()
     assert done(tasks) == [True, True, False]
-    slots.give_back("a")
+    slots.release("a")
     await turns()
     assert done(tasks) == [True, True, True]
 
@@ -62,7 +62,7 @@ async def test_an_application_has_a_maximum():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give", "cancel"]))))
 def test_no_slot_is_lost_or_given_twice(steps):
     async def run() -> None:
-        slots = ApplicationSlots(3, 2)
+        slots = OwnerSlots(3, 2)
         tasks: dict[str, list[asyncio.Task[None]]] = {name: [] for name in "abc"}
         for name, step in steps:
             mine = tasks[name]
@@ -71,10 +71,10 @@ def test_no_slot_is_lost_or_given_twice(steps):
             elif step == "cancel" and mine:
                 mine.pop().cancel()  # and its slot, if it has one, is returned below
                 if slots.held_by(name) > sum(done(mine)):
-                    slots.give_back(name)
+                    slots.release(name)
             elif step == "give" and any(done(mine)):
                 mine.pop(done(mine).index(True))
-                slots.give_back(name)
+                slots.release(name)
             await turns()
             for each, its in tasks.items():
                 assert slots.held_by(each) == sum(done(its))
