@@ -132,7 +132,7 @@ class ReceiverCredit:
         """Count a priority event that was received, with credit or on account.
 
         Raises:
-            CreditExceeded: As many unread ones were sent on account as may be.
+            CreditExceeded: MAX_OVERDRAFT_EVENTS unread ones were sent on account already.
         """
         if self.granted <= -MAX_OVERDRAFT_EVENTS:
             raise CreditExceeded(

@@ -8,7 +8,7 @@ TaskManager::
        └─────▶ submit token ──▶ key of a driver ──▶ key of its tasks
                (subject, expiry)  (one application)   (reads and writes, releases nothing)
 
-An application's data belong to its key: the TaskManager adds a *namespace* to the application's
+An application's data belongs to its key: the TaskManager adds a *namespace* to the application's
 name, a tag of the token's subject and letters derived from the key. So two applications with the
 same name share no data, an attacker cannot take a name before its owner does, and the name alone
 tells every TaskManager which applications belong to the same *tenant*.
@@ -247,7 +247,7 @@ class ClusterSecrets:
         self.revoked = frozenset(revoked)
 
     def replace(self, others: "ClusterSecrets") -> bool:
-        """Know the secrets and the revoked tokens of others instead.
+        """Take over the secrets and the revoked tokens of others.
 
         Returns:
             Whether another secret is proven now.

@@ -130,7 +130,7 @@ class Counters:
     regions_written: Annotated[int, total("Regions written.")] = 0
     memory_tier_refusals: Annotated[
         int,
-        total("Regions sent to disk because their application had its share of the memory tier."),
+        total("Regions sent to disk because of the fair shares of the memory tier."),
     ] = 0
     map_outputs_committed: Annotated[int, _FINISHED.at(outcome="committed")] = 0
     map_outputs_aborted: Annotated[int, _FINISHED.at(outcome="aborted")] = 0

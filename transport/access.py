@@ -101,7 +101,8 @@ class Access:
             Whether this TaskManager proves another secret now.
 
         Raises:
-            SecretUnusable: The first secret came or the last one went, which takes a restart.
+            SecretUnusable: The first secret was added or the last one removed, which takes a
+                restart.
         """
         if self.secrets is not None and secrets is not None:
             return self.secrets.replace(secrets)
@@ -142,7 +143,7 @@ class Accepting(NamedTuple):
     control_memory: ControlMemory | None = None
     """Counts the memory of all connections together."""
     loop_shares: LoopShares | None = None
-    """Divides the turns of the event loop among applications."""
+    """Divides the turns of the event loop among tenants."""
 
     def handshake(self, sock: socket.socket | None) -> AcceptingHandshake:
         """Begin the handshake of an accepted connection.
@@ -206,7 +207,7 @@ def read_secrets(config: AuthConfig) -> ClusterSecrets | None:
     """Read the secrets and the revoked tokens of a configuration. Blocks.
 
     Returns:
-        Them, or None without a secret.
+        The secrets with the revoked tokens; None without a secret.
 
     Raises:
         SecretUnusable: A file cannot be read, is damaged, or is open to other users.

@@ -1,9 +1,9 @@
 """Accepted connections in their handshake, and which of them makes room for another.
 
-A stranger can open any number of connections and leave them idle. So when there are as many as
-there may be, none is kept out: the address that has the most of them loses the one that has waited
-longest. Connections from other addresses stay, and one from the same address has the time in which
-the stranger opens as many connections as there may be.
+A stranger can open any number of connections and leave them idle. So at the limit no connection is
+kept out: the address that has the most of them loses the one that has waited longest. Connections
+from other addresses stay. A good client at the stranger's address has as long for its handshake as
+the stranger needs to open that many connections.
 """
 
 import ipaddress

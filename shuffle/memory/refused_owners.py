@@ -1,14 +1,14 @@
 """The queue of owners that were refused segments.
 
-A refused owner asks again in its own time. Without a queue, those who ask at once would take
-everything that is returned meanwhile. So a refusal is a place in the queue: the segments are kept
-from others until the owner asks again, except from those who would have less in all. Like this the
-least promised owner is served first, and one that was reclaimed from does not overtake one that
-waits.
+A refused owner asks again later. Without a queue, owners that ask at once would take everything
+that is returned meanwhile. So a refusal is a place in the queue: until the owner asks again, the
+segments are kept from others, except from those that would have less in all. The owner with the
+fewest promised segments is served first, and an owner whose segments were reclaimed does not
+overtake one that waits.
 
 A tenant has one place, so that it cannot keep more from others by asking for many applications. A
-place is lost when the owner has got as much, or was not refused again for some calls of
-:meth:`RefusedOwners.age`.
+place is lost when the owner has got as much, or was not refused again during :data:`MAX_AGE` calls
+of :meth:`RefusedOwners.age`.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from typing import Final
 from .segment_owner import SegmentOwner
 
 MAX_PLACES: Final = 256
-"""More are refused without a place: without tokens, every application is a tenant."""
+"""Further owners are refused without a place: without tokens, every application is a tenant."""
 
 MAX_AGE: Final = 2
 """Calls of :meth:`RefusedOwners.age` that a place outlives."""

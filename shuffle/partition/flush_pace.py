@@ -61,11 +61,11 @@ class ThreadPace:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self.now = clock()
-        """Time of the last question."""
+        """Time of the last call of :meth:`is_due`."""
         self._worked = cpu_clock()  # how long the thread had worked by then
         self._spaced_until = self.now  # before this time a busy thread does not flush
         self.is_spacing = False
-        """Whether the last answer was no."""
+        """Whether that call returned False."""
 
     def is_due(self) -> bool:
         """Return whether the thread has time for a flush; called once an interval."""

@@ -152,12 +152,12 @@ ENTRIES: Final = {
         CLIENT, "The TaskManager serves as many connections as `max_connections` allows."
     ),
     ErrorCode.LIMIT_EXCEEDED: Entry(
-        "reader, writer", "One connection has more open or pending than a limit allows."
+        "reader, writer", "A connection or gate has more open or pending than a limit allows."
     ),
     ErrorCode.QUOTA_EXCEEDED: Entry(
         "reader, writer",
-        "The application has used up its quota on that TaskManager; others are not affected. "
-        "Spark's map outputs go to another TaskManager that has room.",
+        "The application or its subject is at a quota of that TaskManager; others are not "
+        "affected. Spark's map outputs go to another TaskManager that has room.",
     ),
     ErrorCode.AUTHENTICATION_REQUIRED: Entry(
         CLIENT, "The TaskManager has a cluster secret, but the client has no credential."
@@ -165,7 +165,8 @@ ENTRIES: Final = {
     ErrorCode.AUTHENTICATION_FAILED: Entry(
         CLIENT,
         "A proof is wrong: the credential belongs to another cluster or was altered, or the "
-        "connection was intercepted. Or the TaskManager did not authenticate.",
+        "connection was intercepted. Or the token is revoked, or the TaskManager did not "
+        "authenticate.",
     ),
     ErrorCode.CREDENTIAL_EXPIRED: Entry(
         CLIENT, "The submit token has expired before the application reached this TaskManager."

@@ -1,8 +1,8 @@
 """Bounds: what one tenant, application or task may take, and where each rule is applied.
 
 Paths begin at ``shuffle/taskmanager`` or at the repository. ``bounds/accounts.py`` counts what each
-application holds, ``bounds/quotas.py`` turns settings into its quotas, and ``bounds/progress.py``
-is the timer of all progress deadlines.
+tenant and application holds, ``bounds/quotas.py`` turns settings into their quotas, and
+``bounds/progress.py`` is the timer of all progress deadlines.
 
 ==============================  ===============================  ==================================
 resource                        rule                             file

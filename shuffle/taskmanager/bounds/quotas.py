@@ -1,4 +1,4 @@
-"""The quotas of applications: settings, and the resulting limits on this host.
+"""The quotas of tenants: settings, and the resulting limits on this host.
 
 Quotas are those of a tenant: of all applications of a token's subject together, or of an
 application without a token. An override is ``PATTERN: RESOURCE = VALUE, ...``. Patterns are shell

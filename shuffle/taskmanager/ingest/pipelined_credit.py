@@ -59,7 +59,7 @@ class PipelinedCredit:
         """Use up a credit for a priority event, or send it on account.
 
         Raises:
-            CreditExceeded: As many unread ones were sent on account as may be.
+            CreditExceeded: MAX_OVERDRAFT_EVENTS unread ones were sent on account already.
         """
         if self.outstanding <= -MAX_OVERDRAFT_EVENTS:
             raise CreditExceeded(

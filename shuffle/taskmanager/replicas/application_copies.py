@@ -2,11 +2,12 @@
 
 Map outputs that lack copies are queued, and up to ``copy_streams`` tasks empty the queue. They
 offer a map output to TaskManagers on other hosts in their order of placement, and skip those that
-refuse: they drain, are full, or are away. If no TaskManager takes it, it waits until another one
-connects, or for a pause that grows.
+drain, are full, or are away. If no TaskManager takes it, it waits until another one connects, or
+for a pause that grows.
 
-Nothing here is shared with another application. An address that does not answer delays only the
-application whose driver named it: :class:`OwnerSlots` keep a stream for each of the others.
+Except for the streams, nothing here is shared with another application. An address that does not
+answer delays only the application whose driver named it: :class:`OwnerSlots` keep a stream for each
+of the others.
 """
 
 import asyncio

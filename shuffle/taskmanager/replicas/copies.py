@@ -71,9 +71,7 @@ class Copies:
             connections=CopierConnections(connector.copier, is_alive),
             holdings=Holdings(),
             drivers=drivers,
-            streams=OwnerSlots(
-                config.replication.copy_streams, config.replication.copy_streams
-            ),
+            streams=OwnerSlots(config.replication.copy_streams, config.replication.copy_streams),
             counters=counters,
             config=config.replication,
         )

@@ -245,7 +245,7 @@ class ConsumerHandler(ServingHandler):
 
         Raises:
             LimitExceeded: It names too many map attempts.
-            QuotaExceeded: The application keeps as many bytes as it may.
+            QuotaExceeded: The application is at its quota of metadata.
         """
         attempts = sum([len(channel.map_attempt_ids) for channel in message.channels])
         require_attempts(attempts)

@@ -286,7 +286,7 @@ class ResultPartitionManager:
             SUBPARTITION_IN_USE: The subpartition of a pipelined partition has its reader.
             InvalidRequest: The range is empty or too large, or several attempts or subpartitions
                 of pipelined partitions are requested.
-            QuotaExceeded: The application keeps as many bytes about its data as it may.
+            QuotaExceeded: The application is at its quota of metadata.
 
         Cancellation: safe, nothing is left behind.
         """

@@ -97,7 +97,7 @@ class ServingHandler:
         Raises:
             ChannelInUse: Its number is taken.
             LimitExceeded: As many are open already as may be.
-            QuotaExceeded: The application has as many open, or keeps as many bytes, as it may.
+            QuotaExceeded: The application is at its quota of channels or of metadata.
             InvalidRequest: Without flow control by credit it came with none: nothing could be sent.
         """
         if channel in self.readers:

@@ -88,7 +88,7 @@ class StoredSlices:
 
         Raises:
             InvalidRequest: The range is empty or beyond the subpartitions of a map output.
-            QuotaExceeded: The application keeps as many bytes as it may.
+            QuotaExceeded: The application is at its quota of metadata.
 
         Cancellation: safe; call :meth:`release`.
         """

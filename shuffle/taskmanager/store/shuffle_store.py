@@ -386,7 +386,7 @@ class ShuffleStore:
 
     @property
     def memory_refusals(self) -> int:
-        """Regions sent to disk because their application had its share of memory."""
+        """Regions sent to disk because of the fair shares of the memory tier."""
         return self._tiers.memory_refusals
 
     def wholes(self) -> dict[Resource, int]:
