@@ -105,7 +105,7 @@ class HttpAccess:
             "The request names another host",
             reason=OTHER_NAME,
             value=host or "no name",
-            limit="the address of this host, or its advertised_host",
+            limit="an IP address, localhost, or a name of this host",
             remedy="Ask for http://ADDRESS:PORT, or give the TaskManager a cluster secret and "
             "send a token",
         )
