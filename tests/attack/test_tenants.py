@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.remote_error import RemoteError
-from sluice.protocol.schema import PartitionOpened
+from sluice.protocol.schema import (
+    KnownTaskManager,
+    PartitionOpened,
+    ReleaseShuffle,
+    ShuffleReleased,
+)
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from tests.attack.innocents import write_raw
 from tests.attack.rig import (
@@ -25,6 +30,7 @@ from tests.attack.rig import (
     application,
     check_refusal,
     commit,
+    driver,
     new_name,
     open_pipelined,
     producer,
@@ -193,3 +199,34 @@ async def test_half_messages_of_many_applications_cost_nobody_else_a_connection(
     await asyncio.gather(*ends)
     await check_innocent(daemon, innocent)
     await end(daemon, [], owners)
+
+
+@one_loop
+async def test_taskmanagers_that_applications_name_are_in_the_quota_of_their_token(
+    start, tmp_path, secret_file, innocent
+):
+    """Each of any number of applications kept thousands of names, in no account."""
+    daemon = start(tmp_path, cluster_secret_files=secret_file, quota_metadata_bytes="64 KiB")
+    owners, refused = bobs(3), 0
+    for owner in owners:
+        client = await driver(daemon.address, owner)
+        for number in range(40):
+            client.send(KnownTaskManager(f"tm-{number}", "127.0.0.1", 1))
+        client.send(ReleaseShuffle(SHUFFLE))
+        try:
+            await client.expect(ShuffleReleased)
+        except SluiceError as error:
+            assert error.code is ErrorCode.QUOTA_EXCEEDED  # noqa: PT017
+            refused += 1
+        else:
+            await client.close()
+    assert refused == 2
+    await commit(daemon.address, innocent, 1, RECORDS)
+    for owner in owners:
+        await release_application(daemon.address, owner)
+    assert await read(daemon.address, innocent, [1]) == RECORDS
+    client = await driver(daemon.address, owners[-1])
+    client.send(KnownTaskManager("tm-0", "127.0.0.1", 1))
+    client.send(ReleaseShuffle(SHUFFLE))
+    await client.expect(ShuffleReleased)
+    await client.close()

@@ -101,7 +101,8 @@ class QuotaConfig(Settings):
 
     quota_metadata_bytes: Size = 512 * 1024 * 1024
     """Bytes kept about its data: the lengths of the blocks of map outputs, in memory and in
-    journals, and what open gates read. Ten million blocks take about 80 MB."""
+    journals, what open gates read, and the TaskManagers that drivers name. Ten million blocks take
+    about 80 MB."""
 
     quota_overrides: Annotated[tuple[str, ...], BeforeValidator(split_rules)] = ()
     """Rules of the form `PATTERN: RESOURCE = VALUE, ...` for the subjects that match, such as

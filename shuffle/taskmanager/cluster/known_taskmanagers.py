@@ -8,6 +8,10 @@ from typing import Final
 
 from ...errors import LimitExceeded
 from ...names import TaskManagerPlace
+from ..bounds.accounts import Accounts, Resource
+
+TOLD_BYTES: Final = 1024
+"""What an application is charged for each TaskManager that its drivers name."""
 
 MAX_TOLD: Final = 4096
 """Maximum number of TaskManagers that the drivers of an application may name."""
@@ -22,10 +26,12 @@ class KnownTaskManagers:
 
     Args:
         own_id: The id of this TaskManager, which is ignored among the others.
+        accounts: Accounts to charge for the places that drivers name.
     """
 
-    def __init__(self, own_id: str) -> None:
+    def __init__(self, own_id: str, accounts: Accounts) -> None:
         self._own_id = own_id
+        self._accounts = accounts
         self._configured: dict[str, TaskManagerPlace] = {}
         self._told: dict[str, dict[str, TaskManagerPlace]] = {}
 
@@ -43,21 +49,27 @@ class KnownTaskManagers:
 
         Raises:
             LimitExceeded: The application has named too many.
+            QuotaExceeded: It may not keep more.
         """
         if place.taskmanager_id == self._own_id:
             return False
-        told = self._told.setdefault(application_id, {})
+        told = self._told.get(application_id, {})
         before = told.get(place.taskmanager_id)
-        if before is None and len(told) >= MAX_TOLD:
-            raise LimitExceeded(
-                "A driver names too many TaskManagers", value=len(told) + 1, limit=MAX_TOLD
-            )
+        if before is None:
+            if len(told) >= MAX_TOLD:
+                raise LimitExceeded(
+                    "A driver names too many TaskManagers", value=len(told) + 1, limit=MAX_TOLD
+                )
+            self._accounts.of(application_id).take(Resource.METADATA_BYTES, TOLD_BYTES)
+            self._told[application_id] = told
         told[place.taskmanager_id] = place
         return before != place
 
     def forget(self, application_id: str) -> None:
         """Forget what the drivers of an application named."""
-        self._told.pop(application_id, None)
+        told = self._told.pop(application_id, {})
+        account = self._accounts.of(application_id)
+        account.give_back(Resource.METADATA_BYTES, TOLD_BYTES * len(told))
 
     def place_for(self, application_id: str, taskmanager_id: str) -> TaskManagerPlace | None:
         """Return the place of a TaskManager that an application may use, or None."""

@@ -55,7 +55,7 @@ class Copies:
         config: TaskManagerConfig,
     ) -> None:
         self._connector: Final = connector
-        known = KnownTaskManagers(store.taskmanager_id)
+        known = KnownTaskManagers(store.taskmanager_id, store.accounts)
         watches = Watches(
             known,
             [Address.parse(each) for each in config.cluster.taskmanagers],

@@ -6,6 +6,7 @@ import pytest
 
 from sluice.shuffle.errors import LimitExceeded
 from sluice.shuffle.names import TaskManagerPlace
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts, QuotaExceeded, Resource
 from sluice.shuffle.taskmanager.cluster import known_taskmanagers
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 
@@ -15,7 +16,7 @@ def place(name: str, host: str = "") -> TaskManagerPlace:
 
 
 def test_an_application_uses_named_and_configured_taskmanagers():
-    known = KnownTaskManagers("own")
+    known = KnownTaskManagers("own", Accounts())
     assert known.tell("app", place("a"))
     assert not known.tell("app", place("a"))
     assert known.tell("app", place("a", "elsewhere"))  # it has another address now
@@ -29,7 +30,7 @@ def test_an_application_uses_named_and_configured_taskmanagers():
 
 
 def test_named_taskmanagers_are_forgotten_with_their_application():
-    known = KnownTaskManagers("own")
+    known = KnownTaskManagers("own", Accounts())
     for application, name in [("app", "a"), ("app", "b"), ("other", "b"), ("app", "c")]:
         known.tell(application, place(name))
     known.configure(place("c"))
@@ -41,7 +42,7 @@ def test_named_taskmanagers_are_forgotten_with_their_application():
 
 
 def test_a_driver_names_places_for_its_own_application_only():
-    known = KnownTaskManagers("own")
+    known = KnownTaskManagers("own", Accounts())
     known.configure(place("c"))
     known.tell("app", place("a"))
     for name in "ac":
@@ -55,7 +56,7 @@ def test_a_driver_names_places_for_its_own_application_only():
 
 
 def test_a_configured_taskmanager_is_replaced_at_its_address():
-    known = KnownTaskManagers("own")
+    known = KnownTaskManagers("own", Accounts())
     known.configure(place("old", "host"))
     known.configure(place("elsewhere"))
     known.configure(place("new", "host"))
@@ -64,10 +65,30 @@ def test_a_configured_taskmanager_is_replaced_at_its_address():
 
 def test_a_driver_can_name_a_limited_number(monkeypatch):
     monkeypatch.setattr(known_taskmanagers, "MAX_TOLD", 2)
-    known = KnownTaskManagers("own")
+    known = KnownTaskManagers("own", Accounts())
     for name in "ab":
         known.tell("app", place(name))
     known.tell("app", place("a", "elsewhere"))
     with pytest.raises(LimitExceeded) as refused:
         known.tell("app", place("c"))
     assert (refused.value.value, refused.value.limit) == (3, 2)
+
+
+def test_named_taskmanagers_are_charged_until_they_are_forgotten():
+    accounts = Accounts()
+    known = KnownTaskManagers("own", accounts)
+    account = accounts.of("app")
+    account.set_limits(
+        tuple(2048 if each is Resource.METADATA_BYTES else None for each in Resource)
+    )
+    for name in "aab":
+        known.tell("app", place(name))
+    known.tell("app", place("a", "elsewhere"))
+    assert account.amount(Resource.METADATA_BYTES) == 2048
+    with pytest.raises(QuotaExceeded):
+        known.tell("app", place("c"))
+    assert set(known.places_of("app")) == {"a", "b"}
+    for _ in range(2):
+        known.forget("app")
+        assert account.amount(Resource.METADATA_BYTES) == 0
+    assert not accounts.in_use()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.cluster import placement as placement_module
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import (
@@ -55,7 +56,7 @@ class Rig:
     """The placement of a TaskManager on the host "own"."""
 
     def __init__(self, **hosts: str) -> None:
-        known = KnownTaskManagers("me")
+        known = KnownTaskManagers("me", Accounts())
         for name, host in hosts.items():
             known.tell("app", TaskManagerPlace(name, host, 7337))
         self.absent = ""

@@ -9,6 +9,7 @@ import pytest
 
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import Placement
@@ -55,7 +56,7 @@ class Rig:
         self.outcome: asyncio.Future[Outcome] | None = None
         self.tarpits: set[str] = set()
         """TaskManagers that never answer."""
-        self.known = KnownTaskManagers("own")
+        self.known = KnownTaskManagers("own", Accounts())
         self.attempts = 0
         self.connecting = asyncio.Event()
         self.watches = Watches(self.known, configured, self.connect, 600, self.changed)
