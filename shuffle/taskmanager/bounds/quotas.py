@@ -65,7 +65,7 @@ Most = Annotated[Annotated[Count, Field(ge=1)] | None, NONE_ALLOWED]
 
 
 class QuotaConfig(Settings):
-    """The most that one subject's applications may hold together, or one without a token.
+    """The most that a subject's applications hold, or one without a token.
 
     `"none"`: no quota.
     """

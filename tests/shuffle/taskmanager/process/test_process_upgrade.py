@@ -47,6 +47,7 @@ def start(daemons: Callable[..., Daemon], tmp_path: Path) -> Start:
     older = {
         "program": (sys.executable, "-P", "-c", RUN),
         "environment": {"PYTHONPATH": str(WHEEL)},
+        "http_socket_path": None,  # it has no such option
     }
     return lambda *, is_older=False: daemons(tmp_path, **(older if is_older else {}))
 
