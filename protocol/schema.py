@@ -7,7 +7,7 @@ here. ``make docs`` generates the JVM's classes and the tables of docs/reference
 :func:`encode` makes a frame's prefix and control part. :func:`decode_control` checks every field's
 type and range before a message exists, so the rest of the code can trust messages.
 
-A field of any length says what handlers do with it (:class:`Keeping`).
+A variable-length field says how handlers treat it (:class:`Keeping`).
 """
 
 import enum
@@ -61,14 +61,14 @@ EVERY_SUBPARTITION: Final = 2**32 - 1
 
 
 class Keeping(enum.Enum):
-    """What the handlers of a message do with a field of any length; part of the field's type."""
+    """How the handlers of a message treat a variable-length field; annotates its type."""
 
     CHARGED = enum.auto()
-    """They keep (some of) it, and charge the bytes to the application before."""
+    """Handlers keep some or all of it, after they have charged the bytes to the application."""
     BOUNDED = enum.auto()
-    """They may keep it: it comes in control parts of at most MAX_HANDSHAKE_CONTROL_BYTES."""
+    """Handlers may keep it: its control part has at most MAX_HANDSHAKE_CONTROL_BYTES."""
     DROPPED = enum.auto()
-    """They keep nothing of it after they have handled the message."""
+    """Handlers keep nothing of it after they return."""
 
 
 # ---- types of fields ----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class SegmentOwner:
         return self._promised_segments
 
     def rank_with(self, segments: int = 0) -> tuple[int, int]:
-        """Return what orders owners: the promises of the tenant and its own, with so many more."""
+        """Return the sort key of owners: promises of the tenant, then its own, and ``segments``."""
         own = self.promised_segments + segments
         return (own if self.parent is None else self.parent.promised_segments + segments), own
 
@@ -43,13 +43,13 @@ class SegmentOwner:
         return None
 
     def may_promise(self, segments: int) -> bool:
-        """Return whether so many more may be promised to it, and to its parent."""
+        """Return whether ``segments`` more may be promised to it and to its parent."""
         limit, parent = self.limit_segments, self.parent
         within = limit is None or self.promised_segments + segments <= limit
         return within and (parent is None or parent.may_promise(segments))
 
     def check(self, segments: int) -> None:
-        """Check that so many more may be promised to a pool of it.
+        """Check that ``segments`` more may be promised to one of its pools.
 
         Raises:
             SluiceError: They would be beyond its limit.
@@ -130,7 +130,7 @@ class OwnerShare(Generic[SharerT]):
         return self.owner.limit_segments is not None or (parent is not None and parent.is_limited)
 
     def may_hold(self, segments: int) -> bool:
-        """Return whether the owner and its parent may have so many more."""
+        """Return whether the owner and its parent may have ``segments`` more."""
         limit, parent = self.owner.limit_segments, self.parent
         within = limit is None or self.held_segments + segments <= limit
         return within and (parent is None or parent.may_hold(segments))

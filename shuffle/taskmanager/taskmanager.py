@@ -215,7 +215,8 @@ class TaskManager:
         auth = self.config.auth
         if auth.allow_anonymous:
             return logging.WARNING, (
-                "allow_anonymous is set: whoever reaches a port reads, writes and removes data"
+                "allow_anonymous is set: everyone who reaches a port can read, write and remove "
+                "data"
             )
         if auth.cluster_secret_files:
             path = auth.cluster_secret_files[0]

@@ -208,11 +208,11 @@ def check_quota(message: ErrorResponse) -> None:
 
 @contextlib.asynccontextmanager
 async def unread_pongs(daemon: AttackedDaemon, greedy: Application) -> AsyncIterator[Step]:
-    """Leave Pongs unread: until that is cut off, and on two connections nearly as many.
+    """Leave Pongs unread: up to the limit on one connection, nearly as many on two others.
 
-    Both go on with Pings, and another one takes the place of one that is cut off. `make
-    bench-fairness` measures how much time of the data loop many more would take. A Unix socket
-    keeps few Pongs, so filling it takes little time.
+    All of them continue to send Pings, and a new connection replaces one that is closed. `make
+    bench-fairness` measures the time that many connections of this kind take from the data loop.
+    A Unix socket holds few Pongs, so it is full soon.
     """
     async with held(greedy, daemon) as clients:
 

@@ -1,4 +1,4 @@
-"""What an innocent application gets beside an attack, over the same where nobody attacks.
+"""Compares an innocent application beside an attack with the same one on a quiet TaskManager.
 
 Nothing here is a time on a clock, because other programs on the machine change that. There are two
 measures of a slice, which is a few exchanges of the innocent application beside one step of the

@@ -151,9 +151,7 @@ async def resume(client: Client, regions: int, length: int) -> None:
 
 @one_loop
 @pytest.mark.parametrize("away", [False, True])
-async def test_nobody_else_takes_over_a_map_output_that_can_be_resumed(
-    cluster, victim, forger, away
-):
+async def test_a_map_output_is_resumed_by_its_application_only(cluster, victim, forger, away):
     """Neither while its producer is connected, nor while it is away."""
     address = cluster.first.address
     writer = await producer(address, victim)

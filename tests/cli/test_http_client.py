@@ -159,7 +159,7 @@ def test_anonymous_access_is_red_in_a_terminal_and_plain_in_a_pipe():
     with page_serving(document) as port:
         shown = in_terminal(80, "status", f"127.0.0.1:{port}")
         piped = run("status", f"127.0.0.1:{port}").stdout
-    line = "ANONYMOUS: whoever reaches a port reads and removes data"
+    line = "ANONYMOUS: everyone who reaches a port can read and remove data"
     assert re.search(rf"\x1b\[31m\x1b\[1m{line}\x1b\[0m", shown)
     assert line in piped.splitlines()
     assert "\x1b" not in piped

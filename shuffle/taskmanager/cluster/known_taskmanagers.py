@@ -11,7 +11,7 @@ from ...names import TaskManagerPlace
 from ..bounds.accounts import Accounts, Resource
 
 TOLD_BYTES: Final = 1024
-"""What an application is charged for each TaskManager that its drivers name."""
+"""Bytes charged to an application for each TaskManager that its drivers name."""
 
 MAX_TOLD: Final = 4096
 """Maximum number of TaskManagers that the drivers of an application may name."""

@@ -21,18 +21,15 @@ from ...errors import failure_of
 from ...names import MapAttemptKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
-from .absent_places import AbsentPlaces
 from .holdings import Holding
 from .rate_limit import RateLimit
 from .target import CopyServices, Outcome, PeerTarget
+from .unreachable_places import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, UnreachablePlaces
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
-
 NAMING_SECONDS: Final = 1.0
-"""Least time between two looks at all map outputs because the driver names TaskManagers."""
+"""Minimum time between two scans of all map outputs after the driver named TaskManagers."""
 
 
 class ApplicationCopies:
@@ -69,7 +66,7 @@ class ApplicationCopies:
         """TaskManagers that a driver has just named; True: they had another place before."""
         self._naming: asyncio.TimerHandle | None = None
         self._named_at = -NAMING_SECONDS
-        self._absent: Final = AbsentPlaces(services.config.lost_after_seconds)
+        self._absent: Final = UnreachablePlaces(services.config.lost_after_seconds)
         self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None

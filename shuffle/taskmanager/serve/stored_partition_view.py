@@ -84,7 +84,7 @@ class StoredPartitionView:
 
     @property
     def slices(self) -> Sequence[Slice]:
-        """What it reads; empty after it is released."""
+        """The slices that the view reads; empty after its release."""
         return self._slices
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..serve.serving_status import ChannelStatus, GateStatus
     from .status import TaskManagerStatus
 
-ANONYMOUS: Final = "ANONYMOUS: whoever reaches a port reads and removes data"
+ANONYMOUS: Final = "ANONYMOUS: everyone who reaches a port can read and remove data"
 
 _SERVES: Final = {
     "authenticated": "authenticated: applications need a credential",

@@ -17,7 +17,7 @@ from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
 from sluice.shuffle.taskmanager.drivers.drivers import Drivers
-from sluice.shuffle.taskmanager.replicas import absent_places
+from sluice.shuffle.taskmanager.replicas import unreachable_places
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 from sluice.shuffle.taskmanager.replicas.rate_limit import RateLimit
@@ -204,7 +204,7 @@ async def test_an_application_waits_for_no_other_one(rig):
 
 
 async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, monkeypatch):
-    monkeypatch.setattr(absent_places, "FIRST_PAUSE_SECONDS", 600)
+    monkeypatch.setattr(unreachable_places, "FIRST_PAUSE_SECONDS", 600)
     rig.outcome = asyncio.get_running_loop().create_future()
     rig.outcome.set_result(Outcome.ABSENT)
     for attempt in range(3):

@@ -50,7 +50,7 @@ def test_every_part_is_there_and_no_line_is_wider_than_the_terminal(width):
     [
         ("authenticated", "authenticated: "),
         ("this host", "this host only: "),
-        ("anonymous", "ANONYMOUS: whoever reaches a port reads and removes data"),
+        ("anonymous", "ANONYMOUS: everyone who reaches a port can read and remove data"),
     ],
 )
 def test_the_head_tells_who_is_served(serves, start):
