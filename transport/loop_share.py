@@ -121,7 +121,6 @@ class TurnShare:
             go_on, own_bytes = first
             go_on()
             expected_bytes += own_bytes
-        waiting.forget_idle()
         if waiting:
             self._tell()
 
