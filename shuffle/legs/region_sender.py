@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from ...protocol.errors import SluiceError
+from ...protocol.errors import SluiceError, UnexpectedMessage
 from ...protocol.schema import AbortPartition, BeginRegion, FinishPartition, RegionData
 from ...transport.errors import DeadlineExceeded
 from ..errors import PartitionReleased
@@ -122,7 +122,13 @@ class RegionSender(SilentPartition, abc.ABC):
         wake(self._opened)
 
     def finished(self) -> None:
-        """Record that the partition is committed."""
+        """Record that the partition is committed.
+
+        Raises:
+            UnexpectedMessage: Its end was not sent. The connection fails, and this partition.
+        """
+        if self._finished is None:
+            raise UnexpectedMessage("PartitionFinished before FinishPartition", value=self.number)
         self._committed = True
         wake(self._finished)
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import SluiceError, UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError, error_response
 from sluice.protocol.schema import (
     EVERY_SUBPARTITION,
@@ -107,6 +107,20 @@ async def test_payloads_are_as_large_as_the_region_allows():
         assert set(sizes[:-1]) <= {payload_bytes}
         assert sum(sizes) == len(CONTENT)
         rig.connection.payloads.clear()
+
+
+async def test_an_end_that_was_not_asked_for_is_refused():
+    """It must not hide the loss of the connection from the region that is being sent."""
+    rig = ProducerRig()
+    sink = await a_sink(rig)
+    writing = asyncio.create_task(sink.write_region(region()))
+    await turns()
+    rig.leg.message_received(RegionOpened(0, 0, SEGMENT_SIZE_BYTES), 0)
+    with pytest.raises(UnexpectedMessage, match="before FinishPartition"):
+        rig.leg.message_received(PartitionFinished(0), 0)
+    rig.leg.connection_lost(ConnectionLost("gone"))
+    with pytest.raises(ConnectionLost):
+        await writing
 
 
 async def test_an_abort_after_the_commit_has_no_effect():
