@@ -35,21 +35,25 @@ OF_ALL = {m.ErrorResponse, m.CloseRequest, m.Ping, m.Pong}
 
 def run_once(test: Callable[[], None], examples: int, seed: int = 1) -> None:
     """Run a hypothesis test."""
-    profile = settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    hypothesis.seed(seed)(profile(test))()
+    hypothesis.seed(seed)(_bounded(test, examples))()
 
 
 def run_rounds(test: Callable[[], None]) -> None:
     """Run a hypothesis test once, or again and again with other seeds until the time is over."""
     end = time.monotonic() + FUZZ_SECONDS * SHARE
+    bounded = _bounded(test, EXAMPLES_A_ROUND)  # hypothesis allows this once for a test
     while True:
         number = random.SystemRandom().getrandbits(32) if FUZZ_SECONDS else 1
-        run_once(test, EXAMPLES_A_ROUND, number)
+        hypothesis.seed(number)(bounded)()
         if time.monotonic() >= end:
             return
+
+
+def _bounded(test: Callable[[], None], examples: int) -> Callable[[], None]:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )(test)

@@ -8,9 +8,9 @@ again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 import uvloop
 from hypothesis import given
@@ -55,7 +55,8 @@ ROLES = {
 MADE = {"peer": m.ROLE_PEER, "copier": m.ROLE_COPIER}
 """Roles of the connections that a TaskManager makes."""
 
-COPY_BEGINS_SECONDS = 3
+APPLICATION = "app"
+_NUMBERS = itertools.count()
 COPIED_ATTEMPT, COPIED_BYTES = 5, 3000
 MORE = frame(m.AddCredit(1, 3)) + frame(m.Ping(1))
 PLACE = m.KnownTaskManager(REMOTE_ID, REMOTE_HOST, 1)
@@ -117,9 +118,9 @@ async def play_answers(target: Target, answered: dict[int, list[Step]]) -> None:
 ANSWERS = st.fixed_dictionaries({role: answers(role) for role in MADE.values()})
 
 
-async def told(target: Target) -> None:
+async def told(target: Target, application_id: str = APPLICATION) -> None:
     """Let a driver name another TaskManager, which is asked to take copies then."""
-    assert await target.accept().feed(hello(m.ROLE_DRIVER) + frame(PLACE))
+    assert await target.accept().feed(hello(m.ROLE_DRIVER, application_id) + frame(PLACE))
 
 
 def check_heard(target: Target, side: Side, role: int) -> None:
@@ -148,28 +149,30 @@ def test_damaged_messages_of_every_role_stay_within_bounds(fuzzer, role):
         check_heard(fuzzer.target, Side.ACCEPTED, number)
 
 
-def asking(role: int, credit: int) -> bytes:
+def asking(role: int, credit: int, application_id: str) -> bytes:
     """Return what a client says so that the TaskManager makes a connection of a role."""
     if role == m.ROLE_PEER:
         channels = [m.GateChannel(n, REMOTE_ID, "127.0.0.1", 1, [n + 1]) for n in range(3)]
-        return hello(m.ROLE_CONSUMER) + frame(m.OpenGate(4, SHUFFLE, 0, 1, credit, channels))
+        opened = m.OpenGate(4, SHUFFLE, 0, 1, credit, channels)
+        return hello(m.ROLE_CONSUMER, application_id) + frame(opened)
     first, *rest = map_output(0, COPIED_ATTEMPT, COPIED_BYTES)
     copies = frame(m.ReplicatePartition(0, 2, synchronous=credit % 2 == 0))
-    return b"".join([hello(m.ROLE_PRODUCER), first, copies, *rest])
+    return b"".join([hello(m.ROLE_PRODUCER, application_id), first, copies, *rest])
 
 
 async def asked(target: Target, role: int, credit: int) -> tuple[MemoryTransport, MemoryTransport]:
-    """Return a client, and the connection that the TaskManager makes for it."""
-    await told(target)
+    """Return a client, and the connection that the TaskManager makes for it.
+
+    Each copy is of another application: one whose copies fail waits before it tries a place again.
+    """
+    application_id = APPLICATION
+    if role == m.ROLE_COPIER:
+        application_id += f"-{next(_NUMBERS)}"
+        target.others.add(application_id)
+    await told(target, application_id)
     client = target.accept()
-    assert await client.feed(asking(role, credit))
-    try:
-        async with asyncio.timeout(COPY_BEGINS_SECONDS):
-            return client, await target.peers.get()
-    except TimeoutError:
-        if role != m.ROLE_COPIER:
-            raise
-        hypothesis.reject()  # an earlier example counts against the other one: begin anew
+    assert await client.feed(asking(role, credit, application_id))
+    return client, await target.peers.get()
 
 
 @pytest.mark.parametrize("role", MADE)

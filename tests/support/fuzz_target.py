@@ -197,6 +197,8 @@ class Target(MadeConnections):
         super().__init__()
         self.environment = environment
         self.complaints = complaints
+        self.others: set[str] = set()
+        """Applications beside that of :data:`KEY`, which the next check releases."""
         self.fed_bytes = 0
         """Bytes that the fuzzer has sent since the last check."""
         self.memory_budget: MemoryBudget | None = None
@@ -250,10 +252,12 @@ class Target(MadeConnections):
 
     async def check(self) -> None:
         """End everything; nothing is left, nothing was a bug, all that was said is the protocol."""
-        for transport in self.transports:
-            await transport.end()
+        await self._end_all()
+        released, self.others = self.others, set()
         if len(self.environment.copies.replication.holdings):  # else it makes copies for ever
-            self.environment.applications.release(KEY.application_id)
+            released.add(KEY.application_id)
+        for application_id in released:
+            self.environment.applications.release(application_id)
         await self._until_clean()
         for transport in self.transports:
             check_sent(transport)
@@ -272,12 +276,18 @@ class Target(MadeConnections):
         if self.memory_budget is not None:
             self.memory_budget.check()
 
+    async def _end_all(self) -> None:
+        for transport in self.transports:
+            await transport.end()
+
     async def _until_clean(self) -> None:
         """Wait until all is released; the wait is short, because a leak does not go away."""
+        replication = self.environment.copies.replication
         try:
             async with asyncio.timeout(CLEAN_SECONDS):
-                while network_leftovers(self.environment):  # noqa: ASYNC110
+                while network_leftovers(self.environment) or replication.waiting:
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                    await self._end_all()  # a copy of what was committed late has begun meanwhile
         except TimeoutError:
             raise AssertionError(f"left behind: {network_leftovers(self.environment)}") from None
 
