@@ -29,6 +29,7 @@ from .errors import FrameTooLarge, MalformedMessage
 from .limits import (
     FIRST_CONTROL_BYTES,
     HEAD_BYTES,
+    HEAD_READ_BYTES,
     MAX_CONTROL_BYTES,
     MAX_EVENT_BYTES,
     MAX_HANDSHAKE_CONTROL_BYTES,
@@ -196,7 +197,8 @@ class FrameDecoder:
             return target[self._filled :]
         if self._control is not None:
             return memoryview(self._control)[self._control_filled :]
-        return self._head_view[self._head_filled :]
+        filled = self._head_filled
+        return self._head_view[filled : filled + HEAD_READ_BYTES]
 
     def buffer_updated(self, count: int) -> None:
         """Decode ``count`` bytes that were received into the last buffer.

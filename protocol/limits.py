@@ -39,6 +39,10 @@ MAX_HANDSHAKE_CONTROL_BYTES, so an error in answer to a Hello always arrives."""
 HEAD_BYTES: Final = 4 * 1024
 """Size of the receive buffer for frame heads and small messages."""
 
+HEAD_READ_BYTES: Final = 256
+"""Most bytes of one read into it: about twenty small messages, after which others have their turn
+of the event loop."""
+
 FIRST_CONTROL_BYTES: Final = 2 * HEAD_BYTES
 """Initial memory of a control part that does not fit into the head buffer; it doubles."""
 

@@ -433,7 +433,7 @@ class Connection:
     def _let_go(self) -> None:
         """Drop all reference cycles, so that the connection is freed without the collector."""
         self._backlog.close()
-        self._read_turn.leave(id(self))
+        self._read_turn.leave()
         self._decoder.close()
         self._frame_deadline.close()
         self._greeting.close()

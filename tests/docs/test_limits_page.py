@@ -86,6 +86,7 @@ def size(amount: int) -> str:
         f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
+        f"1/{loop_share.CONTENDED_DIVISOR} of that while other tenants work",
         f"a message received counts as {size(loop_share.MESSAGE_COST_BYTES)} more,",
         f"each byte of one above 4 KiB without data as {loop_share.LONG_CONTROL_COST} |",
         f"| map attempts of a gate | {wire.MAX_GATE_ATTEMPTS:,},",

@@ -98,25 +98,25 @@ def test_over_many_turns_no_more_is_done_than_they_are_worth_and_one_piece(costs
 
 def test_an_application_has_its_share_until_its_last_connection_leaves():
     shares = LoopShares()
-    first = shares.join("app", 1)
-    assert shares.join("app", 2) is first
-    assert shares.join("other", 3) is not first
-    shares.leave("app", 1)
-    assert shares.join("app", 4) is first
+    first = shares.join(Flow("app", 1))
+    assert shares.join(Flow("app", 2)) is first
+    assert shares.join(Flow("other", 3)) is not first
+    shares.leave(Flow("app", 1))
+    assert shares.join(Flow("app", 4)) is first
     for connection in (2, 4, 4, 1):
-        shares.leave("app", connection)
+        shares.leave(Flow("app", connection))
     assert len(shares) == 1
-    assert shares.join("app", 5) is not first
+    assert shares.join(Flow("app", 5)) is not first
 
 
 def test_applications_of_a_tenant_have_one_share_together():
     shares = LoopShares()
-    mine = shares.join(f"app-0{TENANT}", 0)
+    mine = shares.join(Flow(f"app-0{TENANT}", 0))
     for number in range(1, 64):
-        assert shares.join(f"app-{number}{TENANT}", number) is mine
-    assert shares.join(f"app-0{OTHER}", 64) is not mine
+        assert shares.join(Flow(f"app-{number}{TENANT}", number)) is mine
+    assert shares.join(Flow(f"app-0{OTHER}", 64)) is not mine
     for number in range(64):
-        shares.leave(f"app-{number}{TENANT}", number)
+        shares.leave(Flow(f"app-{number}{TENANT}", number))
     assert len(shares) == 1
 
 

@@ -11,6 +11,8 @@ from msgspec.structs import asdict
 from sluice.protocol.framing import FrameDecoder
 from sluice.protocol.schema import BeginRegion, Message, Ping, Pong, RegionData, encode
 from sluice.transport.loop_share import (
+    CONTENDED_DIVISOR,
+    CONTENDED_TURNS,
     LONG_CONTROL_COST,
     MESSAGE_COST_BYTES,
     MIN_EXPECTED_BYTES,
@@ -117,9 +119,37 @@ async def test_connections_without_an_application_have_a_share_each():
     for number, peer in enumerate(peers):
         peer.join("", number)
     assert peers[0].share is not peers[1].share
-    for number, peer in enumerate(peers):
-        peer.leave(number)
+    for peer in peers:
+        peer.leave()
     assert len(shares) == 0
+
+
+async def test_a_share_is_smaller_while_another_tenant_works():
+    shares = LoopShares()
+    transports = {name: Transport() for name in ("greedy", "innocent", "")}
+    each = {}
+    for number, name in enumerate(transports):
+        each[name] = ReadTurn(FrameDecoder(RecordingSink(0), 64), shares)
+        each[name].join(name, number)
+
+    def reads_on(name: str, size: int) -> bool:
+        each[name].after_read(transports[name], size)
+        return transports[name].reads
+
+    contended_bytes = READS_A_TURN_BYTES // CONTENDED_DIVISOR
+    assert reads_on("greedy", contended_bytes)
+    await turns()
+    assert reads_on("", 1)  # another TaskManager
+    assert reads_on("greedy", contended_bytes)
+    await turns()
+    assert reads_on("innocent", 1)
+    await turns()
+    assert not reads_on("greedy", contended_bytes)
+    for _ in range(CONTENDED_TURNS):
+        assert reads_on("", 1)  # counts the turns
+        await turns(1)
+    await turns()
+    assert reads_on("greedy", contended_bytes)
 
 
 async def test_as_many_connections_go_on_as_are_expected_to_use_up_the_share():

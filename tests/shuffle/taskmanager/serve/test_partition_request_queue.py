@@ -26,6 +26,7 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     CreditBasedViewReader,
 )
 from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
+from sluice.transport.fair_queue import Flow
 from sluice.transport.loop_share import LoopShares
 from tests.support.fakes import Ended, FakeConnection, FakeView
 
@@ -161,12 +162,16 @@ async def test_the_connections_of_an_application_share_a_turn():
     shares = LoopShares()
     rigs = [Rig() for _ in range(5)]
     for number, rig in enumerate(rigs):
-        rig.connection.loop_share = shares.join("other" if number == 4 else "app", number)
+        rig.connection.loop_share = shares.join(Flow("other" if number == 4 else "app", number))
         rig.reader(1, 1000)[1].put(*[bytes(32 * 1024)] * 100)
     await asyncio.sleep(0)
-    sent = [len(rig.channels()) for rig in rigs]
-    assert sum(sent[:4]) <= sent[4] + 4  # one that is under way when the share ends goes
-    for _ in range(100):
+    before = [len(rig.channels()) for rig in rigs]
+    assert before[4] < 100  # the others were alone until it came
+    for _ in range(8):
+        await asyncio.sleep(0)
+    sent = [len(rig.channels()) - already for rig, already in zip(rigs, before, strict=True)]
+    assert 0 < sum(sent[:4]) <= sent[4] + 4  # one that is under way when the share ends goes
+    for _ in range(200):
         await asyncio.sleep(0)
     assert [len(rig.channels()) for rig in rigs] == [100] * 5
 
