@@ -22,7 +22,8 @@ default:
 
 * ``segments``: 400 gates that are never read, and pipelined partitions without a reader.
 * ``memory_tier``: 16 connections that keep twice the tier, beside applications that keep 0.8 of
-  their equal parts and release the oldest; looked at when they have written as much as they keep.
+  their equal parts and release the oldest; looked at when they have written twice what they keep:
+  what was refused while the greedy application held the tier has left the disk by then.
 * ``disk_write``, ``disk_read``: 16 connections with large map outputs, beside applications of four
   tasks. There is no memory tier, and the disk moves 64 MiB a second (``benchmarks/slow_disk.py``).
   With the page cache of the machine for a disk they would compete for the processor.
@@ -48,7 +49,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from benchmarks.fairness_applications import GREEDY_CONNECTIONS, Load, as_command, serve
+from benchmarks.fairness_applications import GREEDY_CONNECTIONS, as_command, serve
+from benchmarks.fairness_tenant import Load
 from benchmarks.line_process import LineProcess, line_process
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.identity import TOKEN_ID_BYTES, SubmitToken, parse_secret
@@ -183,7 +185,7 @@ class Crowd:
         async with self._working(loads):
             ordinary = self._children[1:applications]
             if resource.is_held:
-                await ask(ordinary, {"await": loads[-1].window + 1})
+                await ask(ordinary, {"await": 2 * (loads[-1].window + 1)})
                 return await self._held(applications, seconds)
             return await ask(ordinary, {"count": seconds})
 

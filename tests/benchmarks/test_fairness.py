@@ -9,7 +9,8 @@ import pytest
 import uvloop
 
 from benchmarks import fairness
-from benchmarks.fairness_applications import Application, Load, rest, work
+from benchmarks.fairness_applications import rest, work
+from benchmarks.fairness_tenant import Application, Load
 from sluice.shuffle.taskmanager.bounds.accounts import NO_LIMITS, Resource
 from tests.support.mini_cluster import (
     DISK_ONLY,
