@@ -219,7 +219,7 @@ class Crowd:
         """Return the bytes that each application holds in the memory tier, over some looks."""
         found: dict[str, list[int]] = {}
         for _ in range(LOOKS):
-            await asyncio.sleep(seconds / LOOKS)
+            await asyncio.sleep(seconds / LOOKS)  # the time that is measured
             for name, held in (await asyncio.to_thread(held_bytes, self._status_url)).items():
                 found.setdefault(name, []).append(held)
         names = [f"application-{number}" for number in range(1, applications)]

@@ -144,7 +144,7 @@ async def greedy_for_open_partitions(application: Application) -> None:
                 opened += taken
                 if taken < asked:
                     asked = 1
-                    await asyncio.sleep(10 * PAUSE_SECONDS)
+                    await asyncio.sleep(10 * PAUSE_SECONDS)  # refusals announce no room
             await client.until_lost(HOLD_DEADLINE_SECONDS)
         finally:
             drop(client)
@@ -265,7 +265,7 @@ async def count(application: Application, seconds: float) -> float:
     """Return the bytes a second that an application moves."""
     loop = asyncio.get_running_loop()
     began, before = loop.time(), application.moved_bytes
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # the time that is measured
     return (application.moved_bytes - before) / (loop.time() - began)
 
 

@@ -2,12 +2,13 @@
 
 In one turn the loop reads and writes on all connections that are ready, so a tenant with many busy
 connections makes every turn long and all others wait. So the work of a tenant in a turn is limited,
-all connections of its applications together (deficit round robin). Work beyond its share is
-subtracted from its next shares. Connections that wait for more resume in the order of a
-:class:`~sluice.transport.fair_queue.FairQueue`, so that the tenant's applications get equal parts.
+all connections of its applications together (deficit round robin), and limited further while other
+tenants work. Work beyond its share is subtracted from its next shares. Connections that wait for
+more resume in the order of a :class:`~sluice.transport.fair_queue.FairQueue`, so that the tenant's
+applications get equal parts.
 
-uvloop reads a socket up to 32 times in a turn of the loop: 10,000 small messages, or megabytes,
-while all other connections wait. :class:`ReadTurn` limits what one connection reads.
+uvloop reads a socket up to 32 times in a turn of the loop: hundreds of small messages, or
+megabytes, while all other connections wait. :class:`ReadTurn` limits what one connection reads.
 """
 
 import asyncio
@@ -26,11 +27,11 @@ SENDS_A_TURN_BYTES: Final = 1024 * 1024
 """Bytes that they may send in a turn; sending to the kernel is faster than reading."""
 
 CONTENDED_DIVISOR: Final = 8
-"""A share is so much smaller beside another tenant, which waits for it in each turn. A lone tenant
-needs no such short turns, which take a fifth more processor time on the pipelined path."""
+"""Divides the shares while several tenants work, because each waits for the turns of the others.
+A lone tenant has long turns: short ones take a fifth more processor time on the pipelined path."""
 
 CONTENDED_TURNS: Final = 1024
-"""Turns with work for which a tenant counts after its own last work: some tens of milliseconds."""
+"""Turns for which shares stay divided after the tenants last alternated: tens of milliseconds."""
 
 UNSHARED_READS_A_TURN_BYTES: Final = 4 * 1024 * 1024
 """For a connection that this process made, which does not share its turns."""
@@ -43,8 +44,8 @@ LONG_CONTROL_COST: Final = 32
 by one, which takes 10 to 30 ns a byte."""
 
 TURN_SECONDS: Final = 0.0003
-"""Time that the work of a turn takes: many turns in advance are repaid in time, because the turns
-of an idle loop are much shorter."""
+"""Time that the work of an undivided share takes: many turns in advance are repaid in time, because
+the turns of an idle loop are much shorter."""
 
 MAX_ADVANCE_TURNS: Final = 8
 """Turns in advance that are repaid in turns."""
@@ -54,32 +55,32 @@ MIN_EXPECTED_BYTES: Final = 64 * 1024
 
 
 NO_TENANT: Final = 0
-"""Other TaskManagers and connections that have proven nothing: beside them a tenant is alone."""
+"""Number of other TaskManagers and of connections without a proof, which divide no share."""
 
 
 class LoopTurns:
-    """Counts the turns of an event loop in which shares are used, and notices several tenants."""
+    """Counts the turns of an event loop in which shares are used, and detects several tenants."""
 
-    __slots__ = ("_begins", "_contended_until", "_due", "_working", "number")
+    __slots__ = ("_begins", "_contended_until", "_due", "_last_tenant", "number")
 
     def __init__(self) -> None:
         self.number = 0
-        self._working = NO_TENANT  # the tenant that worked last
+        self._last_tenant = NO_TENANT
         self._contended_until = 0
         self._due = False
         self._begins: list[TurnShare] = []
 
     @property
     def contended(self) -> bool:
-        """Whether more than one tenant worked in the last CONTENDED_TURNS turns."""
+        """Whether tenants alternated within the last CONTENDED_TURNS turns."""
         return self.number < self._contended_until
 
-    def work(self, tenant: int) -> None:
-        """Notice that a tenant works; count the next turn when it begins."""
-        if tenant not in (self._working, NO_TENANT):
-            if self._working:
+    def record_work(self, tenant: int) -> None:
+        """Record which tenant works; count the next turn when it begins."""
+        if tenant not in (self._last_tenant, NO_TENANT):
+            if self._last_tenant:
                 self._contended_until = self.number + CONTENDED_TURNS
-            self._working = tenant
+            self._last_tenant = tenant
         self.expect()
 
     def expect(self) -> None:
@@ -127,7 +128,7 @@ class TurnShare:
 
     def spend(self, cost_bytes: int) -> bool:
         """Count work that was done; return whether this turn allows more."""
-        self._turns.work(self._tenant)
+        self._turns.record_work(self._tenant)
         self._catch_up()
         self._left_bytes -= cost_bytes
         return self._left_bytes > 0
@@ -164,7 +165,8 @@ class TurnShare:
         advance = owed_bytes // self._bytes_a_turn
         if advance > MAX_ADVANCE_TURNS:
             loop = asyncio.get_running_loop()
-            loop.call_later(advance * TURN_SECONDS, self._repaid, owed_bytes)
+            seconds = owed_bytes / self._most_bytes * TURN_SECONDS
+            loop.call_later(seconds, self._repaid, owed_bytes)
         else:
             self._turns.tell(self)
 

@@ -185,7 +185,7 @@ async def attach(client: Client, token: str, size_bytes: int = 0) -> RegionAreaA
 
 
 @one_loop
-async def test_nobody_else_attaches_a_region_area(cluster, victim, forger):
+async def test_other_applications_cannot_attach_a_region_area(cluster, victim, forger):
     """Its token is of use to the connections of one application only; a guess is of none."""
     address = cluster.first.socket
     writer = await producer(address, victim)

@@ -1,4 +1,4 @@
-"""What ``sluice status`` and ``sluice drain`` prove, and what they say when that is refused."""
+"""``sluice status`` and ``sluice drain``: their credentials, and their errors without them."""
 
 from __future__ import annotations
 

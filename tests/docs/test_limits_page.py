@@ -68,7 +68,7 @@ def test_every_limit_is_on_the_page():
 
 
 def test_every_other_setting_is_known_to_be_no_limit():
-    """A new key has to be on the page, or among those that are none."""
+    """A new setting must be on the page or in NO_LIMITS."""
     text = LIMITS.read_text(encoding="utf-8")
     assert {key for key in rows(page()) if f"`{key}`" not in text} == NO_LIMITS
 
@@ -86,7 +86,8 @@ def size(amount: int) -> str:
         f"| {size(backlog.MAX_UNSENT_REQUESTS_BYTES)} of requests unread |",
         f"| {size(loop_share.READS_A_TURN_BYTES)} received "
         f"and {size(loop_share.SENDS_A_TURN_BYTES)} sent",
-        f"1/{loop_share.CONTENDED_DIVISOR} of that while other tenants work",
+        f"1/{loop_share.CONTENDED_DIVISOR} of that while other tenants work, and "
+        f"{size(loop_share.READS_A_TURN_BYTES // loop_share.CONTENDED_DIVISOR)} received by all",
         f"a message received counts as {size(loop_share.MESSAGE_COST_BYTES)} more,",
         f"each byte of one above 4 KiB without data as {loop_share.LONG_CONTROL_COST} |",
         f"| map attempts of a gate | {wire.MAX_GATE_ATTEMPTS:,},",

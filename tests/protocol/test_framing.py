@@ -1,3 +1,4 @@
+# Longer than 450 lines, because all tests of the one decoder share its shapes of reads.
 """The decoder: every message in every shape of reads, blocked sinks, and violations."""
 
 import struct

@@ -198,13 +198,13 @@ class Target(MadeConnections):
         self.environment = environment
         self.complaints = complaints
         self.others: set[str] = set()
-        """Applications beside that of :data:`KEY`, which the next check releases."""
+        """Applications besides that of :data:`KEY`; the next check releases them."""
         self.fed_bytes = 0
         """Bytes that the fuzzer has sent since the last check."""
         self.memory_budget: MemoryBudget | None = None
         """Checked after every step of a fuzzer."""
         self.ended = False
-        """True when an example has failed: nothing is checked any more."""
+        """True when an example has failed; later checks are skipped."""
 
     def accept(self) -> MemoryTransport:
         """Let the TaskManager accept a connection."""

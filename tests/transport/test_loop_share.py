@@ -50,6 +50,20 @@ async def test_an_idle_loop_does_not_repay_many_turns_taken_in_advance(loop_turn
     assert loop_turns.number == before
 
 
+async def test_work_is_repaid_in_the_same_time_beside_another_tenant(loop_turns, monkeypatch):
+    """The turns are shorter then, and the work took no longer."""
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda delay, *_: delays.append(delay))
+    mine, other = (TurnShare(loop_turns, A_TURN, tenant) for tenant in (1, 2))
+    for share in (mine, other):
+        share.spend(100 * A_TURN)
+        share.wait(lambda: None, OWN_FLOW)
+    assert loop_turns.contended
+    assert delays[0] > 0
+    assert delays[1] == pytest.approx(delays[0], rel=0.02)
+
+
 async def test_turns_taken_during_a_repayment_are_repaid_too(loop_turns):
     twice, once = TurnShare(loop_turns, A_TURN), TurnShare(loop_turns, A_TURN)
     resumed: asyncio.Queue[str] = asyncio.Queue()

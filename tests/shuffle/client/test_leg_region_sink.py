@@ -109,7 +109,7 @@ async def test_payloads_are_as_large_as_the_region_allows():
         rig.connection.payloads.clear()
 
 
-async def test_an_end_that_was_not_asked_for_is_refused():
+async def test_early_partition_finished_is_refused():
     """It must not hide the loss of the connection from the region that is being sent."""
     rig = ProducerRig()
     sink = await a_sink(rig)

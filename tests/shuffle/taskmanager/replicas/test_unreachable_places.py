@@ -1,4 +1,4 @@
-"""Where an application found no TaskManager: one place for each TaskManager, until it answers."""
+"""Unreachable TaskManagers: each is recorded at one place, until it answers there."""
 
 from __future__ import annotations
 
