@@ -13,7 +13,6 @@ megabytes, while all other connections wait. :class:`ReadTurn` limits what one c
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
 from typing import Final
 
 from ..protocol.framing import FrameDecoder
@@ -54,8 +53,8 @@ MIN_EXPECTED_BYTES: Final = 64 * 1024
 """Expected cost of a connection that resumes, if its last read cost less."""
 
 
-NO_TENANT: Final = 0
-"""Number of other TaskManagers and of connections without a proof, which divide no share."""
+NO_TENANT: Final = ""
+"""Other TaskManagers and connections without a proof, which divide no share."""
 
 
 class LoopTurns:
@@ -75,7 +74,7 @@ class LoopTurns:
         """Whether tenants alternated within the last CONTENDED_TURNS turns."""
         return self.number < self._contended_until
 
-    def record_work(self, tenant: int) -> None:
+    def record_work(self, tenant: str) -> None:
         """Record which tenant works; count the next turn when it begins."""
         if tenant not in (self._last_tenant, NO_TENANT):
             if self._last_tenant:
@@ -108,12 +107,12 @@ class TurnShare:
     Args:
         turns: Turns of the event loop.
         most_bytes: Bytes per turn while no other tenant works.
-        tenant: A number of the tenant, unique among those of these turns, or NO_TENANT.
+        tenant: The tenant, or NO_TENANT.
     """
 
     __slots__ = ("_left_bytes", "_most_bytes", "_tenant", "_turn", "_turns", "_waiting")
 
-    def __init__(self, turns: LoopTurns, most_bytes: int, tenant: int = NO_TENANT) -> None:
+    def __init__(self, turns: LoopTurns, most_bytes: int, tenant: str = NO_TENANT) -> None:
         self._turns = turns
         self._tenant = tenant
         self._most_bytes = most_bytes
@@ -192,7 +191,7 @@ class LoopShare:
     Args:
         turns: Turns of the event loop.
         reads_a_turn_bytes: Bytes that its connections receive in a turn.
-        tenant: A number of the tenant, unique among those of these turns, or NO_TENANT.
+        tenant: The tenant, or NO_TENANT.
 
     Attributes:
         reads: Share for receiving.
@@ -205,7 +204,7 @@ class LoopShare:
         self,
         turns: LoopTurns,
         reads_a_turn_bytes: int = UNSHARED_READS_A_TURN_BYTES,
-        tenant: int = NO_TENANT,
+        tenant: str = NO_TENANT,
     ) -> None:
         self.reads = TurnShare(turns, reads_a_turn_bytes, tenant)
         self.sends = TurnShare(turns, SENDS_A_TURN_BYTES, tenant)
@@ -219,7 +218,6 @@ class LoopShares:
 
     def __init__(self) -> None:
         self._turns = LoopTurns()
-        self._numbers = count(1)
         self._shares: dict[str | int, tuple[LoopShare, set[int]]] = {}
         self.unproven = LoopShare(self._turns, READS_A_TURN_BYTES // CONTENDED_DIVISOR)
 
@@ -234,7 +232,7 @@ class LoopShares:
         owner = _owner(flow)
         found = self._shares.get(owner)
         if found is None:
-            tenant = next(self._numbers) if flow.application_id else NO_TENANT
+            tenant = tenant_of(flow.application_id)
             found = LoopShare(self._turns, READS_A_TURN_BYTES, tenant), set()
             self._shares[owner] = found
         found[1].add(flow.connection)

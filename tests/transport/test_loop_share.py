@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.transport.fair_queue import OWN_FLOW, Flow
-from sluice.transport.loop_share import LoopShares, LoopTurns, TurnShare
+from sluice.transport.loop_share import READS_A_TURN_BYTES, LoopShares, LoopTurns, TurnShare
 from tests.support.peers import turns
 
 A_TURN = 100
@@ -55,13 +55,26 @@ async def test_work_is_repaid_in_the_same_time_beside_another_tenant(loop_turns,
     delays: list[float] = []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_later", lambda delay, *_: delays.append(delay))
-    mine, other = (TurnShare(loop_turns, A_TURN, tenant) for tenant in (1, 2))
+    mine, other = (TurnShare(loop_turns, A_TURN, tenant) for tenant in ("mine", "other"))
     for share in (mine, other):
         share.spend(100 * A_TURN)
         share.wait(lambda: None, OWN_FLOW)
     assert loop_turns.contended
     assert delays[0] > 0
     assert delays[1] == pytest.approx(delays[0], rel=0.02)
+
+
+async def test_a_tenant_that_connects_anew_is_not_another_one():
+    shares = LoopShares()
+    flow, other = Flow("app", 1), Flow("other", 2)
+    shares.join(flow).reads.spend(1)
+    shares.leave(flow)
+    mine = shares.join(flow).reads
+    for in_between, allowed in ((flow, True), (other, False)):
+        shares.join(in_between).reads.spend(1)
+        mine.spend(1)
+        await turns(1)
+        assert mine.spend(READS_A_TURN_BYTES // 2) is allowed
 
 
 async def test_turns_taken_during_a_repayment_are_repaid_too(loop_turns):
