@@ -45,6 +45,9 @@ class Findings:
                     "own_cpu_seconds": pair.own_cpu_seconds,
                     "sluice_cpu_seconds": pair.sluice_cpu_seconds,
                     "taskmanagers_cpu_seconds": pair.taskmanagers_cpu_seconds,
+                    "taskmanagers_messages": pair.taskmanagers_messages,
+                    "taskmanagers_wake_ups": pair.taskmanagers_wake_ups,
+                    "taskmanagers_read_gb": pair.taskmanagers_read_gb,
                 }
                 for figure, pairs in self.pairs.items()
                 for pair in pairs
@@ -99,7 +102,9 @@ def measure(
                 f"  {figure:<13} Spark {pair.own_seconds:6.2f} s"
                 f"   Sluice {pair.sluice_seconds:6.2f} s   ratio {pair.ratio:.3f}"
                 f"   CPU {pair.own_cpu_seconds:.1f} s, {pair.sluice_cpu_seconds:.1f} s"
-                f" ({pair.taskmanagers_cpu_seconds:.1f} s of TaskManagers)",
+                f" ({pair.taskmanagers_cpu_seconds:.1f} s of TaskManagers)"
+                f"   {pair.taskmanagers_messages:.0f} messages, {pair.taskmanagers_wake_ups:.0f}"
+                f" wake-ups for {pair.taskmanagers_read_gb:.2f} GB",
                 soft_wrap=True,
             )
     return findings

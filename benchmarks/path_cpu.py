@@ -208,7 +208,11 @@ async def measure(
         for round_number in range(rounds + 1):
             run: dict[str, Any] = {"load_average": os.getloadavg()[0]}
             for number, kind in enumerate(KINDS):
+                before = taskmanagers.work()
                 phases = await move(ours, kind, 2 * round_number + number, total_bytes)
+                work = taskmanagers.work().since(before)
+                run[f"{kind}_messages_per_gb"] = work.messages / gb
+                run[f"{kind}_wake_ups_per_gb"] = work.wake_ups / gb
                 run[f"{kind}_seconds_per_gb"] = sum(map(sum, phases)) / gb
                 for phase, spent in zip(phase_names(kind), phases, strict=True):
                     for process, seconds in zip(PROCESSES, spent, strict=True):

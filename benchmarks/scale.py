@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import uvloop
@@ -35,6 +34,7 @@ from sluice.protocol.schema import DATA, ROLE_PEER, BufferResponse, Message
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport import connector, listener
 from sluice.transport.connection import Connection
+from sluice.transport.write_side import Release
 from tests.support.wire_clients import consumer, open_gate, producer, write_map_output
 
 HOSTS = (10, 30, 100, 300, 1000)
@@ -145,9 +145,15 @@ class PeerMessages:
         count = self._count
 
         class Counting(Connection):
-            def send(self, message: Message, *more: Any) -> None:
-                count(self, message, len(more[0]) if more else 0)
-                super().send(message, *more)
+            def send(
+                self,
+                message: Message,
+                payload: memoryview | bytes = b"",
+                release: Release | None = None,
+                more: Sequence[memoryview | bytes] = (),
+            ) -> None:
+                count(self, message, len(payload) + sum(map(len, more)))
+                super().send(message, payload, release, more)
 
             def send_together(self, messages: Iterable[Message]) -> None:
                 kept = list(messages)

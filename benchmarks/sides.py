@@ -17,7 +17,7 @@ from tests.support import cpu_time
 from tests.support.application import SparkApplication
 from tests.support.cluster import StandaloneCluster, installed_spark
 from tests.support.comparison import differences
-from tests.support.daemons import Daemons
+from tests.support.daemons import Daemons, Work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +46,11 @@ class Pair:
     sluice_cpu_seconds: float = 0.0
     taskmanagers_cpu_seconds: float = 0.0
     """Share of the TaskManagers in Sluice's CPU time."""
+    taskmanagers_messages: float = 0.0
+    taskmanagers_wake_ups: float = 0.0
+    """Times that the TaskManagers' data loops waited for something."""
+    taskmanagers_read_gb: float = 0.0
+    """Gigabytes that reduce tasks received from the TaskManagers."""
 
     @property
     def ratio(self) -> float:
@@ -154,22 +159,26 @@ class Sides:
     def pair(self, name: str, job: str, parameters: Mapping[str, Any], *, own_first: bool) -> Pair:
         """Time a job on both sides; the first side should alternate, so that drift cancels out."""
         turns = {}
+        work: dict[str, Work] = {}
         for side in (self.own, self.sluice) if own_first else (self.sluice, self.own):
-            before = self._cpu_seconds(side)
+            before, at = self._executors_cpu_seconds(side), self.taskmanagers.work()
             record = side.run(name, job, parameters, timeout_seconds=JOB_TIMEOUT_SECONDS)
-            used = [after - at for after, at in zip(self._cpu_seconds(side), before, strict=True)]
-            turns[side.name] = record.seconds, *used
-        own_seconds, own_executors, own_taskmanagers = turns["own"]
-        sluice_seconds, sluice_executors, sluice_taskmanagers = turns["sluice"]
+            executors = self._executors_cpu_seconds(side) - before
+            turns[side.name] = record.seconds, executors
+            work[side.name] = self.taskmanagers.work().since(at)
+        own_seconds, own_executors = turns["own"]
+        sluice_seconds, sluice_executors = turns["sluice"]
+        done = work["sluice"]
         return Pair(
             own_seconds=own_seconds,
             sluice_seconds=sluice_seconds,
-            own_cpu_seconds=own_executors + own_taskmanagers,
-            sluice_cpu_seconds=sluice_executors + sluice_taskmanagers,
-            taskmanagers_cpu_seconds=sluice_taskmanagers,
+            own_cpu_seconds=own_executors + work["own"].cpu_seconds,
+            sluice_cpu_seconds=sluice_executors + done.cpu_seconds,
+            taskmanagers_cpu_seconds=done.cpu_seconds,
+            taskmanagers_messages=done.messages,
+            taskmanagers_wake_ups=done.wake_ups,
+            taskmanagers_read_gb=done.read_bytes / 1e9,
         )
 
-    def _cpu_seconds(self, side: SparkApplication) -> tuple[float, float]:
-        """Return the CPU seconds so far of a side's executors and of the TaskManagers."""
-        executors = cpu_time.of_executors(self._directory, side.application_id)
-        return executors, self.taskmanagers.cpu_seconds()
+    def _executors_cpu_seconds(self, side: SparkApplication) -> float:
+        return cpu_time.of_executors(self._directory, side.application_id)

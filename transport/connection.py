@@ -7,7 +7,7 @@ connection's *handler* supplies. ``write_side`` sends bytes and reports when the
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -230,6 +230,7 @@ class Connection:
         message: Message,
         payload: memoryview | bytes = b"",
         release: Release | None = None,
+        more: Sequence[memoryview | bytes] = (),
     ) -> None:
         """Send a message; never blocks.
 
@@ -238,12 +239,17 @@ class Connection:
 
         Args:
             message: The message.
-            payload: Its payload; not copied.
+            payload: Its payload, or the first piece; not copied.
             release: Called when the transport no longer uses the payload, or at once if the
                 connection is closed.
+            more: The other pieces of the payload.
         """
         out = self._out
-        out.write(encode(message, len(payload)), payload, release)
+        if more:
+            length = len(payload) + sum(map(len, more))
+            out.write_pieces((encode(message, length), payload, *more), release)
+        else:
+            out.write(encode(message, len(payload)), payload, release)
         if not out.writable:
             self._limit_backlog()
 

@@ -27,7 +27,7 @@ the pieces are joined and written with ``write``, as up to Python 3.11.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 Lines: TypeAlias = Iterable[bytes | bytearray | memoryview]
@@ -178,6 +178,32 @@ class WriteSide:
             else:
                 transport.write(head)
         self._written(transport, length, release, messages)
+
+    def write_pieces(self, pieces: Sequence[memoryview | bytes], release: Release | None) -> None:
+        """Write a message whose head and payload are several pieces of memory, not copied.
+
+        Args:
+            pieces: Its bytes.
+            release: As of :meth:`write`.
+        """
+        transport = self._transport
+        if transport is None or self._closed:
+            if release is not None:
+                release()
+            return
+        length = sum(map(len, pieces))
+        if not self.writable:
+            self.backlog_bytes += length
+        if self._corked:
+            self._gathered += pieces
+            self._gathered_bytes += length
+            if self._gathered_bytes >= MAX_GATHERED_BYTES:
+                self._write_gathered(transport)
+        else:
+            if self._joined:
+                self._write_joined(transport)
+            self._write_lines(pieces)
+        self._written(transport, length, release, 1)
 
     def _written(
         self, transport: asyncio.Transport, length: int, release: Release | None, messages: int

@@ -55,6 +55,10 @@ class UnknownInputChannel:
         """Return None: nothing has come yet."""
         return None
 
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Return None: nothing has come yet."""
+        return None
+
     def resume_consumption(self) -> None:
         """Refuse: nothing has come that could block the channel.
 

@@ -171,6 +171,16 @@ class LocalInputChannel:
             self.buffers_in += 1
         return buffer
 
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Take data that is there, for a message with the data taken before."""
+        if self._failure is not None or self._view is None:
+            return None
+        buffer = self._view.take_more(most_bytes)
+        if buffer is not None:
+            self.bytes_in += len(buffer.payload)
+            self.buffers_in += 1
+        return buffer
+
     # ---- to the producer -------------------------------------------------------------------------
 
     def resume_consumption(self) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ...protocol.credit import MAX_OVERDRAFT_EVENTS, ReceiverCredit
 from ...protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceError
-from ...protocol.events import EndOfPartition, decode_event, encode_end_of_partition
+from ...protocol.events import EndOfPartition, decode_event
 from ...protocol.limits import MAX_U32
 from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT, BufferResponse
 from ..errors import InvalidRequest, UnknownProducer, detached
@@ -85,7 +85,6 @@ class RemoteInputChannel:
         self._buffer_bytes = buffer_bytes
         self._credit_bytes = credit_bytes
         self._on_done = on_done
-        self._given_buffers = 0
         self._given_bytes = 0  # of the first buffer that waits, when it is given in parts
         self._buffers: BufferManager | None = None
         self._sender: CreditSender | None = None
@@ -233,19 +232,20 @@ class RemoteInputChannel:
         if content is None:
             # An empty buffer took no memory, but a credit, which is free again now.
             received.popleft()
-            self._given_buffers += 1
             self.credit_available(1)
             return OutgoingBuffer(b"", None, DATA)
         most = self._buffer_bytes or content.length
-        cost = self._credit_bytes or most
-        most = min(most, credit * cost)
-        if content.length <= most and not self._given_bytes:
-            received.popleft()
-            self._given_buffers += -(-content.length // cost)
-            return OutgoingBuffer(content.payload, content.recycle, DATA)
-        part = self._part_of(content, most)
-        self._given_buffers += -(-len(part.payload) // cost)
-        return part
+        return self._data_of(content, min(most, credit * (self._credit_bytes or most)))
+
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Take data that is there, for a message with the data taken before."""
+        received = self._received
+        if self._priority or not received:
+            return None
+        content = received[0]
+        if type(content) is not BufferGroup:
+            return None
+        return self._data_of(content, most_bytes)
 
     # ---- to the producer -------------------------------------------------------------------------
 
@@ -308,9 +308,12 @@ class RemoteInputChannel:
 
     # ---- inner workings --------------------------------------------------------------------------
 
-    def _part_of(self, group: BufferGroup, most_bytes: int) -> OutgoingBuffer:
-        """Give a group in parts; with the last one it leaves the queue."""
+    def _data_of(self, group: BufferGroup, most_bytes: int) -> OutgoingBuffer:
+        """Give the first group, or a part of it; with the last part it leaves the queue."""
         start = self._given_bytes
+        if group.length <= most_bytes and not start:
+            self._received.popleft()
+            return OutgoingBuffer(group.payload, group.recycle, DATA)
         part = group.payload[start : start + most_bytes]
         self._given_bytes = start + len(part)
         if self._given_bytes < group.length:
@@ -407,9 +410,6 @@ class RemoteInputChannel:
         payload, data_type, held = event
         if data_type != PRIORITY_EVENT:
             self._blocked = data_type == BLOCKING_EVENT
-            if self.ended and not self._received:
-                # The sender counted buffers as it sent them; the reader counts them as given here.
-                payload = encode_end_of_partition(self.bytes_in, self._given_buffers)
         if held is not None:
             held.recycle()
         elif self.events_on_account:

@@ -381,6 +381,10 @@ class PipelinedSubpartitionView:
             raise self.failure.with_traceback(None)  # its frames would keep buffers alive
         return self._subpartition.poll(credit)
 
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Return None: each buffer that is read makes room for another, so none are joined."""
+        return None
+
     def resume_consumption(self) -> None:
         """Resume after a blocking event.
 

@@ -5,7 +5,7 @@ once it has. Three answers are kept apart: *nothing yet* (``next_buffer`` gives 
 event buffer) and *failed* (``failure`` is set).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeGuard
 
 from ...protocol.errors import SluiceError
@@ -25,6 +25,13 @@ class OutgoingBuffer(NamedTuple):
     payload: memoryview | bytes
     release: Callable[[], None] | None
     data_type: int
+
+
+def release_all(buffers: Iterable[OutgoingBuffer]) -> None:
+    """Return the memory of several buffers."""
+    for buffer in buffers:
+        if buffer.release is not None:
+            buffer.release()
 
 
 DataListener = Callable[[], None]
@@ -68,6 +75,16 @@ class SubpartitionView(Protocol):
 
         Raises:
             SluiceError: The view's failure.
+        """
+
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Take the next buffer, or a part of it, for one message with the data taken before.
+
+        Args:
+            most_bytes: Room in the message, at least 1, for which there is credit.
+
+        Returns:
+            None if the next buffer is not there yet, is not data, or cannot be taken in parts.
         """
 
     def release(self) -> None:

@@ -37,6 +37,7 @@ MOVED = Moved(
     read_buffers_local=6,
     read_buffers_remote=5,
     peer_bytes=300,
+    messages=sum(each.messages_in + each.messages_out for each in STATUS.traffic),
 )
 
 

@@ -29,6 +29,16 @@ def of_first_thread(pid: int) -> float:
     return int(ran) / 1e9
 
 
+def wake_ups_of_first_thread(pid: int) -> int:
+    """Return how often a process's first thread, a TaskManager's data loop, has waited so far.
+
+    Raises:
+        OSError: The process does not exist.
+    """
+    status = Path(f"/proc/{pid}/task/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+
 def of_executors(directory: Path, application_id: str) -> float:
     """Return the CPU seconds of an application's executors on the cluster below ``directory``.
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from tests.support import cpu_time, metrics
@@ -25,6 +25,31 @@ AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
 """Whether TaskManagers have a cluster secret, and applications a token, by default."""
 
 _MEMORY_FILE_SYSTEM = Path("/dev/shm")
+
+
+class Work(NamedTuple):
+    """What TaskManagers have done.
+
+    Attributes:
+        cpu_seconds: CPU time of all their threads.
+        messages: Messages of their connections, in both directions.
+        wake_ups: Times that their data loops waited for something.
+        read_bytes: Bytes that they sent to reduce tasks.
+    """
+
+    cpu_seconds: float
+    messages: int
+    wake_ups: int
+    read_bytes: int
+
+    def since(self, before: Work) -> Work:
+        """Return the work that came after another sample."""
+        return Work(
+            self.cpu_seconds - before.cpu_seconds,
+            self.messages - before.messages,
+            self.wake_ups - before.wake_ups,
+            self.read_bytes - before.read_bytes,
+        )
 
 
 class Daemons:
@@ -150,6 +175,12 @@ class Daemons:
     def moved(self) -> metrics.Moved:
         """Sum up the bytes that all have moved since each was started last."""
         return metrics.scrape(self.metrics_urls)
+
+    def work(self) -> Work:
+        """Sum up the work of all since each was started last."""
+        moved = self.moved()
+        wake_ups = sum(cpu_time.wake_ups_of_first_thread(daemon.pid) for daemon in self._all)
+        return Work(self.cpu_seconds(), moved.messages, wake_ups, moved.read_bytes)
 
     def cpu_seconds(self) -> float:
         """Sum up the CPU time of all since each was started last."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sluice.protocol.credit import MAX_OVERDRAFT_EVENTS
 from sluice.protocol.events import encode_end_of_partition
-from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
+from sluice.protocol.limits import MAX_CREDIT, MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.schema import DATA, EVENT, FLOW_CREDIT, PRIORITY_EVENT, Message
 from sluice.shuffle.partition.view import OutgoingBuffer
 from sluice.transport.connection import Connection
 from sluice.transport.loop_share import LoopShare, LoopTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sluice.protocol.errors import SluiceError
     from sluice.shuffle.gate.remote_input_channel import RemoteInputChannel
@@ -60,9 +60,10 @@ class FakeConnection(Connection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
+        more: Sequence[memoryview | bytes] = (),
     ) -> None:
         self.sent.append(message)
-        self.payloads.append(bytes(payload))
+        self.payloads.append(b"".join((payload, *more)))
         if release is not None:
             self.leases.append(release)
 
@@ -142,6 +143,11 @@ class FakeView:
             return None
         payload, kind = self._buffers.popleft()
         return OutgoingBuffer(payload, self._recycle if kind == DATA else None, kind)
+
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        if not self._buffers or self._buffers[0][1] != DATA:
+            return None
+        return self.next_buffer(MAX_CREDIT) if len(self._buffers[0][0]) <= most_bytes else None
 
     def release(self) -> None:
         self.releases += 1

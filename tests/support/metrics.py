@@ -34,6 +34,8 @@ class Moved:
     """Sent to other TaskManagers."""
     region_area_bytes: int = 0
     """Those of the written bytes that came through region areas."""
+    messages: int = 0
+    """Messages with clients and between TaskManagers, in both directions."""
 
     @property
     def read_bytes(self) -> int:
@@ -57,6 +59,7 @@ _SAMPLES: dict[str, tuple[str, dict[str, str]]] = {
     "read_buffers_local": ("sluice_sent_buffers_total", {"leg": "consumer", "source": "local"}),
     "read_buffers_remote": ("sluice_sent_buffers_total", {"leg": "consumer", "source": "remote"}),
     "peer_bytes": ("sluice_sent_bytes_total", {"leg": "peer"}),
+    "messages": ("sluice_connection_messages_total", {}),
     "region_area_bytes": ("sluice_region_area_received_bytes_total", {}),
 }
 

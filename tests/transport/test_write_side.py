@@ -69,6 +69,23 @@ async def test_gathered_messages_go_out_in_one_write_and_in_order(rig: Rig) -> N
     assert rig.side.messages_out == 4
 
 
+async def test_pieces_of_a_message_go_out_in_one_write_and_have_one_lease(rig: Rig) -> None:
+    pieces: list[bytes | memoryview] = [b"head ", memoryview(b"one "), b"two"]
+    rig.side.write_pieces(pieces, lambda: rig.released.append(b"pieces"))
+    assert rig.transport.writes == [b"head one two"]
+    assert (rig.side.messages_out, rig.side.bytes_out) == (1, 12)
+    rig.side.cork()
+    rig.write(b"before ")
+    rig.side.write_pieces(pieces, None)
+    rig.side.uncork()
+    assert rig.transport.writes[1:] == [b"head before head one two"]
+    assert rig.released == []
+    rig.side.lost()
+    assert rig.released == [b"pieces", b"before "]
+    rig.side.write_pieces(pieces, lambda: rig.released.append(b"late"))
+    assert rig.released[2:] == [b"late"]
+
+
 async def test_gathering_stops_at_the_limit(rig: Rig) -> None:
     rig.side.cork()
     payload = bytes(MAX_GATHERED_BYTES // 2)

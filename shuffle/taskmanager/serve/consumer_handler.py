@@ -206,6 +206,8 @@ class ConsumerHandler(ServingHandler):
             self._charge(message)
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
+            # A pipelined buffer that is read makes room for another one.
+            message_bytes = 0 if pipelined else self.connection.large_payload_bytes
             config = self._services.config
             limits = GateLimits(
                 self.connection.large_payload_bytes,
@@ -232,7 +234,7 @@ class ConsumerHandler(ServingHandler):
                     Address(channel.host, channel.port),
                     distinct_attempts(channel.map_attempt_ids),
                 )
-                reader.attach(gate.add_channel(source, reader.data_available))
+                reader.attach(gate.add_channel(source, reader.data_available), message_bytes)
         except SluiceError as error:
             self._close_gate(message.gate)
             self.counters.errors_by_code.bump(error.code.name)

@@ -24,16 +24,17 @@ floating buffers to its other channels, which must bring their own barriers: cre
 before ResumeConsumption is void.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from ....protocol.credit import SenderCredit
 from ....protocol.errors import SluiceError
-from ....protocol.events import is_end_of_partition
+from ....protocol.events import encode_end_of_partition, is_end_of_partition
 from ....protocol.limits import MAX_U32
-from ....protocol.schema import BLOCKING_EVENT, DATA, PRIORITY_EVENT
+from ....protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ...counters import ServingSeconds
 from ...errors import detached
-from ...partition.view import OutgoingBuffer, SubpartitionView
+from ...partition.view import OutgoingBuffer, SubpartitionView, release_all
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .stored_partition_view import StoredPartitionView
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..bounds.accounts import Account
+
+MAX_PIECES: Final = 64
+"""Maximum pieces of a message: each is one entry of the system call."""
 
 
 class CreditBasedViewReader:
@@ -57,9 +61,12 @@ class CreditBasedViewReader:
     """
 
     __slots__ = (
+        "_connection_limit_bytes",
+        "_message_limit_bytes",
         "_notify",
         "account",
         "activity",
+        "buffers_out",
         "bytes_out",
         "channel",
         "checksums",
@@ -97,6 +104,10 @@ class CreditBasedViewReader:
         self.checksums = False
         """Whether its messages carry checksums."""
         self.bytes_out = 0
+        """Bytes of data that were sent."""
+        self.buffers_out = 0
+        """Credit that they cost."""
+        self._connection_limit_bytes = self._message_limit_bytes = 0
         self._notify = notify
         self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
         """None once it is released."""
@@ -107,9 +118,15 @@ class CreditBasedViewReader:
         """Notify the queue: the view has something now, or has failed (the view's listener)."""
         self._notify(self)
 
-    def attach(self, view: SubpartitionView) -> None:
-        """Give the reader its view."""
+    def attach(self, view: SubpartitionView, message_bytes: int = 0) -> None:
+        """Give the reader its view.
+
+        Args:
+            view: The view.
+            message_bytes: Maximum bytes of a message that joins buffers; 0: buffers are not joined.
+        """
         self.view = view
+        self._connection_limit_bytes = message_bytes
         self._limit_messages()
         self._notify(self)
 
@@ -131,10 +148,12 @@ class CreditBasedViewReader:
         self._notify(self)
 
     def _limit_messages(self) -> None:
-        """Tell a view whose messages take several buffers how many they may take."""
+        """Limit the buffers of a message, here and in a view whose buffers cost several credits."""
+        buffers = self.credit.most_of_a_message
+        self._message_limit_bytes = min(self._connection_limit_bytes, buffers * self.credit_bytes)
         view = self.view
         if isinstance(view, StoredPartitionView):
-            view.limit_message(self.credit.most_of_a_message)
+            view.limit_message(buffers)
 
     def is_available(self) -> bool:
         """True if a turn would send or report something."""
@@ -145,29 +164,51 @@ class CreditBasedViewReader:
             self.failure is not None or view.failure is not None
         )
 
-    def next_buffer(self) -> OutgoingBuffer | None:
-        """Take the next buffer, group of buffers, or event of the view.
+    def next_message(self) -> Sequence[OutgoingBuffer]:
+        """Take an event of the view, or data for one message: its pieces, in their order.
 
-        Each buffer costs one credit, and so does each event except the end.
+        Data costs as many credits as buffers that it fills, at least one. An event costs one; the
+        end is free, and has the totals of what was sent.
+
+        Returns:
+            Nothing if the view has nothing for the credit.
 
         Raises:
             SluiceError: The channel failed.
         """
         if self.failure is not None:
             raise self.failure
-        if self.view is None:
-            return None
-        buffer = self.view.next_buffer(self.credit.available)
+        view = self.view
+        if view is None:
+            return ()
+        credit = self.credit
+        buffer = view.next_buffer(credit.available)
         if buffer is None:
-            return None
-        if buffer.data_type == DATA:
-            length = len(buffer.payload)
-            buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
-            self.credit.available -= buffers
-            self.bytes_out += length
-        elif not is_end_of_partition(buffer.payload):
-            self.credit.available -= 1
-        return buffer
+            return ()
+        if buffer.data_type != DATA:
+            if is_end_of_partition(buffer.payload):
+                end = encode_end_of_partition(self.bytes_out, self.buffers_out)
+                return (OutgoingBuffer(end, None, EVENT),)
+            credit.available -= 1
+            return (buffer,)
+        length = len(buffer.payload)
+        message = [buffer]
+        most_bytes = min(self._message_limit_bytes, credit.available * self.credit_bytes)
+        try:
+            while length < most_bytes and len(message) < MAX_PIECES:
+                more = view.take_more(most_bytes - length)
+                if more is None:
+                    break
+                message.append(more)
+                length += len(more.payload)
+        except BaseException:
+            release_all(message)
+            raise
+        buffers = 1 if length <= self.credit_bytes else -(-length // self.credit_bytes)
+        credit.available -= buffers
+        self.bytes_out += length
+        self.buffers_out += buffers
+        return message
 
     def next_sequence_number(self) -> int:
         """Number the next message."""
@@ -220,20 +261,21 @@ class UncreditedViewReader(CreditBasedViewReader):
 
     __slots__ = ()
 
-    def next_buffer(self) -> OutgoingBuffer | None:
-        """Take the next buffer, or group of buffers, of the view.
+    def next_message(self) -> Sequence[OutgoingBuffer]:
+        """Take an event of the view, or data for one message; credit is not used up.
 
         Raises:
             SluiceError: The channel failed.
         """
         most = self.credit.available
         try:
-            return super().next_buffer()
+            return super().next_message()
         finally:
             self.credit.available = most
 
     def _limit_messages(self) -> None:
-        """Limit nothing: a message may take all buffers that the channel is sure to have."""
+        """Let a message take all buffers that the channel is sure to have."""
+        self._message_limit_bytes = self._connection_limit_bytes
 
 
 class AnnouncingViewReader(CreditBasedViewReader):
@@ -261,17 +303,17 @@ class AnnouncingViewReader(CreditBasedViewReader):
         self._told = False
         self._blocked = False  # since a blocking event was taken
 
-    def next_buffer(self) -> OutgoingBuffer | None:
-        """Take the next buffer, or group of buffers, of the view; its message has the backlog.
+    def next_message(self) -> Sequence[OutgoingBuffer]:
+        """Take an event of the view, or data for one message, which has the backlog.
 
         Raises:
             SluiceError: The channel failed.
         """
-        buffer = super().next_buffer()
-        if buffer is not None and buffer.data_type != PRIORITY_EVENT:
+        message = super().next_message()
+        if message and message[0].data_type != PRIORITY_EVENT:
             self._told = self.view is not None and self.view.backlog > 0
-            self._blocked = buffer.data_type == BLOCKING_EVENT
-        return buffer
+            self._blocked = message[0].data_type == BLOCKING_EVENT
+        return message
 
     def rests(self) -> int:
         """Note that the reader leaves the queue; return the backlog to announce, or 0."""

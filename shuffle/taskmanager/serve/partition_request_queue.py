@@ -1,4 +1,4 @@
-"""The queue of readers of one connection: round robin, one buffer a step.
+"""The queue of readers of one connection: round robin, one message a step.
 
 A reader is in the queue while it has something to send and credit to send it. The write loop runs
 while the connection is writable, and goes on by itself when the connection is writable again.
@@ -7,7 +7,8 @@ while the connection is writable, and goes on by itself when the connection is w
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from crc32c import crc32c
@@ -19,11 +20,14 @@ from ....protocol.schema import DATA, BacklogAnnouncement, BufferResponse, Check
 from ....transport.connection import Connection
 from ....transport.fair_queue import Flow
 from ...errors import failure_of
-from ...partition.view import OutgoingBuffer
+from ...partition.view import OutgoingBuffer, release_all
 from .credit_based_view_reader import CreditBasedViewReader
 
-BUFFER_COST_BYTES: Final = 4 * 1024
-"""Bytes that a buffer counts beside its own, so that many small ones end a turn as well."""
+MIN_MEAN_PIECE_BYTES: Final = 1024
+"""Pieces of a message that are smaller on average are copied together, which takes less time."""
+
+PIECE_COST_BYTES: Final = 4 * 1024
+"""Cost of a piece beside its bytes, so that many small ones end a turn as well."""
 
 
 class PartitionRequestQueue:
@@ -31,7 +35,7 @@ class PartitionRequestQueue:
 
     Args:
         connection: The connection to send over.
-        sent: Called for each data buffer that was sent, with its reader and its length in bytes.
+        sent: Called for each message of data that was sent, with its reader and length in bytes.
         ended: Called when a reader has sent its last message, the end or an error.
     """
 
@@ -95,10 +99,10 @@ class PartitionRequestQueue:
                 self._waits = True
                 share.wait(self._go_on, Flow(connection.application_id, id(connection)))
                 return
-            cost = BUFFER_COST_BYTES
+            cost = PIECE_COST_BYTES
             reader = queue.popleft()
             try:
-                buffer = reader.next_buffer()
+                pieces = reader.next_message()
             except SluiceError as error:
                 reader.queued = False
                 # An error of the view lies behind this side; its own is about the request.
@@ -106,9 +110,10 @@ class PartitionRequestQueue:
                 connection.send(error_response(reader.channel, error, fault))
                 self._end(reader, error)
                 continue
-            if buffer is not None:
-                cost += self._send(reader, buffer)
-                if buffer.data_type != DATA and is_end_of_partition(buffer.payload):
+            if pieces:
+                cost = self._send(reader, pieces)
+                first = pieces[0]
+                if first.data_type != DATA and is_end_of_partition(first.payload):
                     reader.queued = False
                     self._end(reader, None)
                     continue
@@ -141,23 +146,35 @@ class PartitionRequestQueue:
         if backlog:
             self._connection.send(BacklogAnnouncement(reader.channel, backlog))
 
-    def _send(self, reader: CreditBasedViewReader, buffer: OutgoingBuffer) -> int:
-        """Send a buffer; return the bytes of its payload."""
-        payload = buffer.payload
+    def _send(self, reader: CreditBasedViewReader, pieces: Sequence[OutgoingBuffer]) -> int:
+        """Send an event or pieces of data in one message; return the cost of its work in bytes."""
+        payload, release, data_type = pieces[0]
         length = len(payload)
+        more: list[memoryview | bytes] = []
+        copied: Sequence[OutgoingBuffer] = ()
+        if len(pieces) > 1:
+            more = [piece.payload for piece in pieces[1:]]
+            length += sum(map(len, more))
+            if length < MIN_MEAN_PIECE_BYTES * len(pieces):
+                payload, more, release, copied = b"".join((payload, *more)), [], None, pieces
+            else:
+                release = partial(release_all, pieces)
         view = reader.view
         backlog = 0 if view is None else view.backlog
         channel, number = reader.channel, reader.next_sequence_number()
         message: BufferResponse | ChecksummedBuffer
         if reader.checksums:
             checksum = crc32c(payload, channel)
-            message = ChecksummedBuffer(channel, number, backlog, buffer.data_type, checksum)
+            for each in more:
+                checksum = crc32c(each, checksum)
+            message = ChecksummedBuffer(channel, number, backlog, data_type, checksum)
         else:
-            message = BufferResponse(channel, number, backlog, buffer.data_type)
-        self._connection.send(message, payload, buffer.release)
-        if buffer.data_type == DATA:
+            message = BufferResponse(channel, number, backlog, data_type)
+        self._connection.send(message, payload, release, more)
+        release_all(copied)
+        if data_type == DATA:
             self._sent(reader, length)
-        return length
+        return length + len(pieces) * PIECE_COST_BYTES
 
     def _end(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         reader.release()

@@ -211,7 +211,7 @@ class PeerHandler(ServingHandler):
             waiting = self._waiting.pop(reader)
             # Stored data has checksums of its own, which its reader verifies.
             reader.checksums = self._checksums and is_pipelined(view)
-            reader.attach(view)
+            reader.attach(view, 0 if is_pipelined(view) else self.connection.large_payload_bytes)
             if is_pipelined(view):
                 self._producers[reader] = wanted.shuffle, attempts[0]
             for event_type, payload in waiting.task_events.take():

@@ -118,6 +118,16 @@ class ReadAheadView(StoredPartitionView):
             return None
         return self._next_ready(min(self._message_bytes, credit * self._credit_bytes))
 
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Take data that has been read, or is in memory, for a message with the data before."""
+        if self._released or self.failure is not None:
+            return None
+        if self._ready:
+            return self._next_ready(most_bytes)
+        if self._reading or not self._left_bytes or self._on_disk():
+            return None
+        return self._take_from_memory(most_bytes)
+
     def release(self) -> None:
         """Release what the view holds. Idempotent."""
         if self._released:

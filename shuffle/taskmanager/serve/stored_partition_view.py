@@ -4,14 +4,14 @@ Map outputs are read in the order of the request, so that a reader gets the same
 order wherever the tiers hold them. The requested range of every region is one slice; that of a
 broadcast region is read once for each subpartition.
 
-Slices of the memory tier are sent straight from the mapping, without a copy, when they fill at
-least half a buffer; smaller ones are joined densely, so that a thousand blocks of 1 KB are 32
-buffers. A group of buffers leaves room at its end, so that its receiver needs one read of the
-socket for it and for the head of the next message.
+Slices of the memory tier are sent straight from the mapping, without a copy, if they have
+MIN_PIECE_BYTES; smaller ones are joined densely, so that a thousand blocks of 1 KB fill 32
+buffers of 32 KiB. A group of buffers leaves room at its end, so that its receiver needs one read of
+the socket for it and for the head of the next message.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ....protocol.errors import SluiceError
 from ....protocol.events import encode_end_of_partition
@@ -20,6 +20,9 @@ from ....protocol.schema import DATA, EVENT
 from ...names import ShuffleKey
 from ...partition.view import DataListener, OutgoingBuffer
 from ..store.tiers.tier import Extent
+
+MIN_PIECE_BYTES: Final = 8 * 1024
+"""A copy of this length takes about as long as one more piece of a message."""
 
 
 class ReadSizes(NamedTuple):
@@ -117,6 +120,12 @@ class StoredPartitionView:
             return self._end()
         return self._next_from_memory(credit) if credit > 0 else None
 
+    def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
+        """Take data that is in memory, for a message with the data taken before."""
+        if not self._left_bytes or self.failure is not None or self._released:
+            return None
+        return self._take_from_memory(most_bytes)
+
     def _end(self) -> OutgoingBuffer:
         self._end_sent = True
         event = encode_end_of_partition(self._total_bytes, self._total_buffers)
@@ -143,30 +152,32 @@ class StoredPartitionView:
         return -(-length // self._credit_bytes)
 
     def _next_from_memory(self, credit: int) -> OutgoingBuffer:
-        size = min(self._message_bytes, credit * self._credit_bytes)
+        return self._take_from_memory(min(self._message_bytes, credit * self._credit_bytes))
+
+    def _take_from_memory(self, most_bytes: int) -> OutgoingBuffer:
         extent, offset, length, _ = self._slices[self._index]
         left = length - self._used
-        if 2 * left >= size or self._left_bytes == left:
-            count = min(size, left)
+        if left >= MIN_PIECE_BYTES or left >= most_bytes or self._left_bytes == left:
+            count = min(most_bytes, left)
             start = offset + self._used
             self._total_buffers += self._buffers_of(count)
             piece = mapped(extent)[start : start + count]
             extent.retain()
             self._advance(count)
             return OutgoingBuffer(piece, extent.release, DATA)
-        joined = self._joined_from_memory(size)
+        joined = self._joined_from_memory(most_bytes)
         self._total_buffers += self._buffers_of(len(joined))
         return OutgoingBuffer(joined, None, DATA)
 
     def _joined_from_memory(self, size: int) -> bytes:
-        """Join the next slices of the memory tier; each map output may have one."""
+        """Join the next small slices of the memory tier; each map output may have one."""
         pieces: list[memoryview] = []
         room = size
         slices = self._slices
         index, used, repeated = self._index, self._used, self._repeated
         while room and index < len(slices):
             extent, offset, length, times = slices[index]
-            if not extent.in_memory:
+            if not extent.in_memory or length - used >= MIN_PIECE_BYTES:
                 break
             start = offset + used
             count = min(length - used, room)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SEGMENTS = 16
 CHANNELS = 3
 SEGMENT_BYTES = 8
+MESSAGE_BYTES = 3 * SEGMENT_BYTES
 index = st.integers(0, CHANNELS - 1)
 
 
@@ -46,7 +47,7 @@ class Pair:
             1, self.receiver.initial_credit, lambda reader: None, SEGMENT_BYTES
         )
         self.view = FakeView(SEGMENT_BYTES)
-        self.sender.attach(self.view)
+        self.sender.attach(self.view, MESSAGE_BYTES)
         self.data_wire: deque[tuple[BufferResponse, bytes]] = deque()
         self.credit_wire: deque[int] = deque()
         self.arriving: tuple[BufferResponse, list[BufferGroup]] | None = None
@@ -74,13 +75,14 @@ class ChannelMachine(RuleBasedStateMachine):
     def send(self, at: int, most: int) -> None:
         pair = self.pairs[at]
         for _ in range(most):
-            buffer = pair.sender.next_buffer()
-            if buffer is None:
+            pieces = pair.sender.next_message()
+            if not pieces:
                 break
+            payload = b"".join(piece.payload for piece in pieces)
             number = pair.sender.next_sequence_number()
             message = BufferResponse(1, number, pair.view.backlog, DATA)
-            pair.data_wire.append((message, bytes(buffer.payload)))
-            pair.sent += bytes(buffer.payload)
+            pair.data_wire.append((message, payload))
+            pair.sent += payload
 
     @rule(at=index)
     def begin_arrival(self, at: int) -> None:
@@ -109,8 +111,8 @@ class ChannelMachine(RuleBasedStateMachine):
             arriving, pair.arriving = pair.arriving, None
             pair.receiver.buffer_received(*arriving)
 
-    @rule(at=index)
-    def consume(self, at: int) -> None:
+    @rule(at=index, room=st.integers(0, 3 * SEGMENT_BYTES))
+    def consume(self, at: int, room: int) -> None:
         pair = self.pairs[at]
         if pair.over:
             return
@@ -118,6 +120,10 @@ class ChannelMachine(RuleBasedStateMachine):
         if buffer is not None:
             pair.read += bytes(buffer.payload)
             pair.held.append(buffer)
+            if room and (more := pair.receiver.take_more(room)) is not None:
+                assert 0 < len(more.payload) <= room
+                pair.read += bytes(more.payload)
+                pair.held.append(more)
 
     @rule(at=index, which=st.integers(0, 20))
     def recycle(self, at: int, which: int) -> None:

@@ -43,6 +43,16 @@ def test_nothing_yet_end_and_failure_are_three_answers(rig):
         rig.channel.next_buffer(1)
 
 
+def test_data_for_the_message_before_is_counted(rig):
+    assert rig.channel.take_more(9) is None
+    rig.channel.attach(rig.view)
+    rig.view.put(b"data", b"more", b"too much", end=True)
+    rig.channel.next_buffer(1)
+    assert rig.channel.take_more(5).payload == b"more"
+    assert rig.channel.take_more(5) is None
+    assert (rig.channel.bytes_in, rig.channel.buffers_in) == (8, 2)
+
+
 def test_a_local_channel_gives_the_partitions_own_buffer(rig):
     """The consumer holds the producer's own buffer until it releases it."""
     rig.channel.attach(rig.view)

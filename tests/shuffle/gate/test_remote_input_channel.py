@@ -167,7 +167,27 @@ def test_a_small_buffer_is_appended_to_the_one_that_waits(rig):
         buffer.release()
     rig.event(encode_end_of_partition(17, 3))
     end = rig.channel.next_buffer(PLENTY)
-    assert decode_event(end.payload) == EndOfPartition(17, 2)  # the buffers as given to the reader
+    assert decode_event(end.payload) == EndOfPartition(17, 3)
+
+
+def test_data_that_waits_can_be_taken_for_one_message(rig):
+    """As far as it fits, in parts of a buffer too, and never past an event."""
+    marker = encode_event(CheckpointBarrier(1, 2, unaligned=False))
+    for payload in (b"a" * 16, b"b" * 16, b"c" * 16):
+        rig.data(payload, backlog=4)
+        rig.channel.credit.announce()
+    rig.event(marker)
+    rig.data(b"d")
+    taken = [rig.channel.next_buffer(PLENTY), rig.channel.take_more(20), rig.channel.take_more(4)]
+    assert [bytes(each.payload) for each in taken] == [b"a" * 16, b"b" * 16, b"c" * 4]
+    taken.append(rig.channel.take_more(100))
+    assert bytes(taken[-1].payload) == b"c" * 12
+    assert rig.channel.take_more(100) is None
+    assert rig.channel.next_buffer(PLENTY) == (marker, None, EVENT)
+    taken.append(rig.channel.take_more(100))
+    assert rig.channel.take_more(100) is None
+    for buffer in taken:
+        buffer.release()
 
 
 def test_a_buffer_being_read_is_not_extended(rig):

@@ -56,8 +56,9 @@ class ProducerConnection(FakeConnection):
         message: Message,
         payload: memoryview | bytes = b"",
         release: Callable[[], None] | None = None,
+        more: Sequence[memoryview | bytes] = (),
     ) -> None:
-        super().send(message, payload, release)
+        super().send(message, payload, release, more)
         self.changed.set()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.protocol.errors import CreditOverflow, SluiceError
-from sluice.protocol.events import EndOfData, encode_event
+from sluice.protocol.events import EndOfData, encode_end_of_partition, encode_event
 from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.counters import ServingSeconds
@@ -16,23 +16,29 @@ from sluice.shuffle.taskmanager.serve.channel_times import (
     ChannelTimes,
 )
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
+    MAX_PIECES,
     CreditBasedViewReader,
     UncreditedViewReader,
 )
 from tests.support.fakes import FakeView
 
 CREDIT_BYTES = 10
+MARKER = encode_event(EndOfData())
 
 
 class Rig:
     """A reader, its view, and the notifications to its queue."""
 
     def __init__(
-        self, credit: int, kind: type[CreditBasedViewReader] = CreditBasedViewReader
+        self,
+        credit: int,
+        kind: type[CreditBasedViewReader] = CreditBasedViewReader,
+        message_bytes: int = 0,
     ) -> None:
         self.notified = 0
         self.times = ChannelTimes(ServingSeconds())
         self.reader = kind(1, credit, self._notify, CREDIT_BYTES, self.times)
+        self.message_bytes = message_bytes
         self.view = FakeView(CREDIT_BYTES)
         self.view.listener = self.reader.data_available
 
@@ -41,12 +47,54 @@ class Rig:
         self.notified += 1
 
     def attach(self, *payloads: bytes, end: bool = False) -> None:
-        self.reader.attach(self.view)
+        self.reader.attach(self.view, self.message_bytes)
         self.view.put(*payloads, end=end)
 
     def take(self) -> bytes | None:
-        buffer = self.reader.next_buffer()
-        return None if buffer is None else bytes(buffer.payload)
+        pieces = self.reader.next_message()
+        return b"".join(piece.payload for piece in pieces) if pieces else None
+
+
+def test_buffers_that_wait_are_one_message_as_far_as_credit_and_size_allow():
+    rig = Rig(credit=7, message_bytes=3 * CREDIT_BYTES)
+    parts = [bytes([n]) * (CREDIT_BYTES // 2 + 1) for n in range(9)]
+    rig.attach(*parts[:6])
+    rig.view.event(MARKER, EVENT)
+    rig.view.put(*parts[6:], end=True)
+    taken = []
+    while (message := rig.take()) is not None:
+        taken.append((message, rig.reader.credit.available))
+    assert (
+        taken
+        == [
+            (b"".join(parts[:5]), 4),
+            (parts[5], 3),  # an event is not overtaken
+            (MARKER, 2),
+            (b"".join(parts[6:]), 0),
+            (encode_end_of_partition(54, 3 + 1 + 2), 0),
+        ]
+    )
+
+
+def test_an_error_between_two_buffers_of_a_message_returns_the_first(monkeypatch):
+    rig = Rig(credit=7, message_bytes=3 * CREDIT_BYTES)
+    rig.attach(b"one", b"two")
+
+    def broken(most_bytes: int) -> None:
+        raise SluiceError(f"no {most_bytes} bytes")
+
+    monkeypatch.setattr(rig.view, "take_more", broken)
+    with pytest.raises(SluiceError, match="no 27 bytes"):
+        rig.take()
+    assert rig.view.recycled == 1
+    assert rig.reader.credit.available == 7
+
+
+def test_a_message_has_a_bound_of_pieces():
+    rig = Rig(credit=MAX_PIECES, message_bytes=MAX_PIECES * CREDIT_BYTES)
+    rig.attach(*[b"x"] * (MAX_PIECES + 1))
+    assert rig.take() == b"x" * MAX_PIECES
+    assert rig.take() == b"x"
 
 
 def test_each_started_buffer_of_a_group_costs_one_credit():

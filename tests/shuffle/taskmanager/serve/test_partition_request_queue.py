@@ -25,7 +25,10 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     AnnouncingViewReader,
     CreditBasedViewReader,
 )
-from sluice.shuffle.taskmanager.serve.partition_request_queue import PartitionRequestQueue
+from sluice.shuffle.taskmanager.serve.partition_request_queue import (
+    MIN_MEAN_PIECE_BYTES,
+    PartitionRequestQueue,
+)
 from sluice.transport.fair_queue import Flow
 from sluice.transport.loop_share import LoopShares
 from tests.support.fakes import Ended, FakeConnection, FakeView
@@ -235,7 +238,7 @@ async def test_an_error_of_the_request_itself_blames_the_receiver(rig):
 async def test_a_reader_that_fails_before_it_has_a_view_reports_it(rig):
     reader = CreditBasedViewReader(4, 0, rig.queue.notify, MAX_LARGE_PAYLOAD_BYTES)
     assert not reader.is_available()
-    assert reader.next_buffer() is None
+    assert not reader.next_message()
     reader.fail(SluiceError("not found"))
     await turn()
     (error,) = rig.connection.sent
@@ -269,6 +272,25 @@ async def test_payloads_are_recycled_when_the_transport_has_sent_them(rig):
     assert view.recycled == 0
     rig.connection.drain()
     assert view.recycled == 2
+
+
+@pytest.mark.parametrize("length", [MIN_MEAN_PIECE_BYTES, MIN_MEAN_PIECE_BYTES - 1])
+async def test_a_message_of_several_buffers_is_released_once_it_is_sent(rig, length):
+    """All of them then; small ones are copied, and released at once."""
+    reader = CreditBasedViewReader(1, 9, rig.queue.notify, length)
+    reader.checksums = True
+    view = FakeView(length)
+    reader.attach(view, 3 * length)
+    parts = [bytes([n]) * length for n in range(3)]
+    view.put(*parts)
+    rig.queue.notify(reader)
+    await turn()
+    (message,) = rig.connection.sent
+    assert rig.connection.payloads == [b"".join(parts)]
+    assert message == ChecksummedBuffer(1, 0, 0, DATA, crc32c(b"".join(parts), 1))
+    assert view.recycled == (0 if length == MIN_MEAN_PIECE_BYTES else 3)
+    rig.connection.drain()
+    assert view.recycled == 3
 
 
 async def test_a_bug_closes_the_connection_and_is_logged(rig, caplog):

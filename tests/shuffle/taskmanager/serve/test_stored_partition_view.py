@@ -20,6 +20,7 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
 )
 from sluice.shuffle.taskmanager.serve.read_ahead_view import stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
+    MIN_PIECE_BYTES,
     ReadSizes,
     StoredPartitionView,
 )
@@ -420,16 +421,16 @@ async def test_a_message_takes_a_third_of_the_buffers_of_a_channel_with_credit(r
     """With ten buffers: so the next message goes while the one before is being read."""
     output = await rig.commit(1, [bytes(100 * SIZE)])
     reader = kind(1, 10, lambda reader: None, SIZE)
-    reader.attach(rig.view([output], most=8 * SIZE))
+    reader.attach(rig.view([output], most=8 * SIZE), 8 * SIZE)
 
     async def message() -> int:
         async with asyncio.timeout(10):
-            while (buffer := reader.next_buffer()) is None:
+            while not (pieces := reader.next_message()):
                 rig.available.clear()
                 await rig.available.wait()
-        length = len(buffer.payload)
-        buffer.release()
-        return length // SIZE
+        for piece in pieces:
+            piece.release()
+        return sum(len(piece.payload) for piece in pieces) // SIZE
 
     found = [await message() for _ in range(3)]
     if kind is UncreditedViewReader:
@@ -439,6 +440,38 @@ async def test_a_message_takes_a_third_of_the_buffers_of_a_channel_with_credit(r
         reader.add_credit(30)  # the channel has more buffers than it seemed
         await message()
         assert max([await message() for _ in range(3)]) > 4
+    reader.release()
+
+
+@pytest.mark.parametrize("length", [100, MIN_PIECE_BYTES, 3 * MIN_PIECE_BYTES + 5])
+async def test_slices_of_many_map_outputs_fill_a_message(rig, length):
+    """Large ones are pieces of it, small ones are copied; a message is full if there is credit."""
+    outputs = [await rig.commit(n, [noise(length, n)]) for n in range(30)]
+    message_bytes = 8 * MIN_PIECE_BYTES
+    reader = CreditBasedViewReader(1, 8, lambda reader: None, MIN_PIECE_BYTES)
+    view = rig.view(outputs, most=message_bytes, cost=MIN_PIECE_BYTES)
+    reader.attach(view, message_bytes)
+    content, cost, messages = b"", 0, 0
+    while True:
+        async with asyncio.timeout(10):
+            while not (pieces := reader.next_message()):
+                rig.available.clear()
+                await rig.available.wait()
+        if pieces[0].data_type == EVENT:
+            break
+        message = b"".join(piece.payload for piece in pieces)
+        assert len(message) <= message_bytes
+        for piece in pieces:
+            if piece.release is not None:
+                piece.release()
+        spent = -(-len(message) // MIN_PIECE_BYTES)
+        reader.add_credit(spent)
+        content, cost, messages = content + message, cost + spent, messages + 1
+    assert content == b"".join(noise(length, n) for n in range(30))
+    assert decode_event(pieces[0].payload) == EndOfPartition(len(content), cost)
+    if all(each.regions[0].extent.in_memory for each in outputs):
+        # Credit of eight buffers allows messages of four.
+        assert messages == -(-len(content) // (4 * MIN_PIECE_BYTES))
     reader.release()
 
 
