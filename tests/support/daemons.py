@@ -28,7 +28,7 @@ _MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
 
 class Work(NamedTuple):
-    """What TaskManagers have done.
+    """The work of TaskManagers so far.
 
     Attributes:
         cpu_seconds: CPU time of all their threads.

@@ -24,6 +24,7 @@ from ....protocol.schema import BeginRegion, CopyOf, OpenPartition
 from ....transport.fair_queue import Flow
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
+from ..store.extent_reader import AHEAD_BYTES, ExtentRange
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, Region
 from ..store.tiers.tier import Extent, ExtentRead
@@ -186,10 +187,15 @@ class OutputSender(RegionSender):
         """Read all of an extent, at most one read ahead of the bytes sent."""
         size = self._payload_bytes
         most = max(READ_BYTES // size, 1) * size
+        advised = 0
         for offset in range(0, extent.length, most):
             buffer = memoryview(bytearray(min(most, extent.length - offset)))
             reads = [ExtentRead(extent, offset, [buffer])]
             if not self._store.read_cached(reads):
+                if offset >= advised and extent.tier.reads_ahead:
+                    advised = min(offset + AHEAD_BYTES, extent.length)
+                    soon = ExtentRange(extent, offset, advised - offset)
+                    await self._store.will_need([soon], self._flow)
                 await self._store.read_all(reads, self._flow)
             self._require_alive()
             while self._read:

@@ -3,7 +3,8 @@
 Slices of the disk tier are read into segments of the connection's read pool, a few at a time and
 never more than there is credit for: a reader that does not consume holds no memory. Bytes in the
 page cache are read at once, others by threads; objects of the remote tier are awaited, with more
-segments at a time. Small slices of the memory tier that lie between them are copied into the same
+segments at a time. :mod:`~sluice.shuffle.taskmanager.serve.look_ahead` keeps the disks busy
+meanwhile. Small slices of the memory tier that lie between them are copied into the same
 segments, because outputs of several tiers may alternate.
 """
 
@@ -27,6 +28,7 @@ from ...names import SubpartitionRange
 from ...partition.view import DataListener, OutgoingBuffer
 from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import ExtentRead
+from .look_ahead import LookAhead
 from .stored_partition_view import ReadSizes, Slice, StoredPartitionView, mapped
 
 MAX_READY_SEGMENTS: Final = 4
@@ -64,23 +66,25 @@ class ReadAheadView(StoredPartitionView):
         self._read_pool = read_pool
         self._ready: deque[BufferGroup] = deque()
         self._ready_segments = 0
-        self._ready_buffers = 0  # the credit that they will cost
+        self._ready_bytes = 0
         self._given_bytes = 0  # of the first group, when it is given in parts
         self._reading = False
-        self._reading_buffers = 0
+        self._reading_bytes = 0
         self._wanted_bytes = 0  # the credit, in bytes, when it began to wait for a segment
         self._listener_handle: ListenerHandle | None = None
+        self._misses_cache = False
+        self._look_ahead = LookAhead(store, slices, self._flow)
 
     @property
     def backlog(self) -> int:
         """Data buffers still to come, if they are full; at most the wire's largest number."""
-        left = self._buffers_of(self._left_bytes)
-        return min(self._ready_buffers + self._reading_buffers + left, MAX_U32)
+        left_bytes = self._ready_bytes + self._reading_bytes + self._left_bytes
+        return min(self._buffers_of(left_bytes), MAX_U32)
 
     @property
     def holds_segments(self) -> bool:
         """Whether bytes have been read, or are being read, into segments and not taken."""
-        return self._ready_segments > 0 or self._reading_buffers > 0
+        return self._ready_segments > 0 or self._reading_bytes > 0
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit or the end, or if a read can begin."""
@@ -107,13 +111,14 @@ class ReadAheadView(StoredPartitionView):
             return None
         if not ready and not self._reading and self._slices[self._index].extent.in_memory:
             return self._next_from_memory(credit)
+        wanted_bytes = credit * self._credit_bytes - self._ready_bytes
         if (
             not self._reading
-            and credit > self._ready_buffers
+            and wanted_bytes > 0
             and self._ready_segments <= MAX_READY_SEGMENTS
             and self._on_disk()
         ):
-            self._begin_read((credit - self._ready_buffers) * self._credit_bytes)
+            self._begin_read(wanted_bytes)
         if not ready:
             return None
         return self._next_ready(min(self._message_bytes, credit * self._credit_bytes))
@@ -135,7 +140,8 @@ class ReadAheadView(StoredPartitionView):
         super().release()
         if self._listener_handle is not None:
             self._listener_handle.cancel()
-        self._ready_segments = self._ready_buffers = 0
+        self._look_ahead.stop()
+        self._ready_segments = self._ready_bytes = 0
         while self._ready:
             self._ready.popleft().recycle()
 
@@ -153,9 +159,8 @@ class ReadAheadView(StoredPartitionView):
             self._given_bytes = 0
             self._ready.popleft()
             self._ready_segments -= len(group.segments)
-        buffers = self._buffers_of(len(payload))
-        self._ready_buffers -= buffers
-        self._total_buffers += buffers
+        self._ready_bytes -= len(payload)
+        self._total_buffers += self._buffers_of(len(payload))
         return OutgoingBuffer(payload, group.recycle, DATA)
 
     def _begin_read(self, most_bytes: int) -> None:
@@ -201,15 +206,21 @@ class ReadAheadView(StoredPartitionView):
         try:
             reads, groups = self._plan(pool, segments, most_bytes, another)
             segments = [each for group in groups for each in group.segments]
-            if at_once and self._store.read_cached(reads):
+            is_cached = at_once and self._store.read_cached(reads)
+            if is_cached:
                 self._read_ended(groups)
             else:
                 self._start_reading(reads, groups)
         except Exception as error:  # noqa: BLE001 - as in a read that has begun
             self.failure = failure_of(error, "reading the disk tier")
             self._reading = False
-            self._reading_buffers = 0
+            self._reading_bytes = 0
             pool.recycle_together(segments)
+            return
+        if at_once and not is_cached:
+            self._misses_cache = True
+        if self._misses_cache and self._left_bytes:
+            self._look_ahead.advance(self._index, self._used, self._total_bytes - self._left_bytes)
 
     def _plan(
         self,
@@ -241,7 +252,7 @@ class ReadAheadView(StoredPartitionView):
             spare += run[used:]
         if spare:  # a large slice of the memory tier comes next
             pool.recycle_together(spare)
-        self._reading_buffers = sum(self._buffers_of(group.length) for group in groups)
+        self._reading_bytes = sum(group.length for group in groups)
         return reads, groups
 
     def _start_reading(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
@@ -292,7 +303,7 @@ class ReadAheadView(StoredPartitionView):
                 self._read_ended(groups)
             else:
                 self._reading = False
-                self._reading_buffers = 0
+                self._reading_bytes = 0
                 for group in groups:
                     group.recycle()
         if not self._released:
@@ -303,8 +314,8 @@ class ReadAheadView(StoredPartitionView):
         self._reading = False
         self._ready.extend(groups)
         self._ready_segments += sum(len(group.segments) for group in groups)
-        self._ready_buffers += self._reading_buffers
-        self._reading_buffers = 0
+        self._ready_bytes += self._reading_bytes
+        self._reading_bytes = 0
 
 
 def stored_view(

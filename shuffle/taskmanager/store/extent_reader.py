@@ -1,12 +1,26 @@
 """Reads extents of any tier: from the page cache, or as their tiers read them."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from ....transport.fair_queue import Flow
 from ....transport.loop import run_together
 from .errors import OutsideRegion
-from .files.io_threads import IoThreads
-from .tiers.tier import ExtentRead, Tier
+from .files.io_threads import CALL_COST, IoThreads
+from .tiers.tier import Extent, ExtentRead, Tier
+
+
+class ExtentRange(NamedTuple):
+    """Bytes of an extent that are read soon."""
+
+    extent: Extent
+    offset: int
+    length: int
+
+
+AHEAD_BYTES: Final = 2 * 1024 * 1024
+"""Maximum bytes that a view reads ahead into the page cache."""
 
 CACHED_READS = 32
 """Maximum reads that the event loop makes at once: with more, other work would wait."""
@@ -61,3 +75,33 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Fl
     finally:
         for read in reads:
             read.extent.release()
+
+
+async def will_need(threads: IoThreads, ranges: Sequence[ExtentRange], flow: Flow) -> None:
+    """Advise the kernel to read ranges into the page cache. Errors of the disk are ignored.
+
+    Args:
+        threads: Threads of the disk tier.
+        ranges: The bytes. Their extents need not be retained: advice on other bytes does no harm.
+        flow: The flow in whose turn the disks read.
+    """
+    by_tier: dict[Tier, list[tuple[int, int]]] = {}
+    for extent, offset, length in ranges:
+        by_tier.setdefault(extent.tier, []).append((extent.offset + offset, length))
+    cost = sum(each.length for each in ranges) + (len(ranges) - 1) * CALL_COST
+    await threads.run_for(flow, cost, partial(_advise, by_tier))
+
+
+def _advise(by_tier: dict[Tier, list[tuple[int, int]]]) -> None:
+    for tier, places in by_tier.items():
+        tier.will_need(_merged(places))
+
+
+def _merged(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return offsets and lengths in their order on the disk, neighbours as one."""
+    merged: list[tuple[int, int]] = []
+    for offset, length in sorted(places):
+        if merged and merged[-1][0] + merged[-1][1] == offset:
+            offset, length = merged[-1][0], merged.pop()[1] + length
+        merged.append((offset, length))
+    return merged

@@ -30,7 +30,7 @@ from .errors import (
     StorageClosed,
     StorageUnavailable,
 )
-from .extent_reader import read_cached, read_extents
+from .extent_reader import ExtentRange, read_cached, read_extents, will_need
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .journal.recovery import open_storage
@@ -360,6 +360,11 @@ class ShuffleStore:
             if self.remote is not None:
                 self.remote.note_missing(error.extent)
             raise
+
+    async def will_need(self, ranges: Sequence[ExtentRange], flow: Flow) -> None:
+        """Advise the kernel which bytes a flow reads soon; see ``will_need``."""
+        if not self._closed:
+            await will_need(self._threads, ranges, flow)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has all bytes; see ``read_cached``."""

@@ -4,6 +4,7 @@ A Python built for an old C library lacks newer calls of its host: a build for g
 lacks ``RWF_NOWAIT``. So each name is looked up when it is needed.
 """
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -15,6 +16,9 @@ from typing import Final, TypeAlias
 Memory: TypeAlias = memoryview | mmap.mmap
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+ADVICE_BYTES: Final = 128 * 1024
+"""Maximum bytes of one piece of advice: the default ``read_ahead_kb`` of a disk."""
 
 UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a call or flag that the file system, the kernel or this Python does not support."""
@@ -86,6 +90,28 @@ def read_without_waiting(fd: int, buffers: Sequence[Memory], offset: int) -> int
     except NotImplementedError as error:  # Python has the flag, but not preadv2
         raise OSError(errno.ENOSYS, str(error)) from error
     return received
+
+
+def advise_random(fd: int) -> None:
+    """Advise the kernel to read nothing of a file but what it is asked for."""
+    _advise(fd, 0, 0, "POSIX_FADV_RANDOM")
+
+
+def advise_needed(fd: int, offset: int, length: int) -> None:
+    """Advise the kernel to read a range of a file into the page cache, without waiting for it.
+
+    Linux reads no more for one piece of advice than one request of the disk may have.
+    """
+    for start in range(offset, offset + length, ADVICE_BYTES):
+        size = min(ADVICE_BYTES, offset + length - start)
+        _advise(fd, start, size, "POSIX_FADV_WILLNEED")
+
+
+def _advise(fd: int, offset: int, length: int, name: str) -> None:
+    advise, advice = getattr(os, "posix_fadvise", None), getattr(os, name, None)
+    if advise is not None and advice is not None:
+        with contextlib.suppress(OSError):  # a file system without a page cache
+            advise(fd, offset, length, advice)
 
 
 def write_from(fd: int, buffers: Sequence[Memory], offset: int) -> int:

@@ -10,7 +10,14 @@ from pathlib import Path
 from .....transport.fair_queue import Flow
 from ...bounds.accounts import Resource
 from ..errors import StorageReadFailed, StorageWriteFailed
-from ..files.file_calls import UNSUPPORTED, read_into, read_without_waiting, write_from
+from ..files.file_calls import (
+    UNSUPPORTED,
+    advise_needed,
+    advise_random,
+    read_into,
+    read_without_waiting,
+    write_from,
+)
 from ..files.io_threads import CALL_COST, IoThreads
 from .arena_files import open_arena
 from .arena_tier import ArenaTier
@@ -59,6 +66,7 @@ class DiskTier(ArenaTier):
     """
 
     kind = "disk"
+    reads_ahead = True
     resource = Resource.DISK_TIER_BYTES
 
     def __init__(
@@ -90,6 +98,8 @@ class DiskTier(ArenaTier):
             StorageUnavailable: The file cannot be created or opened.
         """
         path, fd = open_arena(directory)
+        # The kernel's own read-ahead would read bytes of other reducers.
+        advise_random(fd)
         return cls(path, fd, quota_bytes, min_free_bytes, on_excess)
 
     def allocate(self, length: int) -> Extent | None:
@@ -212,6 +222,11 @@ class DiskTier(ArenaTier):
             self.can_read_cached = error.errno not in UNSUPPORTED
             return False
         return received == sum(len(buffer) for buffer in buffers)
+
+    def will_need(self, places: Sequence[tuple[int, int]]) -> None:
+        """Advise the kernel to read into the page cache, without waiting for it."""
+        for offset, length in places:
+            advise_needed(self.fd, offset, length)
 
     def write(self, offset: int, buffers: list[memoryview]) -> None:
         """Write all bytes of the buffers to the file. Runs in a thread.

@@ -172,6 +172,7 @@ class Tier(ABC):
         resource: The bytes of extents, in the accounts of applications.
         in_memory: Whether extents have a :attr:`Extent.view` to read and write.
         read_ahead_segments: Maximum segments of one read; 8 hide a thread's round trip.
+        reads_ahead: Whether :meth:`will_need` has an effect.
         healthy: Whether it accepts new regions.
         reason: Why it is not healthy; else empty.
     """
@@ -180,6 +181,7 @@ class Tier(ABC):
     resource: ClassVar[Resource]
     in_memory: ClassVar[bool] = False
     read_ahead_segments: ClassVar[int] = 8
+    reads_ahead: ClassVar[bool] = False
 
     def __init__(self, place: Path | str, tier_id: bytes) -> None:
         self.place = place
@@ -253,6 +255,9 @@ class Tier(ABC):
             Whether all of them were filled.
         """
         return False
+
+    def will_need(self, places: "Sequence[tuple[int, int]]") -> None:  # noqa: B027
+        """Read ahead at offsets and lengths in bytes. May block; errors are ignored."""
 
     def fail(self, reason: str) -> None:
         """Allocate nothing until the tier recovers; its extents can still be read."""

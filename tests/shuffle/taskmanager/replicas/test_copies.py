@@ -36,6 +36,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.replicas.target import PeerTarget
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 from tests.support.copies import (
     KEY,
     copying,
@@ -79,6 +80,17 @@ async def test_a_synchronous_copy_exists_when_the_commit_is_answered(tmp_path, r
         )
         held_by_account = [each.accounts.of("app").held for each in cluster.environments]
         assert held_by_account[0] == held_by_account[1]
+
+
+@pytest.mark.interpreted
+async def test_a_copy_that_misses_the_page_cache_is_read_ahead_once(tmp_path, monkeypatch):
+    advised: list[tuple[int, int]] = []
+    monkeypatch.setattr(DiskTier, "will_need", lambda self, places: advised.extend(places))
+    monkeypatch.setattr(DiskTier, "read_cached", lambda self, offset, buffers: False)
+    async with copying(tmp_path, memory_tier_bytes=0) as (cluster, _):
+        await write(cluster[0], 7, LARGE)
+        assert holders(cluster, 7) == [0, 1]
+    assert sum(length for _, length in advised) == sum(len(part) for ps in LARGE for part in ps)
 
 
 async def test_a_copy_is_released_with_its_shuffle(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -27,6 +28,7 @@ from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
 )
 from sluice.shuffle.taskmanager.serve.partition_request_queue import (
     MIN_MEAN_PIECE_BYTES,
+    PIECE_COST_BYTES,
     PartitionRequestQueue,
 )
 from sluice.transport.fair_queue import Flow
@@ -291,6 +293,23 @@ async def test_a_message_of_several_buffers_is_released_once_it_is_sent(rig, len
     assert view.recycled == (0 if length == MIN_MEAN_PIECE_BYTES else 3)
     rig.connection.drain()
     assert view.recycled == 3
+
+
+async def test_each_piece_of_a_message_has_its_cost_in_the_turn(rig):
+    spent: list[int] = []
+
+    def spend(cost: int) -> bool:
+        spent.append(cost)
+        return True
+
+    rig.connection.loop_share = SimpleNamespace(sends=SimpleNamespace(spend=spend))
+    reader = CreditBasedViewReader(1, 9, rig.queue.notify, 10)
+    view = FakeView(10)
+    reader.attach(view, 30)
+    view.put(b"a" * 10, b"b" * 10, b"c" * 10)
+    rig.queue.notify(reader)
+    await turn()
+    assert spent == [0, 30 + 3 * PIECE_COST_BYTES]
 
 
 async def test_a_bug_closes_the_connection_and_is_logged(rig, caplog):

@@ -13,6 +13,7 @@ from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.taskmanager.serve.read_ahead_view import ReadAheadView, stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes, StoredPartitionView
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
 from tests.support.store import KEY, config, content, put, slices_of
 
 SIZE = 1024
@@ -41,10 +42,10 @@ class Rig:
             lambda _: None,
         )
 
-    async def read(self, view: StoredPartitionView) -> bytes:
+    async def read(self, view: StoredPartitionView, length: int = LENGTH) -> bytes:
         read = b""
         async with asyncio.timeout(20):
-            while len(read) < LENGTH:
+            while len(read) < length:
                 buffer = view.next_buffer(MUCH)
                 if buffer is None:
                     await self.available.wait()
@@ -115,6 +116,41 @@ async def test_an_error_after_a_wait_for_a_segment_fails_the_channel(rig, monkey
         view.next_buffer(MUCH)
     view.release()
     assert rig.pool.lent_segments == 0
+
+
+def told_ranges(monkeypatch) -> list[tuple[int, int]]:
+    """Return a list that grows by the ranges that disks are told of, by offset and length."""
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(DiskTier, "will_need", lambda self, places: told.extend(places))
+    return told
+
+
+@pytest.mark.interpreted
+async def test_disks_are_told_what_a_view_reads_next_unless_the_page_cache_has_it(rig, monkeypatch):
+    told = told_ranges(monkeypatch)
+    more = 8 * SIZE
+    await put(rig.store, 2, more)
+    # The first read takes all segments; the disks are told what comes behind it.
+    for is_cold, expected in ((False, 0), (True, LENGTH + more - SEGMENTS * SIZE)):
+        for disk in rig.store._storage.disks:
+            disk.can_read_cached = not is_cold
+        view = rig.view()
+        assert await rig.read(view, LENGTH + more) == content(1, LENGTH) + content(2, more)
+        view.release()
+        assert sum(length for _, length in told) == expected
+
+
+@pytest.mark.interpreted
+async def test_a_released_view_tells_the_disks_nothing(rig, monkeypatch):
+    told = told_ranges(monkeypatch)
+    await put(rig.store, 2, 8 * SIZE)
+    for disk in rig.store._storage.disks:
+        disk.can_read_cached = False
+    view = rig.view()
+    assert view.next_buffer(MUCH) is None
+    view.release()
+    await rig.store.close()  # after all calls of its threads
+    assert told == []
 
 
 async def test_a_python_without_rwf_nowait_reads_the_disk_in_threads(rig, monkeypatch):

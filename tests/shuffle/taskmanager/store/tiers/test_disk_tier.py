@@ -4,6 +4,8 @@ import os
 import pytest
 
 from sluice.shuffle.taskmanager.store.errors import StorageReadFailed, StorageUnavailable
+from sluice.shuffle.taskmanager.store.extent_reader import ExtentRange, will_need
+from sluice.shuffle.taskmanager.store.files.file_calls import ADVICE_BYTES
 from sluice.shuffle.taskmanager.store.files.file_format import tier_id_of
 from sluice.shuffle.taskmanager.store.files.io_threads import IoThreads
 from sluice.shuffle.taskmanager.store.tiers import disk_tier as module
@@ -11,6 +13,7 @@ from sluice.shuffle.taskmanager.store.tiers.arena_files import arena_path
 from sluice.shuffle.taskmanager.store.tiers.disk_tier import IOV_MAX, DiskTier
 from sluice.shuffle.taskmanager.store.tiers.tiers import Tiers
 from sluice.shuffle.taskmanager.store.tiers.upkeep import Upkeep
+from sluice.transport.fair_queue import Flow
 
 MIB = 1024 * 1024
 
@@ -66,6 +69,45 @@ def test_written_bytes_are_read_back_however_they_are_cut(make):
     target = memoryview(back)
     tier.read(extent.offset, [target[i : i + 70] for i in range(0, 300_000, 70)])
     assert back == data
+
+
+async def test_the_kernel_reads_ahead_what_it_is_told_and_nothing_else(tmp_path, monkeypatch):
+    """Neighbours together, in the order of the disk, and no more at once than Linux takes."""
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *advice: told.append(advice))
+    tier = DiskTier.open(tmp_path, None, 0)
+    assert told == [(0, 0, os.POSIX_FADV_RANDOM)]
+    first, second = tier.allocate(2 * MIB), tier.allocate(2 * MIB)
+    assert first is not None
+    assert second is not None
+    threads = IoThreads(1, "test-io")
+    ranges = [
+        ExtentRange(second, 100, 50),
+        ExtentRange(first, MIB, ADVICE_BYTES + 1000),
+        ExtentRange(second, 150, 20),
+    ]
+    await will_need(threads, ranges, Flow("app", 1))
+    threads.end()
+    tier.close()
+    assert told[1:] == [
+        (first.offset + MIB, ADVICE_BYTES, os.POSIX_FADV_WILLNEED),
+        (first.offset + MIB + ADVICE_BYTES, 1000, os.POSIX_FADV_WILLNEED),
+        (second.offset + 100, 70, os.POSIX_FADV_WILLNEED),
+    ]
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_advice_that_is_not_taken_does_no_harm(tmp_path, monkeypatch, is_missing):
+    def refused(*_):
+        raise OSError(errno.EINVAL, "not this file system")
+
+    if is_missing:
+        monkeypatch.delattr(os, "posix_fadvise")
+    else:
+        monkeypatch.setattr(os, "posix_fadvise", refused)
+    tier = DiskTier.open(tmp_path, None, 0)
+    tier.will_need([(0, 100)])  # raises nothing
+    tier.close()
 
 
 def test_partial_writes_are_continued(make, monkeypatch):
