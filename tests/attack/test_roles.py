@@ -169,8 +169,9 @@ async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, v
             named = replace(named, taskmanager_id="somebody else")
         await fail_to_read(dialling, victim, named)
         assert relay.connections == 1
-    line = await refusing.logs("NOT_PERMITTED", since)
-    assert "address that was dialed" in line
+    # Not the code alone: a side that dialed logs it as well, perhaps late.
+    line = await refusing.logs("address that was dialed", since)
+    assert "NOT_PERMITTED" in line
     assert str(relay.address) in line
     assert victim.scoped.encode() not in relay.up
     assert RECORDS[:20] not in relay.down
