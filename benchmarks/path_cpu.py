@@ -9,6 +9,8 @@ TCP hop alone, the work that would remain if clients and TaskManagers shared mem
 
 They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the higher median of stored and
 pipelined; ``cpu_over_bare`` the higher median of ratios to the bare run of the same round.
+``KIND_messages_per_gb`` and ``KIND_wake_ups_per_gb`` are the messages of both TaskManagers, and the
+times that their data loops waited.
 ``--profile`` runs both kinds once under cProfile and prints the most expensive functions of each
 process, without figures, because the profiler costs more than the work.
 """

@@ -62,7 +62,7 @@ def as_if_at(address: Address, victim: Application) -> Application:
 
 
 @one_loop
-async def test_nobody_in_between_passes_the_proof_of_a_client_on(cluster, victim):
+async def test_a_relay_cannot_pass_on_the_proof_of_a_client(cluster, victim):
     """The attacker answers at one TaskManager's address, and lets the client into another one.
 
     He could change everything that follows the handshake.

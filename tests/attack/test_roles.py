@@ -157,7 +157,7 @@ async def first_bytes(peer: Hostile) -> bytes:
 
 @one_loop
 @pytest.mark.parametrize("target", ["the other TaskManager", "the same TaskManager"])
-async def test_nobody_in_between_passes_the_proof_of_a_taskmanager_on(cluster, victim, target):
+async def test_a_relay_cannot_pass_on_the_proof_of_a_taskmanager(cluster, victim, target):
     """A reader names a relay as a TaskManager; the one that it is connected to dials there."""
     dialling = cluster.first
     ack = await commit(cluster.second.address, victim, 1, RECORDS)

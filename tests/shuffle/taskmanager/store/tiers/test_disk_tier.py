@@ -71,7 +71,7 @@ def test_written_bytes_are_read_back_however_they_are_cut(make):
     assert back == data
 
 
-async def test_the_kernel_reads_ahead_what_it_is_told_and_nothing_else(tmp_path, monkeypatch):
+async def test_the_kernel_is_advised_of_ranges_and_reads_nothing_else_ahead(tmp_path, monkeypatch):
     """Neighbours together, in the order of the disk, and no more at once than Linux takes."""
     told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, *advice: told.append(advice))
