@@ -73,16 +73,30 @@ def test_tasks_that_do_not_divide_among_the_hosts_are_refused() -> None:
         Workload(3, 10, 3, 1)
 
 
-async def test_real_taskmanagers_send_as_many_messages(tmp_path) -> None:
-    ratios = agreement(SMALL, simulate(SMALL, SMALL_SETTING), await run_small(SMALL, tmp_path))
-    assert ratios.pop("PartitionRequest_counted_over_simulated") == 1
-    assert ratios.pop("data_bytes_counted_over_simulated") == 1
+async def test_real_taskmanagers_send_the_messages_that_are_simulated(tmp_path) -> None:
+    """How many messages share the work depends on the machine's load; their bounds do not.
+
+    ``make bench-scale`` prints how far the simulation agrees.
+    """
+    ratios = agreement(
+        SMALL, simulate(SMALL, SMALL_SETTING), counted := await run_small(SMALL, tmp_path)
+    )
     assert ratios.keys() == {
         "AddCredit_counted_over_simulated",
         "BufferResponse_counted_over_simulated",
+        "PartitionRequest_counted_over_simulated",
+        "data_bytes_counted_over_simulated",
     }
-    for name, ratio in ratios.items():
-        assert 0.75 <= ratio <= 1.25, name
+    assert ratios["PartitionRequest_counted_over_simulated"] == 1
+    assert ratios["data_bytes_counted_over_simulated"] == 1
+
+    channels = counted.messages["PartitionRequest"]
+    blocks = channels * SMALL.maps // SMALL.hosts
+    fewest = -(-blocks * SMALL.block_bytes // SMALL_SETTING.group_bytes)
+    most = blocks * -(-SMALL.block_bytes // SMALL_SETTING.segment_size_bytes)
+    assert fewest <= counted.messages["BufferResponse"] - channels <= most
+    left_over = SMALL_SETTING.exclusive_buffers + SMALL_SETTING.floating_buffers
+    assert channels <= counted.messages["AddCredit"] <= most + channels * left_over
 
 
 def test_the_table_of_the_document_is_of_this_simulation() -> None:
