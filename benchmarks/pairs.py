@@ -118,6 +118,7 @@ def run(
     time_limit_seconds: float,
     aims: Mapping[str, str] | None = None,
     memory_tier: str = "512 MiB",
+    tcp: bool = False,
 ) -> int:
     """Run a whole benchmark of that name: measure, print, write the results file.
 
@@ -128,7 +129,7 @@ def run(
     console = open_console()
     prefix = f"sluice-{name.split('_')[0]}-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
-        sides = Sides(Path(scratch), {}, memory_tier=memory_tier)
+        sides = Sides(Path(scratch), {}, memory_tier=memory_tier, tcp=tcp)
         try:
             with sides:
                 if sides.baseline.file is not None:

@@ -71,6 +71,7 @@ class Sides:
         settings: Spark settings of both sides.
         memory_tier: Size of each TaskManager's memory tier, as its configuration writes it.
         executor_cores: Cores of each of the two executors of a side.
+        tcp: Whether executors have TCP endpoints only, as between pods.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Sides:
         *,
         memory_tier: str = "512 MiB",
         executor_cores: int = 1,
+        tcp: bool = False,
     ) -> None:
         self._directory = directory
+        self._tcp = tcp
         self._executor_cores = executor_cores
         cores = {
             "spark.executor.cores": str(executor_cores),
@@ -111,8 +114,10 @@ class Sides:
                     memory_tier_bytes=self._memory_tier,
                 )
             )
+            daemons = self.taskmanagers
+            endpoints = daemons.tcp_endpoints if self._tcp else daemons.endpoints
             with_sluice = {
-                **spark_conf(self.taskmanagers.endpoints, installed_spark().version),
+                **spark_conf(endpoints, installed_spark().version),
                 **self.taskmanagers.credentials,
             }
             if self.baseline.is_sluice:

@@ -143,6 +143,11 @@ class Daemons:
         return f"unix:{self._directory}/{{host}}.sock"
 
     @property
+    def tcp_endpoints(self) -> str:
+        """The same without sockets in the file system, as between pods."""
+        return ",".join(daemon.endpoint for daemon in self._all)
+
+    @property
     def metrics_urls(self) -> list[str]:
         """URL of the metrics page of each."""
         return [daemon.metrics_url for daemon in self._all]
