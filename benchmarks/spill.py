@@ -10,12 +10,16 @@ the rows of both sides.
 * ``JOB_written_over_shuffle``, ``JOB_read_over_written``: bytes that Sluice's side moved to the
   disk and from it, as the kernel counts them for the whole disk; ``JOB_own_…``: of Spark's own.
 * ``readyz_p99_ms``: the 99th percentile of the time in which a TaskManager answered ``/readyz``.
+* ``innocent_p99``: the 99th percentile of the times in which another application wrote and read 256
+  KiB meanwhile, over that during the twentieth, which fits in memory; the worst of all jobs. The
+  CPU of TaskManagers for it counts as Sluice's.
 * ``time``, ``cpu``, ``written_over_shuffle``, ``read_over_written``: the worst of all jobs.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -25,9 +29,11 @@ import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from benchmarks.fairness_tenant import Application, Load, release
 from benchmarks.memory_cgroup import CgroupUnavailable, MemoryCgroup, join
 from benchmarks.report import Report, median_and_spread, open_console
 from sluice.spark_integration import spark_conf
@@ -49,6 +55,8 @@ MAPS: Final = 48
 CHECKED_PART: Final = 20
 JOB_TIMEOUT_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.1
+INNOCENT_PAUSE_SECONDS: Final = 0.02
+EXCHANGE_BYTES: Final = Load().part_bytes * Load().parts
 SECTOR_BYTES: Final = 512
 SETTINGS: Final = {
     "spark.driver.memory": "512m",
@@ -62,6 +70,7 @@ AIMS: Final = {
     "written_over_shuffle": "≤ 1.05",
     "read_over_written": "≤ 1.05",
     "readyz_p99_ms": "≤ 100",
+    "innocent_p99": "≤ 2",
 }
 
 
@@ -120,6 +129,63 @@ class ReadyTimes:
             self.seconds.append(time.monotonic() - began)
 
 
+class Innocent:
+    """An application that exchanges small map outputs all the time, from a thread of its own.
+
+    Args:
+        socket_path: Of the TaskManager.
+        token: Its token.
+    """
+
+    def __init__(self, socket_path: Path, token: str) -> None:
+        self._application = Application("innocent", str(socket_path), token)
+        self._stop = threading.Event()
+        self._seconds: list[float] = []
+        self._work: Future[None] | None = None
+
+    def take(self) -> list[float]:
+        """Return the times of the exchanges since the last call.
+
+        Raises:
+            SluiceError: An exchange has failed.
+            RuntimeError: There were none.
+        """
+        if self._work is not None and self._work.done():
+            self._work.result()
+        taken, self._seconds = self._seconds, []
+        if not taken:
+            raise RuntimeError("the innocent application has exchanged nothing")
+        return taken
+
+    def forget(self) -> None:
+        """Forget the times so far."""
+        self._seconds = []
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Exchange during the block.
+
+        Raises:
+            SluiceError: An exchange has failed.
+        """
+        with ThreadPoolExecutor(1) as threads:
+            self._work = work = threads.submit(asyncio.run, self._exchange())
+            try:
+                yield
+            finally:
+                self._stop.set()
+            work.result()
+
+    async def _exchange(self) -> None:
+        async with self._application.connections() as (writer, reader, releaser):
+            while not self._stop.is_set():
+                began = time.monotonic()
+                shuffle = await self._application.exchange(Load(), writer, reader)
+                self._seconds.append(time.monotonic() - began)
+                await release(releaser, shuffle)
+                await asyncio.sleep(INNOCENT_PAUSE_SECONDS)
+
+
 def parameters(job: str, gigabytes: float, mode: str) -> dict[str, Any]:
     """Return the parameters of a job."""
     rows = round(gigabytes * 1e9 / ROW_BYTES[job])
@@ -137,6 +203,7 @@ def run_side(options: argparse.Namespace) -> None:
         cluster = running.enter_context(StandaloneCluster(directory, memory="2g"))
         settings = dict(SETTINGS)
         taskmanagers: Daemons | None = None
+        innocent: Innocent | None = None
         if options.side == "sluice":
             taskmanagers = Daemons(
                 directory / "tm",
@@ -145,24 +212,35 @@ def run_side(options: argparse.Namespace) -> None:
                 memory_tier_bytes=options.memory_tier,
             )
             running.enter_context(taskmanagers)
+            token = taskmanagers.token_file.read_text(encoding="ascii").strip()
+            innocent = Innocent(directory / "tm" / f"{cluster.hosts[0]}.sock", token)
+            running.enter_context(innocent.running())
             settings |= spark_conf(taskmanagers.endpoints, installed_spark().version)
             settings |= taskmanagers.credentials
         application = running.enter_context(
             SparkApplication(options.side, cluster.master_url, settings, directory)
         )
         for job in options.jobs.split(","):
-            print(json.dumps(run_job(job, options.gigabytes, application, taskmanagers)))
+            print(json.dumps(run_job(job, options.gigabytes, application, taskmanagers, innocent)))
             sys.stdout.flush()
 
 
 def run_job(
-    job: str, gigabytes: float, application: SparkApplication, taskmanagers: Daemons | None
+    job: str,
+    gigabytes: float,
+    application: SparkApplication,
+    taskmanagers: Daemons | None,
+    innocent: Innocent | None,
 ) -> dict[str, Any]:
     """Check and time a job; return its findings."""
     directory = application.directory
     kind = "repartition" if job == "reducers" else job
     checking = parameters(job, gigabytes / CHECKED_PART, "check")
+    if innocent is not None:
+        innocent.forget()
     checked = application.run(f"{job} check", kind, checking, timeout_seconds=JOB_TIMEOUT_SECONDS)
+    quiet = percentile(innocent.take()) if innocent is not None else 1.0
+    exchanged: list[float] = []
     os.sync()
     ready = ReadyTimes(taskmanagers[0].url) if taskmanagers is not None else None
     before, cpu_before = disk_use(directory), executors_cpu_seconds(application)
@@ -172,6 +250,9 @@ def run_job(
         timed = application.run(
             job, kind, parameters(job, gigabytes, "time"), timeout_seconds=JOB_TIMEOUT_SECONDS
         )
+    if innocent is not None:
+        exchanged = innocent.take()
+    loud = percentile(exchanged)
     os.sync()  # what is still dirty belongs to the job
     after = disk_use(directory)
     work = taskmanagers.work().since(work_before) if taskmanagers is not None else NO_WORK
@@ -183,10 +264,14 @@ def run_job(
         "taskmanagers_cpu_seconds": work.cpu_seconds,
         "disk_read_bytes": after.read_bytes - before.read_bytes,
         "disk_written_bytes": after.written_bytes - before.written_bytes,
-        "shuffle_bytes": taskmanagers.moved().written_bytes - written_before
+        "shuffle_bytes": taskmanagers.moved().written_bytes
+        - written_before
+        - len(exchanged) * EXCHANGE_BYTES
         if taskmanagers is not None
         else 0,
         "readyz_p99_ms": percentile(ready.seconds) * 1000 if ready is not None else 0.0,
+        "innocent_p99": loud / quiet,
+        "innocent_p99_ms": loud * 1000,
         "rows": checked.rows,
         "digest": checked.digest,
     }
@@ -283,6 +368,7 @@ def report_of(runs: Sequence[dict[str, Any]]) -> Report:
             if key in AIMS:
                 worst[key] = max(worst.get(key, 0.0), figures[f"{job}_{key}"])
     worst["readyz_p99_ms"] = max(run["readyz_p99_ms"] for run in runs)
+    worst["innocent_p99"] = max(run["innocent_p99"] for run in runs)
     return Report("spill", worst | figures, runs, spread)
 
 
