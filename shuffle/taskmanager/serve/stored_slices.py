@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ....protocol.limits import MAX_GATE_ATTEMPTS
+from ....protocol.schema import EVERY_SUBPARTITION
 from ...errors import InvalidRequest, LimitExceeded
 from ...names import SubpartitionRange
 from ..bounds.accounts import Account, Resource
@@ -145,8 +146,13 @@ def append_slices(slices: list[Slice], output: MapOutput, start: int, end: int) 
     """Append the slices of the regions of a map output, in their order."""
     for region in output.regions:
         extent = region.extent
+        first = region.first_subpartition
         if extent is None:
             continue
+        if first != EVERY_SUBPARTITION and (
+            first >= end or (region.numbers is None and first + len(region.offsets) <= start + 1)
+        ):
+            continue  # as most regions of a large map output: without a call for each
         offset, length = region.slice(start, end)
         if length:
             slices.append(Slice(extent, offset, length, region.repeats(start, end)))

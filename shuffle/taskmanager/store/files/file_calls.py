@@ -18,7 +18,7 @@ Memory: TypeAlias = memoryview | mmap.mmap
 _libc = ctypes.CDLL(None, use_errno=True)
 
 ADVICE_BYTES: Final = 128 * 1024
-"""Maximum bytes of one piece of advice: the default ``read_ahead_kb`` of a disk."""
+"""Maximum bytes of one piece of advice about a disk that does not tell: Linux's default."""
 
 UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a call or flag that the file system, the kernel or this Python does not support."""
@@ -97,13 +97,30 @@ def advise_random(fd: int) -> None:
     _advise(fd, 0, 0, "POSIX_FADV_RANDOM")
 
 
-def advise_needed(fd: int, offset: int, length: int) -> None:
+def largest_advice_bytes(fd: int) -> int:
+    """Return how much Linux reads for one piece of advice: the ``read_ahead_kb`` of the disk."""
+    major, minor = getattr(os, "major", None), getattr(os, "minor", None)
+    if major is None or minor is None:
+        return ADVICE_BYTES
+    device = os.fstat(fd).st_dev
+    entry = Path(f"/sys/dev/block/{major(device)}:{minor(device)}")
+    for disk in (entry, entry / ".."):  # of a partition
+        with contextlib.suppress(OSError, ValueError):  # a file system without a disk
+            return max(ADVICE_BYTES, int((disk / "bdi/read_ahead_kb").read_bytes()) * 1024)
+    return ADVICE_BYTES
+
+
+def advise_needed(fd: int, offset: int, length: int, most_bytes: int) -> None:
     """Advise the kernel to read a range of a file into the page cache, without waiting for it.
 
-    Linux reads no more for one piece of advice than one request of the disk may have.
+    Args:
+        fd: The file.
+        offset: Start of the range.
+        length: Its bytes.
+        most_bytes: Maximum bytes of one piece of advice.
     """
-    for start in range(offset, offset + length, ADVICE_BYTES):
-        size = min(ADVICE_BYTES, offset + length - start)
+    for start in range(offset, offset + length, most_bytes):
+        size = min(most_bytes, offset + length - start)
         _advise(fd, start, size, "POSIX_FADV_WILLNEED")
 
 

@@ -14,6 +14,7 @@ from ..files.file_calls import (
     UNSUPPORTED,
     advise_needed,
     advise_random,
+    largest_advice_bytes,
     read_into,
     read_without_waiting,
     write_from,
@@ -83,6 +84,7 @@ class DiskTier(ArenaTier):
         self._unwritten_bytes = 0
         self._full_at: _FullMark | None = None
         self.can_read_cached = True
+        self._advice_bytes = largest_advice_bytes(fd)
 
     @classmethod
     def open(
@@ -226,7 +228,7 @@ class DiskTier(ArenaTier):
     def will_need(self, places: Sequence[tuple[int, int]]) -> None:
         """Advise the kernel to read into the page cache, without waiting for it."""
         for offset, length in places:
-            advise_needed(self.fd, offset, length)
+            advise_needed(self.fd, offset, length, self._advice_bytes)
 
     def write(self, offset: int, buffers: list[memoryview]) -> None:
         """Write all bytes of the buffers to the file. Runs in a thread.

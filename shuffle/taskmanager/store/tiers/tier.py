@@ -83,10 +83,11 @@ class Extent(Referenced):
         tier: The tier it belongs to.
         offset: Position in the arena file, in bytes; number of the object in the remote tier.
         length: Requested length in bytes.
+        cells_ahead: Cells that the page cache has, or soon has, as bits (``serve/look_ahead.py``).
         upload: The upload that writes it, in a tier of objects; None when it is stored.
     """
 
-    __slots__ = ("_account", "length", "offset", "tier")
+    __slots__ = ("_account", "cells_ahead", "length", "offset", "tier")
 
     upload: "Upload | None" = None
 
@@ -95,6 +96,7 @@ class Extent(Referenced):
         self.tier = tier
         self.offset = offset
         self.length = length
+        self.cells_ahead = 0
         self._account: Account | None = None
 
     @property

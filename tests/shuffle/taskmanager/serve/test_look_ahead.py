@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.shuffle.taskmanager.serve.look_ahead import MAX_RANGES, LookAhead
+from sluice.shuffle.taskmanager.serve.look_ahead import (
+    CELL_BYTES,
+    MAX_CELLS,
+    MAX_RANGES,
+    LookAhead,
+)
 from sluice.shuffle.taskmanager.serve.stored_partition_view import Slice
 from sluice.shuffle.taskmanager.store.extent_reader import AHEAD_BYTES
 from sluice.transport.fair_queue import OWN_FLOW
@@ -30,8 +35,10 @@ class FakeTier:
 
 
 class FakeExtent:
-    def __init__(self, *, on_disk: bool) -> None:
+    def __init__(self, length: int, *, on_disk: bool) -> None:
         self.tier = FakeTier(reads_ahead=on_disk)
+        self.length = length
+        self.cells_ahead = 0
 
 
 class FakeStore:
@@ -46,17 +53,17 @@ class FakeStore:
 
 def slices_of(lengths: Sequence[tuple[int, int, bool]]) -> list[Slice]:
     return [
-        Slice(cast("Extent", FakeExtent(on_disk=on_disk)), 7, length, times)
+        Slice(cast("Extent", FakeExtent(7 + length, on_disk=on_disk)), 7, length, times)
         for length, times, on_disk in lengths
     ]
 
 
 class View:
-    """A view that looks ahead."""
+    """A view that looks ahead, at its own bytes only unless it may read cells."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[Slice], max_cells: int = 0) -> None:
         self.store = FakeStore()
-        self.ahead = LookAhead(cast("ShuffleStore", self.store), slices, OWN_FLOW)
+        self.ahead = LookAhead(cast("ShuffleStore", self.store), slices, OWN_FLOW, max_cells)
         self._slices = slices
 
     async def reads(self, read_bytes: int) -> None:
@@ -135,3 +142,90 @@ async def test_a_slice_that_is_read_again_and_again_is_advised_once():
     for read_bytes in range(0, 7000, 500):
         await view.reads(read_bytes)
     assert [length for _, _, length in view.store.told] == [1000, 2000]
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(1, CELL_BYTES // 2 - 1), min_size=9, max_size=9),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_reducers_read_each_other_ahead_and_no_byte_twice(outputs):
+    """``outputs`` has the lengths of the subpartitions of nine reducers in each map output."""
+
+    async def read_all() -> None:
+        extents = [cast("Extent", FakeExtent(sum(lengths), on_disk=True)) for lengths in outputs]
+        starts = [[*accumulate(lengths, initial=0)] for lengths in outputs]
+        told: list[tuple[Extent, int, int]] = []
+        for reducer in range(9):
+            slices = [
+                Slice(extent, start[reducer], lengths[reducer], 1)
+                for extent, start, lengths in zip(extents, starts, outputs, strict=True)
+            ]
+            view = View(slices, MAX_CELLS)
+            for read_bytes in range(0, sum(each.length for each in slices), AHEAD_BYTES // 2):
+                await view.reads(read_bytes)
+            told += view.store.told
+            for extent, offset, length, _ in slices:
+                mine = sorted(each[1:] for each in told if each[0] is extent)
+                for (start, size), (following, _) in pairwise(mine):
+                    assert start + size == following
+                assert mine[0][0] == 0
+                end = mine[-1][0] + mine[-1][1]
+                assert end == extent.length or (end % CELL_BYTES == 0 and end >= offset + length)
+        assert not any(extent.cells_ahead for extent in extents)
+
+    asyncio.run(read_all())
+
+
+async def test_the_next_cell_is_read_before_a_reader_is_there():
+    extent = cast("Extent", FakeExtent(4 * CELL_BYTES, on_disk=True))
+    told = []
+    for start, end in pairwise(share * CELL_BYTES // 8 for share in (0, 3, 5, 8, 11, 13)):
+        view = View([Slice(extent, start, end - start, 1)], MAX_CELLS)
+        await view.reads(0)
+        told.append([(offset, length) for _, offset, length in view.store.told])
+    cells = [[(number * CELL_BYTES, CELL_BYTES)] for number in range(3)]
+    assert told == [cells[0], cells[1], [], [], cells[2]]
+
+
+async def test_what_is_read_another_time_is_advised_again():
+    extent = cast("Extent", FakeExtent(2 * CELL_BYTES, on_disk=True))
+    quarter = CELL_BYTES // 4
+    for _ in range(2):
+        told_bytes = 0
+        for start in range(0, extent.length, quarter):
+            view = View([Slice(extent, start, quarter, 1)], MAX_CELLS)
+            await view.reads(0)
+            told_bytes += sum(length for _, _, length in view.store.told)
+        assert told_bytes == extent.length
+
+
+async def test_advice_that_is_withdrawn_is_given_to_the_next_reader():
+    extent = cast("Extent", FakeExtent(CELL_BYTES, on_disk=True))
+    slices = [Slice(extent, 0, 100, 1)]
+    ended = View(slices, MAX_CELLS)
+    ended.ahead.advance(0, 0, 0)
+    ended.ahead.stop()
+    await turns(2)
+    assert not ended.store.told
+    view = View(slices, MAX_CELLS)
+    await view.reads(0)
+    view.ahead.stop()
+    assert view.store.told == [(extent, 0, CELL_BYTES)]
+    assert extent.cells_ahead == 1
+
+
+async def test_large_slices_are_read_exactly():
+    extent = cast("Extent", FakeExtent(4 * CELL_BYTES, on_disk=True))
+    view = View([Slice(extent, 10, CELL_BYTES, 1)], MAX_CELLS)
+    await view.reads(0)
+    assert view.store.told == [(extent, 10, CELL_BYTES)]
+
+
+async def test_a_view_of_many_slices_reads_its_own_bytes_only():
+    extents = [cast("Extent", FakeExtent(CELL_BYTES, on_disk=True)) for _ in range(MAX_CELLS + 1)]
+    view = View([Slice(extent, 10, 20, 1) for extent in extents], MAX_CELLS)
+    await view.reads(0)
+    assert {(offset, length) for _, offset, length in view.store.told} == {(10, 20)}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.protocol.limits import MAX_GATE_ATTEMPTS
+from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.errors import InvalidRequest, LimitExceeded
 from sluice.shuffle.names import SubpartitionRange
 from sluice.shuffle.taskmanager.bounds.accounts import NO_LIMITS, QuotaExceeded, Resource
@@ -15,15 +18,19 @@ from sluice.shuffle.taskmanager.serve.stored_slices import (
     SLICE_BYTES,
     SLICES_A_TURN,
     StoredSlices,
+    append_slices,
     distinct_attempts,
 )
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, region_index
 from tests.support.peers import turns
 from tests.support.store import KEY, config, put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sluice.shuffle.taskmanager.serve.stored_partition_view import Slice
+    from sluice.shuffle.taskmanager.store.tiers.tier import Extent
 
 WANTED = SubpartitionRange(KEY, 0, 1)
 
@@ -110,3 +117,23 @@ def test_map_attempts_are_different_and_not_too_many():
         distinct_attempts([1, 2, 1])
     with pytest.raises(LimitExceeded):
         distinct_attempts(range(MAX_GATE_ATTEMPTS + 1))
+
+
+LENGTHS = st.lists(st.sampled_from([0, 0, 0, 3]) | st.integers(0, 9), max_size=12)
+REGIONS = st.tuples(st.integers(0, 12) | st.just(EVERY_SUBPARTITION), LENGTHS)
+
+
+@given(st.lists(REGIONS, max_size=8), st.integers(0, 23), st.integers(1, 24))
+def test_the_slices_are_those_of_all_regions(regions, start, size):
+    extent = cast("Extent", object())
+    made = []
+    for first, lengths in regions:
+        index = region_index([sum(lengths)] if first == EVERY_SUBPARTITION else lengths)
+        made.append(Region(extent, first, index[0], 0, index[1]))
+    made.append(Region(None, 0, region_index([])[0], 0))
+    found: list[Slice] = []
+    append_slices(found, MapOutput(KEY, 1, 24, tuple(made)), start, start + size)
+    expected = [
+        (*each.slice(start, start + size), each.repeats(start, start + size)) for each in made
+    ]
+    assert [each[1:] for each in found] == [each for each in expected if each[1]]

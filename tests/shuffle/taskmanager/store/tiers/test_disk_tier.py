@@ -75,6 +75,7 @@ async def test_the_kernel_is_advised_of_ranges_and_reads_nothing_else_ahead(tmp_
     """Neighbours together, in the order of the disk, and no more at once than Linux takes."""
     told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, *advice: told.append(advice))
+    monkeypatch.setattr(module, "largest_advice_bytes", lambda fd: ADVICE_BYTES)
     tier = DiskTier.open(tmp_path, None, 0)
     assert told == [(0, 0, os.POSIX_FADV_RANDOM)]
     first, second = tier.allocate(2 * MIB), tier.allocate(2 * MIB)
