@@ -58,6 +58,7 @@ class ErrorCode(enum.IntEnum):
     CONNECT_FAILED = 40
     CONNECTION_LOST = 41
     TASKMANAGER_MISMATCH = 43
+    CONNECT_REFUSED = 44
     CONFIGURATION = 50
     INTERNAL = 60
     SHUTTING_DOWN = 61
@@ -96,6 +97,7 @@ REMOTE_FAULTS: Final = frozenset(
         ErrorCode.END_OF_PARTITION_MISMATCH,
         ErrorCode.SUBPARTITION_IN_USE,
         ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECT_REFUSED,
         ErrorCode.CONNECTION_LOST,
         ErrorCode.TASKMANAGER_MISMATCH,
         ErrorCode.AUTHENTICATION_REQUIRED,
@@ -116,6 +118,7 @@ RETRYABLE: Final = frozenset(
         ErrorCode.INSUFFICIENT_BUFFERS,  # other gates and partitions end with their tasks
         ErrorCode.STORAGE_FULL,
         ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECT_REFUSED,
         ErrorCode.CONNECTION_LOST,
         ErrorCode.TASKMANAGER_MISMATCH,
         ErrorCode.TOO_MANY_CONNECTIONS,

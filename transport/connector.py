@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..protocol.errors import SluiceError
+from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.identity import Credential
 from ..protocol.schema import Hello, HelloAck
 from .address import UNIX, Address
@@ -55,12 +55,17 @@ class Attempts:
         if late or too_often:
             limit = f"{self._config.connect_timeout_seconds} s" if late else f"{retries} retries"
             seen = error.value if isinstance(error, ConnectFailed) else str(error)
-            raise ConnectFailed(
+            failure = ConnectFailed(
                 f"No TaskManager answers at {self._address}",
                 value=seen or type(error).__name__,
                 limit=limit,
                 remedy="Check that it is running and that this host can reach the address",
-            ) from error
+            )
+            if isinstance(error, ConnectFailed):
+                failure.code = error.code
+            elif isinstance(error, ConnectionRefusedError):
+                failure.code = ErrorCode.CONNECT_REFUSED
+            raise failure from error
         await asyncio.sleep(pause_seconds)
 
 
@@ -122,14 +127,18 @@ async def _connect_tcp(
     """Connect to the first permitted address of the host that accepts."""
     loop = asyncio.get_running_loop()
     found = await look_up(address.host, address.port)
-    *others, last = found if networks is None else networks.permitted(address, found)
-    for host, port in others:
+    failure: OSError | None = None
+    for host, port in found if networks is None else networks.permitted(address, found):
         try:
             await loop.create_connection(factory, host, port)
-        except OSError:
+        except OSError as error:
+            # A refusal tells only if all addresses refuse.
+            if failure is None or isinstance(failure, ConnectionRefusedError):
+                failure = error
             continue
         return
-    await loop.create_connection(factory, *last)
+    if failure is not None:
+        raise failure
 
 
 async def _attempt(

@@ -14,7 +14,10 @@ MAX_LOGGED_CHARACTERS: Final = 1000
 
 
 class ConnectFailed(SluiceError):
-    """No TaskManager answers at an address within the deadline."""
+    """No TaskManager answers at an address within the deadline.
+
+    The code is ``CONNECT_REFUSED`` if its host is alive and nothing listens there.
+    """
 
     code = ErrorCode.CONNECT_FAILED
 

@@ -26,6 +26,7 @@ ELSEWHERE: Final = frozenset(
         ErrorCode.END_OF_PARTITION_MISMATCH,
         ErrorCode.SEQUENCE_GAP,
         ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECT_REFUSED,
         ErrorCode.CONNECTION_LOST,
         ErrorCode.TASKMANAGER_MISMATCH,
         ErrorCode.DEADLINE_EXCEEDED,

@@ -41,6 +41,13 @@ COLLECTED_SECONDS = 4.0
 """For what it has found to be gone from the TaskManagers."""
 GIVE_UP_SECONDS = 60.0
 """Time for readers to give a lost TaskManager up: connect attempts of their own one included."""
+PATIENT = {
+    # A TaskManager starts slowly on a machine that does much else.
+    "spark.sluice.reader.refusedTimeout": "15s",
+    # Longer than a test may take: nothing here waits for it.
+    "spark.sluice.reader.returnTimeout": "10min",
+    "spark.sluice.writer.returnTimeout": "60s",
+}
 LARGE = {"record_bytes": 4_000}
 """Each reducer gets 13 MB, more than all buffers on its way hold: it is in the middle of reading
 while its function waits."""
@@ -48,7 +55,7 @@ while its function waits."""
 
 @pytest.fixture(scope="module")
 def frail(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
-    settings = sluice_settings(daemons) | BACK_PRESSURE
+    settings = sluice_settings(daemons) | BACK_PRESSURE | PATIENT
     with driver.application("frail", cluster.master_url, settings) as running:
         yield running
 

@@ -32,6 +32,7 @@ RESULT_SECONDS = 150.0
 PATIENT = {
     # A TaskManager starts slowly on a machine that does much else.
     "spark.sluice.reader.returnTimeout": "60s",
+    "spark.sluice.reader.refusedTimeout": "60s",
     "spark.sluice.writer.returnTimeout": "60s",
 }
 LARGE = {"record_bytes": 4_000}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.protocol.errors import UnexpectedMessage
+from sluice.protocol.errors import ErrorCode, UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectFailed
@@ -65,6 +65,7 @@ async def test_without_a_listener_connecting_fails_at_the_deadline() -> None:
     assert loop.time() - begun < 2
     assert str(address) in str(caught.value)
     assert caught.value.limit == "0.3 s"
+    assert caught.value.code is ErrorCode.CONNECT_REFUSED
     assert caught.value.retryable
     assert isinstance(caught.value.__cause__, OSError)
 
@@ -72,10 +73,11 @@ async def test_without_a_listener_connecting_fails_at_the_deadline() -> None:
 async def test_a_link_that_swallows_everything_ends_at_the_deadline() -> None:
     swallow = Fault(cut_after_bytes=0, cut=Cut.STALL)
     async with a_service() as service, FaultProxy(service.address, up=swallow) as proxy:
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConnectFailed) as caught:
             await open_client(
                 Address(proxy.host, proxy.port), a_config(connect_timeout_seconds=0.3)
             )
+        assert caught.value.code is ErrorCode.CONNECT_FAILED
         assert len(proxy.connections) == 1
 
 

@@ -129,6 +129,9 @@ ENTRIES: Final = {
         READER, "The disk did not return the bytes that were committed."
     ),
     ErrorCode.CONNECT_FAILED: Entry(CLIENT, "No answer from an address before the deadline."),
+    ErrorCode.CONNECT_REFUSED: Entry(
+        CLIENT, "The host of an address is alive, but nothing listens there."
+    ),
     ErrorCode.CONNECTION_LOST: Entry(BOTH_SIDES, "The connection ended while it was in use."),
     ErrorCode.TASKMANAGER_MISMATCH: Entry(
         f"{READER}; connecting TaskManager or driver",

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ABSENCE: Final = frozenset(
-    {ErrorCode.CONNECT_FAILED, ErrorCode.CONNECTION_LOST, ErrorCode.TASKMANAGER_MISMATCH}
+    {
+        ErrorCode.CONNECT_FAILED,
+        ErrorCode.CONNECT_REFUSED,
+        ErrorCode.CONNECTION_LOST,
+        ErrorCode.TASKMANAGER_MISMATCH,
+    }
 )
 """Codes of errors that mean that a TaskManager cannot be reached."""
 

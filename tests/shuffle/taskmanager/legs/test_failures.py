@@ -257,7 +257,7 @@ async def test_nobody_answers_at_the_address(tmp_path):
         gone = replace(ack, taskmanager_id="0123456789abcdef", data_port=1)
         with pytest.raises(RemoteError) as caught:
             await read_gate(client, 1, [(gone, [1])], 0, 1)
-        assert caught.value.code is ErrorCode.CONNECT_FAILED
+        assert caught.value.code is ErrorCode.CONNECT_REFUSED
         assert "127.0.0.1:1" in str(caught.value)
         assert await read_gate(client, 1, [(ack, [1])], 0, 1) == [DATA]
 

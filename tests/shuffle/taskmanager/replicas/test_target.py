@@ -101,7 +101,7 @@ def is_damaged(cluster: MiniCluster) -> PeerTarget:
     ("target_when", "outcome", "reason"),
     [
         # A watch reports when an absent TaskManager is back: absence is not a refusal.
-        (is_gone, Outcome.ABSENT, "CONNECT_FAILED"),
+        (is_gone, Outcome.ABSENT, "CONNECT_REFUSED"),
         (is_another, Outcome.ABSENT, "TASKMANAGER_MISMATCH"),
         (drains, Outcome.REFUSED, "SHUTTING_DOWN"),
         (target_of, Outcome.REFUSED, "STORAGE_FULL"),

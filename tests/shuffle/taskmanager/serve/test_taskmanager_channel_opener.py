@@ -145,7 +145,7 @@ async def test_a_reader_without_segments_is_told_at_once(tmp_path, partitions):
         async with asyncio.timeout(DEADLINE_SECONDS):
             await gate.read_all(raise_failures=False)
         assert len(gate.failures) == OUTPUTS
-        assert {error.code for error in gate.failures.values()} == {ErrorCode.CONNECT_FAILED}
+        assert {error.code for error in gate.failures.values()} == {ErrorCode.CONNECT_REFUSED}
         assert {error.limit for error in gate.failures.values()} == {"0 retries"}
         await gate.close()
         cluster.environments[0] = await cluster.start_one(0, {})
@@ -197,7 +197,7 @@ async def test_a_reader_that_waits_in_vain_is_told_at_the_deadline(tmp_path):
         await cluster[0].close()
         gate = open_gate(await cluster.consumer(1), 1, [(ack, [1])], 0, 2)
         await gate.read_all(raise_failures=False)
-        assert gate.failures[0].code is ErrorCode.CONNECT_FAILED
+        assert gate.failures[0].code is ErrorCode.CONNECT_REFUSED
         assert gate.failures[0].limit == "0.3 s"
         await gate.close()
         cluster.environments[0] = await cluster.start_one(0, settings)

@@ -106,6 +106,11 @@ public final class ClientLegs {
         }
 
         @Override
+        public long refusedTimeoutMillis() {
+            return 0;
+        }
+
+        @Override
         public void release(TaskManagerConnection connection) {
             pool.release(connection);
         }

@@ -21,6 +21,9 @@ public interface ConnectionSource {
     /** Returns how long to wait for a lost TaskManager. */
     long returnTimeoutMillis();
 
+    /** Returns how long to wait for a TaskManager whose host refuses connections. */
+    long refusedTimeoutMillis();
+
     /** Takes back a clean connection. */
     void release(TaskManagerConnection connection);
 

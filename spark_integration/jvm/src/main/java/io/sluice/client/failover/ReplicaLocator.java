@@ -8,18 +8,29 @@ import java.util.Set;
 /** Finds other TaskManagers that have map outputs. Called only after a failure. */
 @FunctionalInterface
 public interface ReplicaLocator {
+    /**
+     * What the directory knows.
+     *
+     * @param addresses for each map output a TaskManager that has it, or null
+     * @param gone those of the avoided TaskManagers that the directory has lost, too
+     */
+    record Replicas(List<TaskManagerAddress> addresses, Set<String> gone) {
+        /** Returns the answer of a directory that knows nothing. */
+        public static Replicas none(int mapOutputs) {
+            return new Replicas(Arrays.asList(new TaskManagerAddress[mapOutputs]), Set.of());
+        }
+    }
+
     /** Finds nothing. */
     ReplicaLocator EMPTY =
-            (shuffleId, mapAttemptIds, avoided) ->
-                    Arrays.asList(new TaskManagerAddress[mapAttemptIds.length]);
+            (shuffleId, mapAttemptIds, avoided) -> Replicas.none(mapAttemptIds.length);
 
     /**
-     * Returns for each map output a TaskManager that has it, or null if none is known or the
-     * directory does not answer.
+     * Looks for map outputs; finds none if the directory does not answer.
      *
      * @param avoided ids of the TaskManagers at which reading has failed
      * @throws ClientException.Interrupted if the thread was interrupted meanwhile
      */
-    List<TaskManagerAddress> locate(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
+    Replicas locate(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
             throws ClientException.Interrupted;
 }

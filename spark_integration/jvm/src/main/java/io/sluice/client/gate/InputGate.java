@@ -70,7 +70,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         this.inMapOrder = inMapOrder;
         long now = System.nanoTime();
         for (Source source : sources) {
-            SourceRetries retries = new SourceRetries(connections.returnTimeoutMillis());
+            SourceRetries retries =
+                    new SourceRetries(
+                            connections.returnTimeoutMillis(), connections.refusedTimeoutMillis());
             SourceProgress progress =
                     new SourceProgress(source, startSubpartition, endSubpartition, retries);
             channels.addAll(failover.first(progress, now));

@@ -1,6 +1,7 @@
 package io.sluice.client.gate;
 
 import io.sluice.client.connection.ConnectionSource;
+import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -53,8 +54,12 @@ final class ReplicaFailover {
             return List.of();
         }
         Set<String> avoided = retries.avoided(progress.source().taskManagerId());
-        List<TaskManagerAddress> replicas =
-                new ArrayList<>(connections.replicas().locate(shuffleId, ids, avoided));
+        ReplicaLocator.Replicas located = connections.replicas().locate(shuffleId, ids, avoided);
+        List<TaskManagerAddress> replicas = new ArrayList<>(located.addresses());
+        if (failure.isConnectFailure()
+                && located.gone().contains(progress.source().taskManagerId())) {
+            retries.gone();
+        }
         TaskManagerAddress movedTo = failure.movedTo();
         boolean allFail = failure.mapAttemptId() == null || failure.isUnreachable();
         boolean found = allFail;
@@ -101,7 +106,8 @@ final class ReplicaFailover {
         List<TaskManagerAddress> replicas =
                 connections
                         .replicas()
-                        .locate(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId));
+                        .locate(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId))
+                        .addresses();
         if (replicas.stream().allMatch(Objects::isNull)) {
             connections.unreachable().remove(taskManagerId);
             return List.of(new InputChannel(progress, credit, now));

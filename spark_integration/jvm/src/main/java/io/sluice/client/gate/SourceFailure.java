@@ -87,10 +87,16 @@ public final class SourceFailure extends IOException {
         };
     }
 
+    /** Returns whether no connection to the TaskManager could be made. */
+    boolean isConnectFailure() {
+        return code == ErrorCode.CONNECT_FAILED || code == ErrorCode.CONNECT_REFUSED;
+    }
+
     /** Returns whether the TaskManager cannot be reached. */
     public boolean isUnreachable() {
         return switch (code) {
             case CONNECT_FAILED,
+                    CONNECT_REFUSED,
                     CONNECTION_LOST,
                     TASKMANAGER_MISMATCH,
                     DEADLINE_EXCEEDED,

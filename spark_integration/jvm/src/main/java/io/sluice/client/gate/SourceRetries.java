@@ -15,6 +15,7 @@ final class SourceRetries {
     private static final int MAX_UNASKED = 4;
 
     private final long returnTimeoutMillis;
+    private final long refusedTimeoutMillis;
     private final Set<Long> refetched = new HashSet<>();
 
     /** TaskManagers that failed before this one. */
@@ -25,16 +26,30 @@ final class SourceRetries {
     private int askAt = 1;
     private RetryDeadline deadline;
 
+    /** Null unless the last attempt was refused. */
+    private RetryDeadline refusedDeadline;
+
+    /** Whether the TaskManager is gone for good. */
+    private boolean gone;
+
     /**
      * @param returnTimeoutMillis maximum time of retries without a block read in between
+     * @param refusedTimeoutMillis maximum time of retries while the host refuses connections
      */
-    SourceRetries(long returnTimeoutMillis) {
+    SourceRetries(long returnTimeoutMillis, long refusedTimeoutMillis) {
         this.returnTimeoutMillis = returnTimeoutMillis;
+        this.refusedTimeoutMillis = refusedTimeoutMillis;
     }
 
     /** Called for each block read. */
     void progress() {
         deadline = null;
+        refusedDeadline = null;
+    }
+
+    /** Called if the driver has missed the TaskManager for as long as a reader waits for it. */
+    void gone() {
+        gone = true;
     }
 
     /**
@@ -42,14 +57,24 @@ final class SourceRetries {
      * failure is final. The TaskManagers that failed earlier may then be tried once more.
      */
     OptionalLong nextAttempt(SourceFailure failure) {
-        if (!failure.isTransient()) {
+        if (!failure.isTransient() || gone) {
             return OptionalLong.empty();
         }
         if (deadline == null) {
             deadline = new RetryDeadline(returnTimeoutMillis);
         }
         triedBefore.clear();
-        return deadline.nextAttempt();
+        if (failure.code() != ErrorCode.CONNECT_REFUSED) {
+            refusedDeadline = null;
+        } else if (refusedDeadline == null) {
+            refusedDeadline = new RetryDeadline(refusedTimeoutMillis);
+        }
+        OptionalLong next = deadline.nextAttempt();
+        if (refusedDeadline == null || next.isEmpty()) {
+            return next;
+        }
+        OptionalLong sooner = refusedDeadline.nextAttempt();
+        return sooner.isEmpty() || sooner.getAsLong() - next.getAsLong() < 0 ? sooner : next;
     }
 
     /** Returns whether to request damaged data a second time; it may be intact in storage. */
@@ -75,7 +100,7 @@ final class SourceRetries {
      * TaskManager the answers rarely change, so the driver is asked less and less often.
      */
     boolean looksForReplicasAfter(SourceFailure failure) {
-        if (failure.code() != ErrorCode.CONNECT_FAILED) {
+        if (!failure.isConnectFailure()) {
             return true;
         }
         if (deadline == null) {
@@ -103,7 +128,7 @@ final class SourceRetries {
      * TaskManager. The deadline stays the same.
      */
     SourceRetries forReplica(String taskManagerId) {
-        SourceRetries other = new SourceRetries(returnTimeoutMillis);
+        SourceRetries other = new SourceRetries(returnTimeoutMillis, refusedTimeoutMillis);
         other.triedBefore.addAll(avoided(taskManagerId));
         other.deadline = deadline;
         return other;

@@ -1,6 +1,7 @@
 package io.sluice.client.wire;
 
 import java.io.IOException;
+import java.net.ConnectException;
 
 /**
  * Root of the failures between an executor and a TaskManager.
@@ -94,6 +95,13 @@ public abstract class ClientException extends IOException {
                 case NOT_PERMITTED -> ". Correct " + TOKEN_FILE + " or the application's name";
                 default -> "";
             };
+        }
+
+        /** Returns whether the host is alive, and nothing listens at the endpoint. */
+        public boolean isRefused() {
+            // The kernel's own time-out of a connect is a ConnectException, too.
+            return getCause() instanceof ConnectException cause
+                    && !String.valueOf(cause.getMessage()).contains("timed out");
         }
 
         /** Returns endpoint and reason for a list of failures, with remedies for authentication. */

@@ -1,5 +1,6 @@
 package io.sluice.spark.common;
 
+import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -95,30 +96,36 @@ public final class DriverMessages {
      * The answer to {@link #replicas}.
      *
      * @param isOutdated whether the executor has outdated map statuses
-     * @param replicas for each map output a TaskManager, or null
+     * @param replicas a TaskManager for each map output, and the avoided ones that are away
      */
-    public record ReplicasAnswer(boolean isOutdated, List<TaskManagerAddress> replicas) {
+    public record ReplicasAnswer(boolean isOutdated, ReplicaLocator.Replicas replicas) {
         private static final int FIELDS = 3;
 
-        /** Returns the message: id, host and port of each replica, or three empty texts. */
+        /**
+         * Returns the message: number and ids of those that are away; id, host and port of each
+         * replica, or three empty texts.
+         */
         public String[] message() {
-            String[] message = new String[1 + FIELDS * replicas.size()];
-            Arrays.fill(message, "");
-            message[0] = Boolean.toString(isOutdated);
-            for (int i = 0; i < replicas.size(); i++) {
-                TaskManagerAddress replica = replicas.get(i);
-                if (replica != null) {
-                    message[1 + FIELDS * i] = replica.taskManagerId();
-                    message[2 + FIELDS * i] = replica.host();
-                    message[3 + FIELDS * i] = Integer.toString(replica.port());
+            List<String> message = new ArrayList<>();
+            message.add(Boolean.toString(isOutdated));
+            message.add(Integer.toString(replicas.gone().size()));
+            message.addAll(replicas.gone());
+            for (TaskManagerAddress replica : replicas.addresses()) {
+                if (replica == null) {
+                    message.addAll(List.of("", "", ""));
+                } else {
+                    message.add(replica.taskManagerId());
+                    message.add(replica.host());
+                    message.add(Integer.toString(replica.port()));
                 }
             }
-            return message;
+            return message.toArray(String[]::new);
         }
 
         public static ReplicasAnswer read(String[] message) {
+            int first = 2 + Integer.parseInt(message[1]);
             List<TaskManagerAddress> replicas = new ArrayList<>();
-            for (int i = 1; i + FIELDS <= message.length; i += FIELDS) {
+            for (int i = first; i + FIELDS <= message.length; i += FIELDS) {
                 replicas.add(
                         message[i].isEmpty()
                                 ? null
@@ -127,7 +134,10 @@ public final class DriverMessages {
                                         message[i + 1],
                                         Integer.parseInt(message[i + 2])));
             }
-            return new ReplicasAnswer(Boolean.parseBoolean(message[0]), replicas);
+            return new ReplicasAnswer(
+                    Boolean.parseBoolean(message[0]),
+                    new ReplicaLocator.Replicas(
+                            replicas, Set.copyOf(Arrays.asList(message).subList(2, first))));
         }
     }
 

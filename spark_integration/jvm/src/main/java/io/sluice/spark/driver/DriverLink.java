@@ -66,6 +66,8 @@ public final class DriverLink {
     /** When the connection was lost or, before that, made for the first time. */
     private volatile long lostNanos;
 
+    private volatile boolean refused;
+
     /** Pending releases by shuffle; guarded by itself. */
     private final Map<Integer, DueRelease> dueReleases = new LinkedHashMap<>();
 
@@ -147,6 +149,11 @@ public final class DriverLink {
             driver.check(ofShuffle.getKey(), ofShuffle.getValue());
         }
         returned = false;
+    }
+
+    /** Returns whether the host refused the last attempt to connect. */
+    boolean isRefused() {
+        return refused;
     }
 
     /** Returns whether the connection was lost at least {@code millis} ago and is still lost. */
@@ -344,6 +351,7 @@ public final class DriverLink {
         if (before == null) {
             lostNanos = System.nanoTime();
         }
+        refused = false;
         taskManager = now;
         returned = before != null;
         if (before != null && !isTo(before.taskManagerId())) {
@@ -371,6 +379,7 @@ public final class DriverLink {
         synchronized (dueReleases) {
             dueReleases.replaceAll((id, due) -> new DueRelease(due.end(), true));
         }
+        refused = e instanceof ClientException.ConnectFailed failed && failed.isRefused();
         lastFailure =
                 e instanceof ClientException.ConnectFailed connectFailed
                         ? connectFailed.summary()

@@ -30,6 +30,21 @@ import org.slf4j.LoggerFactory;
 
 /** The driver's links to TaskManagers, one for each endpoint, and their pings. Thread safe. */
 public final class DriverLinks implements OutputRegistry.Links {
+    /**
+     * How long readers wait for a disconnected TaskManager.
+     *
+     * @param refusedMillis if its host refuses connections
+     */
+    public record ReturnTimeouts(long millis, long refusedMillis) {
+        /**
+         * @param part the divisor of the time without a refusal: a TaskManager that starts is
+         *     refused, too
+         */
+        long of(boolean isRefused, int part) {
+            return isRefused ? Math.min(millis, refusedMillis) : millis / part;
+        }
+    }
+
     private static final Logger LOG = LoggerFactory.getLogger(DriverLinks.class);
 
     private static final long FIRST_PAUSE_MILLIS = 200;
@@ -42,6 +57,7 @@ public final class DriverLinks implements OutputRegistry.Links {
     private final long pingIntervalMillis;
     private final DriverListener listener;
     private final long lostAfterMillis;
+    private final ReturnTimeouts timeouts;
     private final long sharedCheckNanos;
     private final Map<String, DriverLink> links = new ConcurrentHashMap<>();
     private ClientOptions options;
@@ -65,16 +81,19 @@ public final class DriverLinks implements OutputRegistry.Links {
     /**
      * @param threads ping until they are shut down
      * @param lostAfterMillis how long a TaskManager may be disconnected before it is gone
+     * @param timeouts how long readers wait for a disconnected TaskManager
      * @param sharedCheckMillis how long callers share the result of a check
      */
     public DriverLinks(
             ScheduledExecutorService threads,
             long pingIntervalMillis,
             long lostAfterMillis,
+            ReturnTimeouts timeouts,
             long sharedCheckMillis) {
         this.threads = threads;
         this.pingIntervalMillis = pingIntervalMillis;
         this.lostAfterMillis = lostAfterMillis;
+        this.timeouts = timeouts;
         this.sharedCheckNanos = TimeUnit.MILLISECONDS.toNanos(sharedCheckMillis);
         this.listener = new DriverListener(threads);
     }
@@ -130,6 +149,30 @@ public final class DriverLinks implements OutputRegistry.Links {
     @Override
     public boolean isKnown(String taskManagerId) {
         return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
+    }
+
+    @Override
+    public boolean isAway(String taskManagerId) {
+        return awayFor(1).contains(taskManagerId);
+    }
+
+    /**
+     * Returns the TaskManagers all of whose links have been disconnected for a part of a reader's
+     * timeout. One that has moved has an old link, too.
+     */
+    private Set<String> awayFor(int part) {
+        Map<String, Boolean> away = new HashMap<>();
+        for (DriverLink link : links.values()) {
+            Message.HelloAck taskManager = link.taskManager();
+            if (taskManager != null) {
+                boolean isAway = link.isDisconnectedFor(timeouts.of(link.isRefused(), part));
+                away.merge(taskManager.taskManagerId(), isAway, Boolean::logicalAnd);
+            }
+        }
+        return away.entrySet().stream()
+                .filter(Map.Entry::getValue)
+                .map(Map.Entry::getKey)
+                .collect(Collectors.toSet());
     }
 
     /** Returns the connected TaskManagers. */
@@ -216,9 +259,10 @@ public final class DriverLinks implements OutputRegistry.Links {
      * failure, because Spark aborts the job after a few of them. Calls shortly after a check share
      * its result.
      *
-     * @return the TaskManagers that have been disconnected for {@code awayMillis}
+     * @return the TaskManagers that have been disconnected for half of a reader's timeout, or for
+     *     all of it if their hosts refuse connections: they were probably lost, too
      */
-    public Set<String> verifyAll(long deadlineMillis, long awayMillis) {
+    public Set<String> verifyAll(long deadlineMillis) {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
         synchronized (checking) {
             if (!checked || System.nanoTime() - checkedNanos > sharedCheckNanos) {
@@ -231,11 +275,7 @@ public final class DriverLinks implements OutputRegistry.Links {
                 checkedNanos = System.nanoTime();
             }
         }
-        return links.values().stream()
-                .filter(link -> link.isDisconnectedFor(awayMillis))
-                .map(link -> link.taskManager().taskManagerId())
-                .filter(id -> connected(id) == null)
-                .collect(Collectors.toSet());
+        return awayFor(2);
     }
 
     /**

@@ -100,6 +100,9 @@ public final class DriverRuntime {
                         threads,
                         settings.liveness().pingIntervalMillis(),
                         settings.copies().lostAfterMillis(),
+                        new DriverLinks.ReturnTimeouts(
+                                settings.reader().returnTimeoutMillis(),
+                                settings.reader().refusedTimeoutMillis()),
                         DriverLinks.SHARED_CHECK_MILLIS);
         this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
         this.outputs = new OutputRegistry(new SparkTracker(locality::hostOf), links);
@@ -405,12 +408,8 @@ public final class DriverRuntime {
 
     /** Called before a fetch failure. Finds all other losses, so that they cost only this one. */
     public void onUnreadable(DriverMessages.Unreadable lost) {
-        // The task waits for the answer as long as for a connect. TaskManagers that have been away
-        // for half of a reader's timeout were probably lost too.
-        Set<String> away =
-                links.verifyAll(
-                        settings.io().connectTimeoutMillis() / 2,
-                        settings.reader().returnTimeoutMillis() / 2);
+        // The task waits for the answer as long as for a connect.
+        Set<String> away = links.verifyAll(settings.io().connectTimeoutMillis() / 2);
         outputs.onUnreadable(lost.taskManagerId(), lost.shuffleId(), lost.attempts());
         outputs.unregisterLost(away);
     }

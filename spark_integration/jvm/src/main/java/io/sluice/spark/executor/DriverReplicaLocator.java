@@ -1,11 +1,9 @@
 package io.sluice.spark.executor;
 
 import io.sluice.client.failover.ReplicaLocator;
-import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
-import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -63,13 +61,12 @@ final class DriverReplicaLocator implements ReplicaLocator, AutoCloseable {
     }
 
     @Override
-    public List<TaskManagerAddress> locate(
-            long shuffleId, long[] mapAttemptIds, Set<String> avoided)
+    public Replicas locate(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
             throws ClientException.Interrupted {
         String[] question = DriverMessages.replicas((int) shuffleId, mapAttemptIds, avoided);
         String[] answer = (String[]) ask(question, "for replicas of map outputs");
         if (answer == null) {
-            return ReplicaLocator.EMPTY.locate(shuffleId, mapAttemptIds, avoided);
+            return Replicas.none(mapAttemptIds.length);
         }
         DriverMessages.ReplicasAnswer known = DriverMessages.ReplicasAnswer.read(answer);
         if (known.isOutdated()) {

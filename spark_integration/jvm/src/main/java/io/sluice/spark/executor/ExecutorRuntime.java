@@ -83,10 +83,16 @@ public final class ExecutorRuntime implements AutoCloseable {
                         settings.io().idleConnections());
         this.producerConnections =
                 new TaskConnections(
-                        this, Message.ROLE_PRODUCER, settings.writer().returnTimeoutMillis());
+                        this,
+                        Message.ROLE_PRODUCER,
+                        settings.writer().returnTimeoutMillis(),
+                        settings.writer().returnTimeoutMillis());
         this.consumerConnections =
                 new TaskConnections(
-                        this, Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
+                        this,
+                        Message.ROLE_CONSUMER,
+                        settings.reader().returnTimeoutMillis(),
+                        settings.reader().refusedTimeoutMillis());
         int tasks =
                 TaskSlots.of(
                         key -> context.conf().get(key, null),

@@ -15,14 +15,21 @@ final class TaskConnections implements ConnectionSource {
     private final ExecutorRuntime runtime;
     private final int role;
     private final long returnTimeoutMillis;
+    private final long refusedTimeoutMillis;
 
     /**
      * @param returnTimeoutMillis how long tasks in this role wait for a lost TaskManager
+     * @param refusedTimeoutMillis how long they wait if its host refuses connections
      */
-    TaskConnections(ExecutorRuntime runtime, int role, long returnTimeoutMillis) {
+    TaskConnections(
+            ExecutorRuntime runtime,
+            int role,
+            long returnTimeoutMillis,
+            long refusedTimeoutMillis) {
         this.runtime = runtime;
         this.role = role;
         this.returnTimeoutMillis = returnTimeoutMillis;
+        this.refusedTimeoutMillis = refusedTimeoutMillis;
     }
 
     @Override
@@ -57,6 +64,11 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public long returnTimeoutMillis() {
         return returnTimeoutMillis;
+    }
+
+    @Override
+    public long refusedTimeoutMillis() {
+        return refusedTimeoutMillis;
     }
 
     @Override

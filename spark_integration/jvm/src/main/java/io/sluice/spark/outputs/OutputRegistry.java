@@ -1,5 +1,6 @@
 package io.sluice.spark.outputs;
 
+import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
@@ -12,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -36,6 +38,9 @@ public final class OutputRegistry implements TaskManagerEvents {
 
         /** Returns whether a TaskManager has ever been connected. */
         boolean isKnown(String taskManagerId);
+
+        /** Returns whether a TaskManager has been disconnected for as long as readers wait. */
+        boolean isAway(String taskManagerId);
 
         /** Connects to a TaskManager. */
         void add(TaskManagerAddress address);
@@ -99,7 +104,10 @@ public final class OutputRegistry implements TaskManagerEvents {
                             .filter(id -> !avoided.contains(id))
                             .isPresent();
         }
-        return new DriverMessages.ReplicasAnswer(isOutdated, found);
+        Set<String> away =
+                avoided.stream().filter(links::isAway).collect(Collectors.toUnmodifiableSet());
+        return new DriverMessages.ReplicasAnswer(
+                isOutdated, new ReplicaLocator.Replicas(found, away));
     }
 
     // ---- events

@@ -33,11 +33,23 @@ public record SluiceSettings(
 
     /** Map tasks. */
     public record Writer(
-            int bufferBytes,
+            int maxBufferBytes,
             int blockBytes,
             int regionBytes,
             boolean regionArea,
-            long returnTimeoutMillis) {}
+            long returnTimeoutMillis) {
+        /** What most tasks gather: more makes a pass of few partitions no better. */
+        private static final int USUAL_BUFFER_BYTES = 16 << 20;
+
+        /** A disk reads pieces of this size well, and each costs system calls and a block. */
+        private static final int PIECE_BYTES = 64 << 10;
+
+        /** Returns the bytes that a map task gathers before it sends them. */
+        public int bufferBytes(int numPartitions) {
+            long wanted = Math.max(USUAL_BUFFER_BYTES, (long) numPartitions * PIECE_BYTES);
+            return (int) Math.min(maxBufferBytes, wanted);
+        }
+    }
 
     /** When reduce tasks prefer the hosts that have their input. */
     public enum LocalityMode {
@@ -52,6 +64,7 @@ public record SluiceSettings(
             int creditPerChannel,
             int maxBuffers,
             long returnTimeoutMillis,
+            long refusedTimeoutMillis,
             boolean mapOrder,
             LocalityMode locality) {
         /** Returns the credit of each channel of a gate with the given number of channels. */
@@ -85,6 +98,7 @@ public record SluiceSettings(
     public static final String CREDIT_PER_CHANNEL = "spark.sluice.reader.creditPerChannel";
     public static final String MAX_READER_BUFFERS = "spark.sluice.reader.maxBuffers";
     public static final String RETURN_TIMEOUT = "spark.sluice.reader.returnTimeout";
+    public static final String REFUSED_TIMEOUT = "spark.sluice.reader.refusedTimeout";
     public static final String MAP_ORDER = "spark.sluice.reader.mapOrder";
     public static final String LOCALITY = "spark.sluice.reader.locality";
     public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
@@ -144,9 +158,9 @@ public record SluiceSettings(
                 longest wait for a TaskManager without progress
             spark.sluice.io.idleConnections | 16 | number, 0 to 1024
                 maximum number of idle connections of an executor
-            spark.sluice.writer.bufferSize | 16m | size, 256k to 1g
-                records that a map task of Sluice's writer keeps, in Spark's execution memory,
-                before it sends them
+            spark.sluice.writer.bufferSize | 64m | size, 256k to 1g
+                most records that a map task of Sluice's writer keeps, in Spark's execution memory,
+                before it sends them; up to that, it keeps 64k for each reduce task and at least 16m
             spark.sluice.writer.blockSize | 256k | size, 4k to 256k
                 maximum size of a block, the unit that readers verify
             spark.sluice.writer.regionSize | 2m | size, 64k to 64m
@@ -160,6 +174,9 @@ public record SluiceSettings(
                 buffers in flight to a reader in all
             spark.sluice.reader.returnTimeout | 10s | time, 0s to 10min
                 how long a reader waits for a lost TaskManager before its map tasks run again
+            spark.sluice.reader.refusedTimeout | 2500ms | time, 0s to 10min
+                how long a reader waits if the host of another TaskManager is alive and nothing
+                listens at its port; at most as long as for any lost TaskManager
             spark.sluice.reader.mapOrder | false | true or false
                 whether a reader takes the map outputs of several TaskManagers in the order of their
                 tasks, as it always does for one TaskManager
@@ -236,6 +253,7 @@ public record SluiceSettings(
                                 (int) reading.number(CREDIT_PER_CHANNEL, 2, 1024),
                                 (int) reading.number(MAX_READER_BUFFERS, 2, 65536),
                                 reading.time(RETURN_TIMEOUT, 0, 600_000),
+                                reading.time(REFUSED_TIMEOUT, 0, 600_000),
                                 reading.isTrue(MAP_ORDER),
                                 switch (reading.oneOf(LOCALITY, "auto", "always", "never")) {
                                     case "always" -> LocalityMode.ALWAYS;

@@ -56,7 +56,7 @@ public final class PagedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
                         dependency.serializer(),
                         spill -> new ExecutionMemory.Spark(context.taskMemoryManager(), spill),
                         numPartitions,
-                        runtime.settings().writer().bufferBytes(),
+                        runtime.settings().writer().bufferBytes(numPartitions),
                         metrics,
                         context::killTaskIfInterrupted);
     }

@@ -45,6 +45,9 @@ class ReplicaFailoverTest extends ShuffleTestCase {
      */
     private final Map<Long, List<String>> known = new TreeMap<>();
 
+    /** The TaskManagers that the directory has lost, too. */
+    private Set<String> gone = Set.of();
+
     /** What was avoided in each question. */
     private final List<Set<String>> questions = new ArrayList<>();
 
@@ -52,7 +55,8 @@ class ReplicaFailoverTest extends ShuffleTestCase {
             (shuffleId, ids, avoided) -> {
                 assertEquals(1, shuffleId);
                 questions.add(new TreeSet<>(avoided));
-                return Arrays.stream(ids).mapToObj(id -> place(id, avoided)).toList();
+                return new ReplicaLocator.Replicas(
+                        Arrays.stream(ids).mapToObj(id -> place(id, avoided)).toList(), gone);
             };
 
     private TaskManagerAddress place(long id, Set<String> avoided) {
@@ -112,6 +116,7 @@ class ReplicaFailoverTest extends ShuffleTestCase {
     @EnumSource(
             names = {
                 "CONNECT_FAILED",
+                "CONNECT_REFUSED",
                 "CONNECTION_LOST",
                 "SHUTTING_DOWN",
                 "TASKMANAGER_MISMATCH",
@@ -238,6 +243,46 @@ class ReplicaFailoverTest extends ShuffleTestCase {
         assertTrue(requested(B).size() >= 1);
         assertTrue(requested(C).size() >= 1);
         assertTrue(questions.size() < 30, questions.size() + " questions");
+        gate.close();
+    }
+
+    @Test
+    void aHostThatRefusesConnectionsIsGivenUpSooner() throws IOException {
+        write(7, 1, 5000);
+        readers.returnTimeoutMillis = 3_600_000;
+        readers.refusedTimeoutMillis = 300;
+        daemon.fault = (c, buffer) -> ErrorCode.CONNECT_REFUSED;
+        InputGate gate = gate(1, source(A, 1, 7));
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals(ErrorCode.CONNECT_REFUSED, failure.code());
+        assertTrue(requested(A).size() > 1, "it is tried again");
+        gate.close();
+    }
+
+    @Test
+    void aTaskManagerThatTheDriverHasLostTooIsGivenUpAtOnce() throws IOException {
+        write(7, 1, 5000);
+        readers.returnTimeoutMillis = 3_600_000;
+        gone = Set.of(A);
+        daemon.fault = (c, buffer) -> ErrorCode.CONNECT_FAILED;
+        InputGate gate = gate(1, source(A, 1, 7));
+        assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals(1, requested(A).size());
+        gate.close();
+    }
+
+    @Test
+    void whatHasNoReplicaAtATaskManagerThatIsGoneIsGivenUpAtOnce() throws IOException {
+        write(7, 1, 5000);
+        write(8, 1, 5000);
+        readers.returnTimeoutMillis = 3_600_000;
+        know(7, 8, id -> List.of(B));
+        gone = Set.of(A);
+        daemon.fault = (c, buffer) -> c.taskManagerId().equals(A) ? ErrorCode.CONNECT_FAILED : null;
+        InputGate gate = gate(1, source(A, 1, 7, 8));
+        SourceFailure failure = assertThrows(SourceFailure.class, () -> readAll(gate));
+        assertEquals(A, failure.source().taskManagerId());
+        assertEquals(1, requested(A).size());
         gate.close();
     }
 

@@ -21,6 +21,7 @@ public final class TestConnections implements ConnectionSource {
     private final int role;
     private final Endpoint endpoint;
     public long returnTimeoutMillis = 2_000;
+    public long refusedTimeoutMillis = 2_000;
 
     /** Runs once, after a connection has been leased. */
     public Runnable onLease = () -> {};
@@ -64,6 +65,11 @@ public final class TestConnections implements ConnectionSource {
     @Override
     public long returnTimeoutMillis() {
         return returnTimeoutMillis;
+    }
+
+    @Override
+    public long refusedTimeoutMillis() {
+        return refusedTimeoutMillis;
     }
 
     @Override

@@ -42,7 +42,9 @@ class DriverLinksTest {
             new ClientOptions("app-1", "driver", 30_000, 30_000, new ChunkPool(1), Tls.OFF, null);
 
     private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(1);
-    private final DriverLinks links = new DriverLinks(threads, 1, 1, 1);
+    private static final DriverLinks.ReturnTimeouts PATIENTLY =
+            new DriverLinks.ReturnTimeouts(2 * DEADLINE_MILLIS, 2 * DEADLINE_MILLIS);
+    private final DriverLinks links = new DriverLinks(threads, 1, 1, PATIENTLY, 1);
     private final BlockingQueue<String> heard = new LinkedBlockingQueue<>();
     private final Map<String, Map<Integer, List<Long>>> expected = new ConcurrentHashMap<>();
     private final Set<Integer> registered = ConcurrentHashMap.newKeySet();
@@ -239,7 +241,7 @@ class DriverLinksTest {
     @Test
     void aLostConnectionIsReplacedBeforeTheNextPing() throws Exception {
         DriverLinks rarelyPinged =
-                new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
+                new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, PATIENTLY, DEADLINE_MILLIS);
         rarelyPinged.start(PATIENT, events);
         try (NewsDaemon daemon = new NewsDaemon("tm-a")) {
             rarelyPinged.add(daemon.endpoint());
@@ -297,7 +299,12 @@ class DriverLinksTest {
 
     /** Returns links that neither ping nor report a TaskManager as gone by themselves. */
     private DriverLinks quietLinks() {
-        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
+        return quietLinks(PATIENTLY, DEADLINE_MILLIS);
+    }
+
+    private DriverLinks quietLinks(DriverLinks.ReturnTimeouts timeouts, int sharedCheckMillis) {
+        DriverLinks quiet =
+                new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, timeouts, sharedCheckMillis);
         quiet.start(PATIENT, events);
         return quiet;
     }
@@ -342,7 +349,8 @@ class DriverLinksTest {
 
     @Test
     void oneCheckFindsAllLostOutputs() throws Exception {
-        DriverLinks quiet = quietLinks();
+        DriverLinks quiet =
+                quietLinks(new DriverLinks.ReturnTimeouts(0, DEADLINE_MILLIS), DEADLINE_MILLIS);
         List<Long> many = LongStream.range(0, 600).boxed().toList();
         try (NewsDaemon empty = new NewsDaemon("tm-empty");
                 NewsDaemon whole = new NewsDaemon("tm-whole")) {
@@ -356,12 +364,31 @@ class DriverLinksTest {
             }
             empty.loses(599L);
             away.close();
-            assertEquals(Set.of("tm-away"), quiet.verifyAll(DEADLINE_MILLIS, 0));
+            assertEquals(Set.of("tm-away"), quiet.verifyAll(DEADLINE_MILLIS));
             assertEquals("lost tm-empty", next(heard));
             assertEquals(3, checks(empty), "messages of 256 map outputs");
             assertEquals(3, checks(whole));
             assertTrue(heard.isEmpty());
-            assertEquals(Set.of(), quiet.verifyAll(DEADLINE_MILLIS, DEADLINE_MILLIS));
+        } finally {
+            quiet.close();
+        }
+    }
+
+    @Test
+    void aTaskManagerIsAwaySoonerIfItsHostRefusesConnections() throws Exception {
+        DriverLinks quiet = quietLinks(new DriverLinks.ReturnTimeouts(3_600_000, 1), 0);
+        try (NewsDaemon here = new NewsDaemon("tm-here")) {
+            NewsDaemon away = new NewsDaemon("tm-away");
+            for (NewsDaemon each : List.of(here, away)) {
+                quiet.add(each.endpoint());
+                assertTrue(next(heard).startsWith("connected "));
+            }
+            away.close();
+            do {
+                quiet.verifyAll(DEADLINE_MILLIS);
+            } while (!quiet.isAway("tm-away"));
+            assertFalse(quiet.isAway("tm-here"));
+            assertEquals(Set.of("tm-away"), quiet.verifyAll(DEADLINE_MILLIS));
         } finally {
             quiet.close();
         }
@@ -370,7 +397,7 @@ class DriverLinksTest {
     @Test
     void aTaskManagerThatHangsTakesOneThreadForAllChecks() throws Exception {
         ScheduledExecutorService two = Executors.newScheduledThreadPool(2);
-        DriverLinks quiet = new DriverLinks(two, 3_600_000, DEADLINE_MILLIS, 0);
+        DriverLinks quiet = new DriverLinks(two, 3_600_000, DEADLINE_MILLIS, PATIENTLY, 0);
         quiet.start(PATIENT, events);
         expected.put("tm-whole", Map.of(3, List.of(1L)));
         try (NewsDaemon hung = new NewsDaemon("tm-hung");
@@ -382,7 +409,7 @@ class DriverLinksTest {
             }
             hung.hangs();
             for (int look = 1; look <= 3; look++) {
-                assertEquals(Set.of(), quiet.verifyAll(300, DEADLINE_MILLIS));
+                assertEquals(Set.of(), quiet.verifyAll(300));
                 assertEquals(look, checks(whole));
                 if (look == 1) {
                     // It is announced to the others, and this one still waits for an answer.
@@ -398,15 +425,20 @@ class DriverLinksTest {
 
     @Test
     void aTaskManagerThatHasNotAnsweredYetIsNotAway() throws Exception {
-        DriverLinks quiet = new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
-        quiet.start(OPTIONS, events);
-        try (NewsDaemon slow = new NewsDaemon("tm-slow").hangs()) {
-            quiet.add(slow.endpoint());
-            assertEquals(Set.of(), quiet.verifyAll(DEADLINE_MILLIS, DEADLINE_MILLIS));
-            assertTrue(quiet.isKnown("tm-slow"));
-            assertEquals(Set.of("tm-slow"), quiet.verifyAll(0, 0));
-        } finally {
-            quiet.close();
+        for (DriverLinks.ReturnTimeouts timeouts :
+                List.of(PATIENTLY, new DriverLinks.ReturnTimeouts(0, 0))) {
+            DriverLinks quiet =
+                    new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, timeouts, DEADLINE_MILLIS);
+            quiet.start(OPTIONS, events);
+            try (NewsDaemon slow = new NewsDaemon("tm-slow").hangs()) {
+                quiet.add(slow.endpoint());
+                assertEquals(
+                        timeouts.equals(PATIENTLY) ? Set.of() : Set.of("tm-slow"),
+                        quiet.verifyAll(DEADLINE_MILLIS));
+                assertTrue(quiet.isKnown("tm-slow"));
+            } finally {
+                quiet.close();
+            }
         }
     }
 

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.spark.common.DriverMessages;
@@ -19,7 +20,9 @@ import org.junit.jupiter.api.Timeout;
 class DriverReplicaLocatorTest {
     private static final long[] IDS = {1, 2};
     private static final TaskManagerAddress PLACE = new TaskManagerAddress("tm-b", "host", 7337);
-    private static final List<TaskManagerAddress> NONE = Arrays.asList(null, null);
+    private static final ReplicaLocator.Replicas NONE = ReplicaLocator.Replicas.none(2);
+    private static final ReplicaLocator.Replicas SOME =
+            new ReplicaLocator.Replicas(Arrays.asList(null, PLACE), Set.of("tm-a"));
 
     /** Shuffles of which the executor has outdated statuses. */
     private final List<Integer> outdated = new ArrayList<>();
@@ -31,12 +34,11 @@ class DriverReplicaLocatorTest {
                     assertEquals(
                             new DriverMessages.ReplicasQuestion(3, List.of(1L, 2L), Set.of("tm-a")),
                             DriverMessages.ReplicasQuestion.read((String[]) question));
-                    return new DriverMessages.ReplicasAnswer(true, Arrays.asList(null, PLACE))
-                            .message();
+                    return new DriverMessages.ReplicasAnswer(true, SOME).message();
                 };
         try (DriverReplicaLocator places =
                 new DriverReplicaLocator(driver, outdated::add, 30_000)) {
-            assertEquals(Arrays.asList(null, PLACE), places.locate(3, IDS, Set.of("tm-a")));
+            assertEquals(SOME, places.locate(3, IDS, Set.of("tm-a")));
         }
         assertEquals(List.of(3), outdated);
     }

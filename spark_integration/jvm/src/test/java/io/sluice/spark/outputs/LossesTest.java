@@ -78,7 +78,12 @@ class LossesTest {
 
     /** They neither ping nor report a TaskManager as gone by themselves. */
     private final DriverLinks links =
-            new DriverLinks(threads, 3_600_000, DEADLINE_MILLIS, DEADLINE_MILLIS);
+            new DriverLinks(
+                    threads,
+                    3_600_000,
+                    DEADLINE_MILLIS,
+                    new DriverLinks.ReturnTimeouts(0, 0),
+                    DEADLINE_MILLIS);
 
     private final OutputRegistry registry = new OutputRegistry(tracker, links);
     private final List<NewsDaemon> daemons = new ArrayList<>();
@@ -164,7 +169,7 @@ class LossesTest {
             lose(number, loss);
         }
         // A task has failed at the first of them; these are the calls of DriverRuntime.
-        Set<String> away = links.verifyAll(DEADLINE_MILLIS, 0);
+        Set<String> away = links.verifyAll(DEADLINE_MILLIS);
         registry.onUnreadable(id(0), SHUFFLE, List.of(outputsOf(0)));
         registry.unregisterLost(away);
         Set<Long> left =

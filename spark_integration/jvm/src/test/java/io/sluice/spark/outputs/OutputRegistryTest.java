@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
@@ -77,6 +78,7 @@ class OutputRegistryTest {
     private static final class FakeLinks implements OutputRegistry.Links {
         final Set<String> connected = new HashSet<>(Set.of(A, B));
         final Set<String> known = new HashSet<>(Set.of(A, B));
+        final Set<String> away = new HashSet<>();
         final List<TaskManagerAddress> added = new ArrayList<>();
 
         @Override
@@ -87,6 +89,11 @@ class OutputRegistryTest {
         @Override
         public boolean isKnown(String taskManagerId) {
             return known.contains(taskManagerId);
+        }
+
+        @Override
+        public boolean isAway(String taskManagerId) {
+            return away.contains(taskManagerId);
         }
 
         @Override
@@ -122,7 +129,7 @@ class OutputRegistryTest {
     }
 
     private List<TaskManagerAddress> places(Set<String> avoided, Long... attempts) {
-        return registry.replicas(SHUFFLE, List.of(attempts), avoided).replicas();
+        return registry.replicas(SHUFFLE, List.of(attempts), avoided).replicas().addresses();
     }
 
     @Test
@@ -148,9 +155,20 @@ class OutputRegistryTest {
     void theTrackersPlaceIsNamedToo() {
         written(B, 1);
         DriverMessages.ReplicasAnswer answer = registry.replicas(SHUFFLE, List.of(1L), Set.of(A));
-        assertEquals(List.of(at(B)), answer.replicas());
+        assertEquals(List.of(at(B)), answer.replicas().addresses());
         assertTrue(answer.isOutdated(), "the executor does not know it");
         assertFalse(registry.replicas(SHUFFLE, List.of(1L), Set.of(B)).isOutdated());
+    }
+
+    @Test
+    void theAnswerNamesTheAvoidedTaskManagersThatAreAway() {
+        written(A, 1);
+        links.away.add(B);
+        assertEquals(
+                Set.of(), registry.replicas(SHUFFLE, List.of(1L), Set.of(A)).replicas().gone());
+        links.away.add(A);
+        assertEquals(
+                Set.of(A), registry.replicas(SHUFFLE, List.of(1L), Set.of(A)).replicas().gone());
     }
 
     @Test
@@ -304,8 +322,12 @@ class OutputRegistryTest {
         List<TaskManagerAddress> found = new ArrayList<>();
         found.add(at(A));
         found.add(null);
-        DriverMessages.ReplicasAnswer answer = new DriverMessages.ReplicasAnswer(true, found);
-        assertEquals(answer, DriverMessages.ReplicasAnswer.read(answer.message()));
+        for (Set<String> gone : List.of(Set.<String>of(), Set.of(B), Set.of(A, B))) {
+            DriverMessages.ReplicasAnswer answer =
+                    new DriverMessages.ReplicasAnswer(
+                            true, new ReplicaLocator.Replicas(found, gone));
+            assertEquals(answer, DriverMessages.ReplicasAnswer.read(answer.message()));
+        }
     }
 
     @Test
