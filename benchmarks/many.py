@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.report import Report, median_and_spread, open_console
+from benchmarks.sides import side_in_child
 from benchmarks.spill import percentile
 from sluice.spark_integration import spark_conf
 from tests.support.application import SparkApplication
@@ -135,32 +135,20 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     Raises:
         RuntimeError: A side failed, or the sides have different rows.
     """
+    chosen = {
+        name: getattr(options, name)
+        for name in ("applications", "gigabytes", "memory_tier", "queries")
+    }
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         found: dict[str, list[dict[str, Any]]] = {}
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-            found[side] = run_child(side, options)
+            found[side] = side_in_child("many", {**chosen, "side": side})
         for own, ours in zip(found["own"], found["sluice"], strict=True):
             if own["digests"] != ours["digests"]:
                 raise RuntimeError("the rows of the two sides differ")
             runs += [{"round": number, **run} for run in (own, ours)]
     return runs
-
-
-def run_child(side: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run one side in a process of its own; return the findings of each step."""
-    command = [sys.executable, "-m", "benchmarks.many", "--side", side]
-    for name in ("applications", "gigabytes", "memory_tier", "queries"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            lines = child.communicate()[0].splitlines()
-        except BaseException:
-            child.terminate()
-            raise
-    if child.returncode != 0:
-        raise RuntimeError(f"the side {side} ended with exit code {child.returncode}")
-    return [json.loads(line) for line in lines]
 
 
 def report_of(runs: Sequence[dict[str, Any]]) -> Report:

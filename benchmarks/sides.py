@@ -6,6 +6,9 @@ nothing, and turns within a minute of each other see the same machine.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +36,30 @@ EXECUTOR_SETTINGS = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
 }
+
+
+def side_in_child(module: str, arguments: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Run one side of a benchmark in a process of its own; return the objects that it prints.
+
+    Args:
+        module: Its module, which prints a JSON object per line.
+        arguments: Its options, without the dashes.
+
+    Raises:
+        RuntimeError: The process failed.
+    """
+    command = [sys.executable, "-m", f"benchmarks.{module}"]
+    for name, value in arguments.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            lines = child.communicate()[0].splitlines()
+        except BaseException:
+            child.terminate()
+            raise
+    if child.returncode != 0:
+        raise RuntimeError(f"the side {arguments['side']} ended with exit code {child.returncode}")
+    return [json.loads(line) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from benchmarks.fairness_tenant import Application, Load, release
 from benchmarks.memory_cgroup import CgroupUnavailable, MemoryCgroup, join
 from benchmarks.report import Report, median_and_spread, open_console
+from benchmarks.sides import side_in_child
 from sluice.spark_integration import spark_conf
 from tests.support import cpu_time
 from tests.support.application import SparkApplication
@@ -300,33 +300,20 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         CgroupUnavailable: No cgroup can be made.
         RuntimeError: A side failed, or the sides have different rows.
     """
+    chosen = {name: getattr(options, name) for name in ("jobs", "gigabytes", "memory_tier")}
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         found: dict[str, list[dict[str, Any]]] = {}
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
             with MemoryCgroup(round(options.memory_gib * GIB)) as cgroup:
-                found[side] = run_child(side, cgroup.path, options)
+                found[side] = side_in_child(
+                    "spill", {**chosen, "side": side, "cgroup": cgroup.path}
+                )
         for own, ours in zip(found["own"], found["sluice"], strict=True):
             if (own["rows"], own["digest"]) != (ours["rows"], ours["digest"]):
                 raise RuntimeError(f"{own['job']}: the rows of the two sides differ")
             runs += [{"round": number, **run} for run in (own, ours)]
     return runs
-
-
-def run_child(side: str, cgroup: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run one side in a process of its own; return the findings of each job."""
-    command = [sys.executable, "-m", "benchmarks.spill", "--side", side, "--cgroup", str(cgroup)]
-    for name in ("jobs", "gigabytes", "memory_tier"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            lines = child.communicate()[0].splitlines()
-        except BaseException:
-            child.terminate()
-            raise
-    if child.returncode != 0:
-        raise RuntimeError(f"the side {side} ended with exit code {child.returncode}")
-    return [json.loads(line) for line in lines]
 
 
 FIGURES: Final = (
