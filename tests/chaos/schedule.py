@@ -182,6 +182,8 @@ SPARK_CHOICES: Mapping[str, Sequence[str]] = {
     "spark.executor.cores": ("1", "2"),
     "spark.io.encryption.enabled": ("false", "true"),
     "spark.speculation": ("false", "true"),
+    # The same as the first one, where the host of the TaskManager is alive.
+    "spark.sluice.reader.refusedTimeout": ("10s", "1s"),
 }
 MEMORY_TIERS = ("128 MiB", "16 MiB")
 
