@@ -138,7 +138,10 @@ async def _connect_tcp(
             continue
         return
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback has this frame, and would refer to itself
 
 
 async def _attempt(
