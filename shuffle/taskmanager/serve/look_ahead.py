@@ -26,9 +26,9 @@ MAX_RANGES: Final = 256
 """Maximum ranges of one piece of advice: each is a system call."""
 
 CELL_BYTES: Final = 256 * 1024
-"""What is read of an extent at once, with the bytes of the next reducers."""
+"""Bytes of an extent that the kernel reads at once, with those of the next reducers."""
 
-MAX_CELLS: Final = 256
+MAX_CELL_SLICES: Final = 256
 """Maximum slices of a view that reads cells: these have to stay in the page cache until the next
 reducers come."""
 
@@ -40,7 +40,7 @@ class LookAhead:
         store: The store of the slices.
         slices: What the view reads, in order.
         flow: The flow of its reads.
-        max_cells: A view of more slices reads no cells.
+        max_cell_slices: A view of more slices reads no cells.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LookAhead:
         store: ShuffleStore,
         slices: Sequence[Slice],
         flow: Flow,
-        max_cells: int = MAX_CELLS,
+        max_cell_slices: int = MAX_CELL_SLICES,
     ) -> None:
         self._store = store
         self._slices = slices
@@ -56,7 +56,7 @@ class LookAhead:
         self._index = 0
         self._used = 0  # advised bytes of the slice at the index
         self._advised_bytes = 0  # of the view, in the order of its reads
-        self._reads_cells = len(slices) <= max_cells
+        self._reads_cells = len(slices) <= max_cell_slices
         self._task: asyncio.Task[None] | None = None
         self._ranges: list[ExtentRange] = []  # of the task
 
@@ -113,7 +113,7 @@ class LookAhead:
 def _add_cells(ranges: list[ExtentRange], extent: Extent, start: int, end: int) -> None:
     """Add the cells with bytes of a range that nobody has added; the next one from the middle on.
 
-    Who reads the end of a cell clears its mark: perhaps it is read another time.
+    The view that reads the end of a cell clears its mark: later views may read it once more.
     """
     marks = extent.cells_ahead
     first, last = start // CELL_BYTES, (end - 1) // CELL_BYTES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.taskmanager.serve.look_ahead import (
     CELL_BYTES,
-    MAX_CELLS,
+    MAX_CELL_SLICES,
     MAX_RANGES,
     LookAhead,
 )
@@ -61,9 +61,9 @@ def slices_of(lengths: Sequence[tuple[int, int, bool]]) -> list[Slice]:
 class View:
     """A view that looks ahead, at its own bytes only unless it may read cells."""
 
-    def __init__(self, slices: Sequence[Slice], max_cells: int = 0) -> None:
+    def __init__(self, slices: Sequence[Slice], max_cell_slices: int = 0) -> None:
         self.store = FakeStore()
-        self.ahead = LookAhead(cast("ShuffleStore", self.store), slices, OWN_FLOW, max_cells)
+        self.ahead = LookAhead(cast("ShuffleStore", self.store), slices, OWN_FLOW, max_cell_slices)
         self._slices = slices
 
     async def reads(self, read_bytes: int) -> None:
@@ -163,7 +163,7 @@ def test_reducers_read_each_other_ahead_and_no_byte_twice(outputs):
                 Slice(extent, start[reducer], lengths[reducer], 1)
                 for extent, start, lengths in zip(extents, starts, outputs, strict=True)
             ]
-            view = View(slices, MAX_CELLS)
+            view = View(slices, MAX_CELL_SLICES)
             for read_bytes in range(0, sum(each.length for each in slices), AHEAD_BYTES // 2):
                 await view.reads(read_bytes)
             told += view.store.told
@@ -183,20 +183,20 @@ async def test_the_next_cell_is_read_before_a_reader_is_there():
     extent = cast("Extent", FakeExtent(4 * CELL_BYTES, on_disk=True))
     told = []
     for start, end in pairwise(share * CELL_BYTES // 8 for share in (0, 3, 5, 8, 11, 13)):
-        view = View([Slice(extent, start, end - start, 1)], MAX_CELLS)
+        view = View([Slice(extent, start, end - start, 1)], MAX_CELL_SLICES)
         await view.reads(0)
         told.append([(offset, length) for _, offset, length in view.store.told])
     cells = [[(number * CELL_BYTES, CELL_BYTES)] for number in range(3)]
     assert told == [cells[0], cells[1], [], [], cells[2]]
 
 
-async def test_what_is_read_another_time_is_advised_again():
+async def test_cells_are_advised_again_for_later_readers():
     extent = cast("Extent", FakeExtent(2 * CELL_BYTES, on_disk=True))
     quarter = CELL_BYTES // 4
     for _ in range(2):
         told_bytes = 0
         for start in range(0, extent.length, quarter):
-            view = View([Slice(extent, start, quarter, 1)], MAX_CELLS)
+            view = View([Slice(extent, start, quarter, 1)], MAX_CELL_SLICES)
             await view.reads(0)
             told_bytes += sum(length for _, _, length in view.store.told)
         assert told_bytes == extent.length
@@ -205,12 +205,12 @@ async def test_what_is_read_another_time_is_advised_again():
 async def test_advice_that_is_withdrawn_is_given_to_the_next_reader():
     extent = cast("Extent", FakeExtent(CELL_BYTES, on_disk=True))
     slices = [Slice(extent, 0, 100, 1)]
-    ended = View(slices, MAX_CELLS)
+    ended = View(slices, MAX_CELL_SLICES)
     ended.ahead.advance(0, 0, 0)
     ended.ahead.stop()
     await turns(2)
     assert not ended.store.told
-    view = View(slices, MAX_CELLS)
+    view = View(slices, MAX_CELL_SLICES)
     await view.reads(0)
     view.ahead.stop()
     assert view.store.told == [(extent, 0, CELL_BYTES)]
@@ -219,13 +219,15 @@ async def test_advice_that_is_withdrawn_is_given_to_the_next_reader():
 
 async def test_large_slices_are_read_exactly():
     extent = cast("Extent", FakeExtent(4 * CELL_BYTES, on_disk=True))
-    view = View([Slice(extent, 10, CELL_BYTES, 1)], MAX_CELLS)
+    view = View([Slice(extent, 10, CELL_BYTES, 1)], MAX_CELL_SLICES)
     await view.reads(0)
     assert view.store.told == [(extent, 10, CELL_BYTES)]
 
 
 async def test_a_view_of_many_slices_reads_its_own_bytes_only():
-    extents = [cast("Extent", FakeExtent(CELL_BYTES, on_disk=True)) for _ in range(MAX_CELLS + 1)]
-    view = View([Slice(extent, 10, 20, 1) for extent in extents], MAX_CELLS)
+    extents = [
+        cast("Extent", FakeExtent(CELL_BYTES, on_disk=True)) for _ in range(MAX_CELL_SLICES + 1)
+    ]
+    view = View([Slice(extent, 10, 20, 1) for extent in extents], MAX_CELL_SLICES)
     await view.reads(0)
     assert {(offset, length) for _, offset, length in view.store.told} == {(10, 20)}
