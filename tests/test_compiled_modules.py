@@ -64,6 +64,20 @@ def test_no_compiled_module_has_an_error_class() -> None:
     assert not found
 
 
+def test_no_field_of_a_compiled_dataclass_is_final() -> None:
+    """Its own constructor could not set it."""
+    found = {
+        f"{module.relative_to(REPOSITORY)}, line {field.lineno}: {node.name}"
+        for module in compiled_modules()
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and "Final[" in ast.unparse(field.annotation)
+    }
+    assert not found
+
+
 def test_no_attribute_of_a_compiled_class_becomes_a_keyword_of_c() -> None:
     """In C its name has an underscore more: ``_thread`` becomes ``__thread``."""
     keywords = {

@@ -151,7 +151,7 @@ class RegionAreas:
         self._accounts = accounts or Accounts()
         self._areas: dict[str, RegionArea] = {}
         self._making_bytes = 0
-        self._thread = IoThreads(1, "sluice-region-area")
+        self._file_thread = IoThreads(1, "sluice-region-area")
 
     @classmethod
     def open(cls, config: "StorageConfig", accounts: Accounts) -> "RegionAreas":
@@ -219,7 +219,7 @@ class RegionAreas:
         self._making_bytes += size_bytes
         made: list[int] = []
         try:
-            await self._thread.run(lambda: made.append(directory.make(path.name, size_bytes)))
+            await self._file_thread.run(lambda: made.append(directory.make(path.name, size_bytes)))
         except asyncio.CancelledError:
             account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
             for fd in made:
@@ -237,7 +237,7 @@ class RegionAreas:
 
     def close(self) -> None:
         """Unlock the directory. Call this after all connections and areas are gone."""
-        self._thread.end()
+        self._file_thread.end()
         if self._directory is not None:
             self._directory.close()
             self._directory = None

@@ -86,11 +86,11 @@ class Region:
             None: all subpartitions from the first one.
     """
 
-    extent: Final["Extent | None"]
-    first_subpartition: Final[int]
-    offsets: Final["array[int]"]
-    crc32c: Final[int]
-    numbers: "Final[array[int] | None]" = None
+    extent: "Extent | None"
+    first_subpartition: int
+    offsets: "array[int]"
+    crc32c: int
+    numbers: "array[int] | None" = None
 
     @property
     def length(self) -> int:
@@ -260,10 +260,10 @@ class MapOutput:
         is_synchronous: Whether its producer waits for the copies; a restart forgets it.
     """
 
-    key: Final[ShuffleKey]
-    map_attempt_id: Final[int]
-    num_subpartitions: Final[int]
-    regions: Final[tuple[Region, ...]]
+    key: ShuffleKey
+    map_attempt_id: int
+    num_subpartitions: int
+    regions: tuple[Region, ...]
     origin: str = ""
     replicas: int = 1
     is_moved: bool = False

@@ -84,3 +84,8 @@ def number_in(part: str) -> int | None:
         return int(part, 16) if len(part) == 2 * 8 else None
     except ValueError:
         return None
+
+
+def remote_tier_id(url: str) -> bytes:
+    """Return the id of a remote tier in journal rows, longer than an arena's id."""
+    return b"r" + hashlib.sha256(url.encode()).digest()[:8]

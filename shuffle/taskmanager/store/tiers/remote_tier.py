@@ -6,7 +6,6 @@ never refers to another object than its own.
 """
 
 import asyncio
-import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from .....transport.loop import run_together, start_task
 from ...bounds.accounts import Resource
 from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
 from ..files.fair_slots import FairSlots
+from ..objects import remote_names
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
 from ..objects.remote_upload import MAX_PARTS, Upload, UploadBudget
@@ -52,9 +52,7 @@ class RemoteExtent(Extent):
             its last release here does not delete it; None: the name follows from the number.
     """
 
-    __slots__ = ("application_id", "moved", "upload")
-
-    tier: "RemoteTier"
+    __slots__ = ("application_id", "moved", "remote_tier", "upload")
 
     def __init__(
         self,
@@ -65,6 +63,7 @@ class RemoteExtent(Extent):
         moved: str | None = None,
     ) -> None:
         super().__init__(tier, number, length)
+        self.remote_tier = tier
         self.application_id = application_id
         self.moved = moved
         self.upload: Upload | None = None
@@ -74,7 +73,7 @@ class RemoteExtent(Extent):
         """Name of the object."""
         if self.moved is not None:
             return self.moved
-        return region_name(self.application_id, self.tier.taskmanager_id, self.offset)
+        return region_name(self.application_id, self.remote_tier.taskmanager_id, self.offset)
 
     def __repr__(self) -> str:
         return f"<RemoteExtent {self.name} references={self._references}>"
@@ -101,7 +100,7 @@ class RemoteTier(Tier):
     read_ahead_segments = 64
 
     def __init__(self, objects: RemoteObjects, config: "StorageConfig") -> None:
-        super().__init__(objects.url, remote_tier_id(objects.url))
+        super().__init__(objects.url, remote_names.remote_tier_id(objects.url))
         self.objects = objects
         self.taskmanager_id = ""
         self.budget = UploadBudget(config.remote_upload_bytes)
@@ -215,7 +214,7 @@ class RemoteTier(Tier):
             StorageReadFailed: An object is shorter than when it was written.
         """
         requests = [
-            each.tier._fetch(each, some, flow)
+            each.remote_tier._fetch(each, some, flow)
             for some in _together(reads)
             if isinstance(each := some[0].extent, RemoteExtent)
         ]
@@ -228,13 +227,11 @@ class RemoteTier(Tier):
         """Make one request for adjacent reads of one object."""
         start = min(read.offset for read in reads)
         length = max(read.end for read in reads) - start
-        try:
-            async with self._reading.turn(flow, length + GAP_BYTES):
-                data = await self.objects.get_range(extent.name, start, length)
-        except RemoteFailure as failure:
-            if failure.missing:
-                raise await self._missing(extent) from failure
-            raise self.fetch_failure(failure, length) from failure
+        data = await self._range(extent.name, start, length, flow)
+        if isinstance(data, RemoteFailure):
+            if data.missing:
+                raise await self._missing(extent) from data
+            raise self.fetch_failure(data, length) from data
         if len(data) != length:
             raise StorageReadFailed(
                 f"{self.place}/{extent.name}", start, length, len(data), "end of object"
@@ -244,6 +241,16 @@ class RemoteTier(Tier):
             for buffer in read.buffers:
                 buffer[:] = data[position : position + len(buffer)]
                 position += len(buffer)
+
+    async def _range(
+        self, name: str, start: int, length: int, flow: Flow
+    ) -> memoryview | RemoteFailure:
+        """Return bytes of an object, or why there are none."""
+        try:
+            async with self._reading.turn(flow, length + GAP_BYTES):
+                return await self.objects.get_range(name, start, length)
+        except RemoteFailure as failure:
+            return failure
 
     async def _missing(self, extent: RemoteExtent) -> StorageError:
         """Check this TaskManager's marker: is one object missing, or the whole store?"""
@@ -368,11 +375,6 @@ class RemoteTier(Tier):
             largest,
             self._extents,
         )
-
-
-def remote_tier_id(url: str) -> bytes:
-    """Return the id of a remote tier in journal rows, longer than an arena's id."""
-    return b"r" + hashlib.sha256(url.encode()).digest()[:8]
 
 
 def _together(reads: Sequence[ExtentRead]) -> list[list[ExtentRead]]:

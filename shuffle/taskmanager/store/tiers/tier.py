@@ -10,7 +10,7 @@ All state belongs to the event-loop thread; other threads only get file descript
 
 import errno
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -33,7 +33,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a file system that has no room now, but may have room later."""
 
 
-class Referenced(ABC):
+class Referenced:
     """Base of reference-counted objects. The count starts at one, for the owner."""
 
     __slots__ = ("_references",)
@@ -162,7 +162,7 @@ class ExtentRead(NamedTuple):
         return self.offset >= 0 and self.end <= self.extent.length
 
 
-class Tier(ABC):
+class Tier:
     """Base of all tiers, which say how their extents are read, written and counted.
 
     Args:
@@ -239,7 +239,7 @@ class Tier(ABC):
         """Turn an error of :meth:`write` into a typed error, and leave the tier out."""
         raise error
 
-    def written(self, extent: Extent) -> None:  # noqa: B027 - memory has nothing to record
+    def written(self, extent: Extent) -> None:
         """Record that an extent was written or aborted."""
 
     def view_of(self, offset: int, length: int) -> memoryview | None:
@@ -258,7 +258,7 @@ class Tier(ABC):
         """
         return False
 
-    def will_need(self, places: "Sequence[tuple[int, int]]") -> None:  # noqa: B027
+    def will_need(self, places: "Sequence[tuple[int, int]]") -> None:
         """Read ahead at offsets and lengths in bytes. May block; errors are ignored."""
 
     def fail(self, reason: str) -> None:

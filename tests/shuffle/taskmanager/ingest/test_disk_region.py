@@ -62,6 +62,7 @@ async def test_payloads_are_as_small_as_the_pool_at_the_beginning(grouped):
     grouped.pool.recycle_together(taken)
 
 
+@pytest.mark.interpreted
 async def test_a_failed_write_is_told_at_once(failing):
     """The region would never be complete, for want of credit."""
     failing.begin([len(DATA)], DATA)
@@ -72,6 +73,7 @@ async def test_a_failed_write_is_told_at_once(failing):
     assert "No space left" in failure.message
 
 
+@pytest.mark.interpreted
 async def test_a_failure_keeps_the_memory_of_an_arriving_payload(failing):
     """The segment must not be lent to anybody else while the transport fills it."""
     failing.begin([len(DATA)], DATA)

@@ -106,6 +106,7 @@ async def test_writes_take_turns(tmp_path, monkeypatch):
         disk.check()
 
 
+@pytest.mark.interpreted
 async def test_reads_take_turns(tmp_path, monkeypatch):
     async with one_thread(tmp_path, memory_tier_bytes=DISK_ONLY) as cluster:
         for application, number in ((GREEDY, MANY), (INNOCENT, FEW)):

@@ -334,6 +334,7 @@ async def test_the_smallest_legal_pool_never_deadlocks(tmp_path):
 # ---- the disk ------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 async def test_a_failing_disk_fails_the_map_output_at_once(tmp_path, monkeypatch):
     """The producer is told while it waits for credit, and others go on."""
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
@@ -356,6 +357,7 @@ async def test_a_failing_disk_fails_the_map_output_at_once(tmp_path, monkeypatch
         assert await read_gate(await cluster.consumer(0), 1, [(good, [1])], 0, 1) == [b"good"]
 
 
+@pytest.mark.interpreted
 async def test_a_failing_disk_while_the_next_region_arrives(tmp_path, monkeypatch):
     """A segment that receives a payload keeps its owner until the payload is complete."""
     async with mini_cluster(tmp_path, 1, memory_tier_bytes=DISK_ONLY) as cluster:
@@ -376,6 +378,7 @@ async def test_a_failing_disk_while_the_next_region_arrives(tmp_path, monkeypatc
             await client.close()
 
 
+@pytest.mark.interpreted
 @both_sides
 async def test_a_failing_read_fails_its_channel_only(tmp_path, monkeypatch, reader):
     """A failing read recycles its buffers; the next reader is not touched."""

@@ -19,7 +19,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
     ("statement", "most_modules", "most_lines"),
     [
         ("from sluice import ShuffleClient", 76, 14_200),
-        ("import sluice.shuffle.taskmanager.process.service", 216, 37_900),
+        ("import sluice.shuffle.taskmanager.process.service", 216, 38_000),
     ],
 )
 def test_a_process_loads_little_code(statement, most_modules, most_lines):

@@ -6,6 +6,7 @@ import asyncio
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
     from sluice.shuffle.taskmanager.store.tiers.tier import Extent
     from sluice.transport.fair_queue import Flow
+
+pytestmark = pytest.mark.interpreted
 
 
 class FakeTier:

@@ -295,6 +295,7 @@ async def test_a_message_of_several_buffers_is_released_once_it_is_sent(rig, len
     assert view.recycled == 3
 
 
+@pytest.mark.interpreted
 async def test_each_piece_of_a_message_has_its_cost_in_the_turn(rig):
     spent: list[int] = []
 

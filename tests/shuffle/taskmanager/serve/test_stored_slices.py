@@ -123,6 +123,7 @@ LENGTHS = st.lists(st.sampled_from([0, 0, 0, 3]) | st.integers(0, 9), max_size=1
 REGIONS = st.tuples(st.integers(0, 12) | st.just(EVERY_SUBPARTITION), LENGTHS)
 
 
+@pytest.mark.interpreted
 @given(st.lists(REGIONS, max_size=8), st.integers(0, 23), st.integers(1, 24))
 def test_the_slices_are_those_of_all_regions(regions, start, size):
     extent = cast("Extent", object())

@@ -186,6 +186,7 @@ async def test_a_moved_journal_whose_file_is_removed_is_written_anew(opened_in_s
     assert sorted(again.map_outputs(KEY)) == list(range(31))
 
 
+@pytest.mark.interpreted
 async def test_without_any_room_the_store_says_so_until_there_is_some(
     opened_in_shm, tmpfs, monkeypatch, caplog
 ):

@@ -45,6 +45,7 @@ async def test_a_region_is_copied_in_several_calls(opened, area, memory_tier_byt
     store.release_shuffle(KEY)
 
 
+@pytest.mark.interpreted
 @tiers
 async def test_a_region_that_is_aborted_is_copied_no_further(
     opened, area, memory_tier_bytes, monkeypatch

@@ -301,6 +301,7 @@ async def test_a_truncated_arena_is_a_short_read(opened):
         await fetch(store, output)
 
 
+@pytest.mark.interpreted
 async def test_disk_space_goes_back_after_a_release(opened, monkeypatch):
     monkeypatch.setattr(DiskTier.__init__, "__defaults__", (MIB,))  # retained_bytes
     store = opened(memory_tier_bytes=0)

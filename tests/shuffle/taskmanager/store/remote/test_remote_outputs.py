@@ -308,6 +308,7 @@ async def test_what_is_found_while_a_copy_is_committed_is_there_once(
     await stores.close()
 
 
+@pytest.mark.interpreted
 async def test_the_end_of_an_application_keeps_no_more_names_in_mind_than_are_deleted(
     tmp_path, object_store, monkeypatch
 ):

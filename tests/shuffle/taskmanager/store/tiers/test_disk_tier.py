@@ -71,6 +71,7 @@ def test_written_bytes_are_read_back_however_they_are_cut(make):
     assert back == data
 
 
+@pytest.mark.interpreted
 async def test_the_kernel_is_advised_of_ranges_and_reads_nothing_else_ahead(tmp_path, monkeypatch):
     """Neighbours together, in the order of the disk, and no more at once than Linux takes."""
     told = []
