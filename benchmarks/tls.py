@@ -8,6 +8,9 @@ instructions. Three legs are measured, each by itself:
 * a JVM client without Spark that writes map outputs and reads them back, one task at a time;
 * a Python client that does the same.
 
+What OpenSSL alone takes, in one thread without a socket, is ``openssl_PART_seconds_per_gb``: to
+encrypt, to decrypt, and to copy encrypted bytes into and out of its memory.
+
 Both kinds alternate after a warm-up each, which is longer for the JVMs: they compile AES-GCM only
 after some seconds. A figure is the median of the pairwise ratios of rates. Client and TaskManager
 run at the same time, so on two idle cores the slower side decides; with other load on the machine
@@ -19,13 +22,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import ssl
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trustme
 import uvloop
@@ -67,6 +72,8 @@ RATIOS: Final = {
 }
 """Each figure, and the leg that it is the ratio of."""
 AIM: Final = "≥ 0.7"
+MESSAGE_BYTES: Final = 256 * 1024
+OPENSSL_PARTS: Final = ("encrypt", "copy", "decrypt")
 AES_FLAGS: Final = ("aes", "pclmulqdq", "vaes", "vpclmulqdq", "pmull")
 """Flags of a processor that encrypts AES-GCM in hardware; the last of them is of ARM."""
 _JVM_LEGS: Final = ("jvm_write", "jvm_read")
@@ -81,12 +88,14 @@ class Effort:
         rounds: Times that the 160 MiB of the exchange are read.
         map_outputs: Map outputs of 32 MiB that each client writes and reads.
         jvm_warm_up: Pairs of the JVM clients before those that count.
+        openssl_messages: Messages of 256 KiB that OpenSSL encrypts and decrypts.
     """
 
     pairs: int
     rounds: int
     map_outputs: int
     jvm_warm_up: int
+    openssl_messages: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,45 @@ async def side_of(directory: Path, kind: str) -> AsyncIterator[tuple[Side, dict[
             yield Side(reading, sources, {JVM: jvm, PYTHON: python}), jvm.versions
 
 
+def openssl_seconds(directory: Path, messages: int) -> dict[str, float]:
+    """Encrypt and decrypt messages of 256 KiB in memory; return CPU seconds of each part for a GB.
+
+    Raises:
+        RuntimeError: Other bytes came out than went in.
+    """
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    accepting.load_cert_chain(directory / "both.pem", directory / "key.pem")
+    connecting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    connecting.load_verify_locations(directory / "ca.pem")
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sender = connecting.wrap_bio(back, there, server_hostname=SERVING_HOST)
+    receiver = accepting.wrap_bio(there, back, server_side=True)
+    for side in (sender, receiver, sender, receiver):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    data = os.urandom(MESSAGE_BYTES)
+    received = memoryview(bytearray(MESSAGE_BYTES))
+    spent = dict.fromkeys(OPENSSL_PARTS, 0.0)
+    for _ in range(messages):
+        marks = [time.thread_time()]
+        sender.write(data)
+        marks.append(time.thread_time())
+        there.write(there.read())
+        marks.append(time.thread_time())
+        filled = 0
+        while filled < MESSAGE_BYTES:
+            # With a buffer ``read`` returns the number of bytes.
+            rest = cast("bytearray", received[filled:])
+            filled += cast("int", receiver.read(MESSAGE_BYTES - filled, rest))
+        marks.append(time.thread_time())
+        for part, (begin, end) in zip(OPENSSL_PARTS, pairwise(marks), strict=True):
+            spent[part] += end - begin
+    if received != data:
+        raise RuntimeError("the decrypted bytes are not those that were encrypted")
+    gb = messages * MESSAGE_BYTES / 1e9
+    return {f"openssl_{part}_seconds_per_gb": seconds / gb for part, seconds in spent.items()}
+
+
 async def measure_exchange(side: Side, rounds: int) -> dict[str, float]:
     """Read what the other TaskManager stores; return the rate and the CPU of the reading one."""
     cpu = time.process_time()
@@ -217,7 +265,11 @@ async def measure(directory: Path, effort: Effort) -> tuple[list[dict[str, float
         for _ in range(effort.jvm_warm_up):
             for side in sides.values():
                 await measure_client(JVM, side.clients[JVM], effort.map_outputs)
-        runs = [await measure_pair(sides, number, effort) for number in range(effort.pairs + 1)]
+        runs = [
+            await measure_pair(sides, number, effort)
+            | openssl_seconds(directory, effort.openssl_messages)
+            for number in range(effort.pairs + 1)
+        ]
         return runs[1:], versions  # the first one warms up
 
 
@@ -254,6 +306,9 @@ def report_of(runs: Sequence[Mapping[str, float]], versions: Mapping[str, str]) 
             rates = [run[f"{kind}_{leg}_bytes_per_second"] / 1e9 for run in runs]
             key = f"{kind}_gb_per_second" if leg == "exchange" else f"{leg}_{kind}_gb_per_second"
             figures[key], spread[key] = median_and_spread(rates)
+    for part in OPENSSL_PARTS:
+        key = f"openssl_{part}_seconds_per_gb"
+        figures[key], spread[key] = median_and_spread([run[key] for run in runs])
     return Report(
         name="tls",
         figures=figures,

@@ -8,6 +8,7 @@ import uvloop
 from benchmarks.client_legs import MAP_OUTPUT_BYTES, Moved
 from benchmarks.tls import (
     CLIENTS,
+    OPENSSL_PARTS,
     PLAIN,
     RATIOS,
     SECURED,
@@ -30,6 +31,7 @@ def test_every_leg_is_measured_with_and_without_tls(tmp_path):
     assert len(runs) == 1  # the warm-up does not count
     assert all(found.figures[figure] > 0 for figure in RATIOS)
     assert found.figures["jvm_write_tls_cpu_ratio"] > 0
+    assert all(found.figures[f"openssl_{part}_seconds_per_gb"] > 0 for part in OPENSSL_PARTS)
     assert "VM" in found.versions["jdk"]
     assert found.versions["openssl"].startswith("OpenSSL")
 
