@@ -5,9 +5,11 @@ consumer process reads it through another TaskManager, which fetches it over TCP
 partitions (memory tier, not compressed) are written, committed and then read; *pipelined* ones are
 read while they are written. Buffers of 32 KiB, eight subpartitions, eight gates. Bare: the same
 hops as four processes that forward bytes (``bare_path``); bare and shared: with the segments on the
-TCP hop alone, the work that would remain if clients and TaskManagers shared memory.
+TCP hop alone, the work that would remain if clients and TaskManagers shared memory. Direct: stored
+partitions again, read by a client of the TaskManager that has them; ``KIND_read_seconds_per_gb`` is
+of reading alone.
 
-They alternate after a warm-up each. ``cpu_seconds_per_gb`` is the higher median of stored and
+All alternate after a warm-up each. ``cpu_seconds_per_gb`` is the higher median of stored and
 pipelined; ``cpu_over_bare`` the higher median of ratios to the bare run of the same round.
 ``KIND_messages_per_gb`` and ``KIND_wake_ups_per_gb`` are the messages of both TaskManagers, and the
 times that their data loops waited.
@@ -64,6 +66,7 @@ KINDS: Final = {
     STORED: ResultPartitionType.BLOCKING,
     PIPELINED: ResultPartitionType.PIPELINED_BOUNDED,
 }
+DIRECT: Final = "direct"
 PROCESSES: Final = ("producer", "first_taskmanager", "second_taskmanager", "consumer")
 DEAREST: Final = 5
 
@@ -127,7 +130,10 @@ class Path4(NamedTuple):
     producer: LineProcess
     consumer: LineProcess
     pids: Sequence[int]
+    """Of the processes of PROCESSES."""
     producer_endpoint: str
+    direct_consumer: LineProcess
+    """A client of the first TaskManager, over TCP."""
 
 
 @contextlib.asynccontextmanager
@@ -138,38 +144,42 @@ async def our_path(taskmanagers: Daemons, *options: str) -> AsyncIterator[Path4]
     with (
         line_process(*program, "--produce", here) as producer,
         line_process(*program, "--consume", there) as consumer,
+        line_process(*program, "--consume", taskmanagers.tcp_endpoints.split(",")[0]) as direct,
     ):
-        await producer.answer()
-        await consumer.answer()
+        for client in (producer, consumer, direct):
+            await client.answer()
         first, second = (daemon.pid for daemon in taskmanagers)
-        yield Path4(producer, consumer, [producer.pid, first, second, consumer.pid], here)
+        pids = [producer.pid, first, second, consumer.pid]
+        yield Path4(producer, consumer, pids, here, direct)
 
 
 async def move(path: Path4, kind: str, shuffle_id: int, total_bytes: int) -> list[list[float]]:
     """Move bytes from producer to consumer.
 
     Returns:
-        CPU seconds of each process, for writing and for reading or for both at once.
+        CPU seconds of each process, for writing and for reading or for both at once. For DIRECT the
+        last figure is that of the direct consumer.
 
     Raises:
         RuntimeError: Not every byte came.
     """
-    marks = [[of_process(pid) for pid in path.pids]]
+    consumer = path.direct_consumer if kind == DIRECT else path.consumer
+    pids = [*path.pids[:-1], consumer.pid]
+    marks = [[of_process(pid) for pid in pids]]
 
     def mark() -> None:
-        marks.append([of_process(pid) for pid in path.pids])
+        marks.append([of_process(pid) for pid in pids])
 
-    path.producer.tell([kind, shuffle_id, total_bytes])
+    path.producer.tell([STORED if kind == DIRECT else kind, shuffle_id, total_bytes])
     location = await path.producer.answer()
-    if kind == STORED:
+    if kind == PIPELINED:
+        consumer.tell(location)
+        await path.producer.answer()
+    else:
         await path.producer.answer()
         mark()
-        path.consumer.tell(location)
-        read_bytes = await path.consumer.answer()
-    else:
-        path.consumer.tell(location)
-        await path.producer.answer()
-        read_bytes = await path.consumer.answer()
+        consumer.tell(location)
+    read_bytes = await consumer.answer()
     mark()
     if read_bytes != total_bytes:
         raise RuntimeError(f"{read_bytes} of {total_bytes} bytes came through")
@@ -198,7 +208,7 @@ async def move_bare(path: BarePath, total_bytes: int) -> float:
 async def measure(
     directory: Path, taskmanagers: Daemons, rounds: int, total_bytes: int
 ) -> list[dict[str, Any]]:
-    """Alternate stored, pipelined and bare; return the CPU of each."""
+    """Alternate stored, pipelined, direct and bare; return the CPU of each."""
     gb = total_bytes / 1e9
     buffers = total_bytes / BUFFER_BYTES
     runs: list[dict[str, Any]] = []
@@ -209,9 +219,13 @@ async def measure(
     ):
         for round_number in range(rounds + 1):
             run: dict[str, Any] = {"load_average": os.getloadavg()[0]}
-            for number, kind in enumerate(KINDS):
+            for number, kind in enumerate((*KINDS, DIRECT)):
                 before = taskmanagers.work()
-                phases = await move(ours, kind, 2 * round_number + number, total_bytes)
+                phases = await move(ours, kind, 3 * round_number + number, total_bytes)
+                if kind != PIPELINED:
+                    run[f"{kind}_read_seconds_per_gb"] = sum(phases[1]) / gb
+                if kind == DIRECT:
+                    continue
                 work = taskmanagers.work().since(before)
                 run[f"{kind}_messages_per_gb"] = work.messages / gb
                 run[f"{kind}_wake_ups_per_gb"] = work.wake_ups / gb

@@ -29,6 +29,8 @@ def test_every_kind_is_measured(tmp_path):
     assert found.figures["cpu_over_bare"] > 0
     assert found.figures["bare_seconds_per_gb"] > 0
     assert found.figures["bare_shared_seconds_per_gb"] > 0
+    assert found.figures["stored_read_seconds_per_gb"] > 0
+    assert found.figures["direct_read_seconds_per_gb"] > 0
     assert all(found.figures[f"pipelined_{process}_us_per_buffer"] > 0 for process in PROCESSES)
     parts = [run for key, run in runs[0].items() if key.startswith("stored_write_")]
     assert len(parts) == len(PROCESSES)
