@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from sluice.protocol.credit import ReceiverCredit, SenderCredit
 from sluice.protocol.events import encode_end_of_partition
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.schema import (
     DATA,
     EVENT,
@@ -88,7 +89,7 @@ class Setting:
     exclusive_buffers: int = 2
     floating_buffers: int = 32
     most_open_channels: int | None = 64
-    group_bytes: int = 256 * 1024
+    group_bytes: int = MAX_LARGE_PAYLOAD_BYTES
     latency_seconds: float = 250e-6
     link_bytes_per_second: float = 1.25e9
     task_bytes_per_second: float = 500e6

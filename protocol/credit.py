@@ -28,7 +28,7 @@ MAX_WITHHELD_BUFFERS: Final = MAX_LARGE_PAYLOAD_BYTES // DEFAULT_SEGMENT_SIZE_BY
 """This many free buffers are always announced: at the default size they fill the largest
 message."""
 
-MIN_OF_A_MESSAGE_BUFFERS: Final = MAX_WITHHELD_BUFFERS // 2
+MIN_OF_A_MESSAGE_BUFFERS: Final = 4
 """A message may take this many buffers even if the channel has few: smaller messages cost more
 time than they save."""
 

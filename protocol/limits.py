@@ -79,9 +79,8 @@ MAX_LOST_ATTEMPTS: Final = 256
 MAX_REPLICAS: Final = 8
 """Most copies of a map output, each on its own TaskManager."""
 
-MAX_LARGE_PAYLOAD_BYTES: Final = 256 * 1024
-"""Largest payload if segments do not limit it: eight segments of the default size in one message,
-still small compared to a socket's buffers."""
+MAX_LARGE_PAYLOAD_BYTES: Final = 1024 * 1024
+"""Largest payload if segments do not limit it: 32 segments of the default size in one message."""
 
 SEGMENTS_OF_CLIENTS_BYTES: Final = 1024 * 1024
 """Segment size that a client with segments announces: its segments are as large as those of the

@@ -101,6 +101,9 @@ class Traffic:
         self.pings_in += other.pings_in
 
 
+MAX_ENCRYPTED_BYTES: Final = 256 * 1024
+"""Largest payload of a message that TLS encrypts."""
+
 UNKNOWN: Final = "?"
 """The other end of a connection that the event loop has not made yet."""
 
@@ -198,6 +201,12 @@ class Connection:
         return large_payload_limit(
             self.state.side, self.role, self._segment_size_bytes, self.other_segment_size_bytes
         )
+
+    @property
+    def most_of_a_message_bytes(self) -> int:
+        """Largest payload to send: what TLS encrypts lies here until the kernel takes it."""
+        most = self.large_payload_bytes
+        return min(most, MAX_ENCRYPTED_BYTES) if self.is_encrypted else most
 
     @property
     def writable(self) -> bool:

@@ -27,11 +27,7 @@ from crc32c import crc32c
 from ...protocol.credit import MAX_OVERDRAFT_EVENTS, Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
-from ...protocol.limits import (
-    MAX_EVENT_BYTES,
-    MAX_U32,
-    RECEIVE_TAIL_BYTES,
-)
+from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     DATA,
@@ -53,7 +49,7 @@ from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
 from ..counters import Counters
 from ..errors import ChecksumMismatch, TooManyTaskEvents
-from ..memory.buffer import BufferGroup, memory_to_receive
+from ..memory.buffer import BufferGroup, ScratchMemory, memory_to_receive
 from ..names import SubpartitionRange
 from .remote_input_channel import RemoteInputChannel
 
@@ -78,7 +74,7 @@ class PartitionRequestClient:
         self._last_number = -1
         self._arriving: list[BufferGroup] | None = None
         self._arriving_event: bytearray | None = None
-        self._discard: memoryview | None = None
+        self._scratch = ScratchMemory()
         self._announcing: set[RemoteInputChannel] = set()
         self._flush_due = False
         self._task_events: deque[tuple[RemoteInputChannel, int, bytes]] = deque()
@@ -197,10 +193,7 @@ class PartitionRequestClient:
                 )
             )
             self._refuse(message.channel)
-        if self._discard is None:
-            largest = self.connection.large_payload_bytes
-            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
-        return self._discard
+        return self._scratch.take(length)
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Handle a message of the producer."""

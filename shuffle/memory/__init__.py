@@ -6,7 +6,8 @@ Everything here belongs to one event-loop thread and takes no locks. This always
 
 - ``segment``: :class:`MemorySegment`, a slot of the one mapping.
 - ``buffer``: :class:`NetworkBuffer`, a segment with a length, a reference count and a recycler;
-  :class:`BufferGroup`, a run of neighbouring segments as one piece of memory.
+  :class:`BufferGroup`, a run of neighbouring segments as one piece of memory;
+  :class:`ScratchMemory`, for payloads that are discarded.
 - ``network_buffer_pool``: :class:`NetworkBufferPool`, owns every segment and sets the limits.
 - ``local_buffer_pool``: :class:`LocalBufferPool`, the share of one gate, partition or connection.
 - ``distribution``: :class:`PoolBounds`, the fair shares, and :class:`MemoryDemand`.
@@ -26,6 +27,7 @@ from ..errors import (
 from .buffer import (
     BufferGroup,
     NetworkBuffer,
+    ScratchMemory,
     group_neighbours,
     memory_to_receive,
     runs_of_neighbours,
@@ -51,6 +53,7 @@ __all__ = [
     "NetworkBufferTimeout",
     "PoolBounds",
     "PoolDestroyed",
+    "ScratchMemory",
     "SegmentListener",
     "SegmentNotLent",
     "SegmentOwner",

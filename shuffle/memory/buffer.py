@@ -1,13 +1,15 @@
 """Buffers: lent segments with a length and a reference count; the last recycle sends them home.
 
 A :class:`NetworkBuffer` is one segment. A :class:`BufferGroup` is a run of neighbouring segments,
-seen as one piece of memory, which a payload was received into.
+seen as one piece of memory, which a payload was received into. :class:`ScratchMemory` receives
+payloads that nobody takes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
+from ...protocol.limits import RECEIVE_TAIL_BYTES
 from ..errors import BufferAlreadyRecycled, InvalidPoolSize
 from .segment import MemorySegment
 
@@ -203,3 +205,25 @@ def memory_to_receive(groups: list[BufferGroup]) -> memoryview | list[memoryview
     if len(groups) == 1:
         return last
     return [*(group.payload for group in groups[:-1]), last]
+
+
+SCRATCH_BYTES: Final = 32 * 1024
+"""Size of the piece of memory that receives a discarded payload, again and again."""
+
+
+class ScratchMemory:
+    """Memory of one connection for payloads that nobody takes; there is none before the first."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory: memoryview | None = None
+
+    def take(self, length: int) -> memoryview | list[memoryview]:
+        """Return memory that receives ``length`` bytes: the same piece as often as needed."""
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = memoryview(bytearray(SCRATCH_BYTES + RECEIVE_TAIL_BYTES))
+        if length <= SCRATCH_BYTES:
+            return memory
+        return [memory[:SCRATCH_BYTES]] * ((length - 1) // SCRATCH_BYTES) + [memory]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.protocol.schema import (
     DATA,
     ROLE_PRODUCER,
@@ -16,9 +17,10 @@ from sluice.protocol.schema import (
     RegionData,
     encode,
 )
-from sluice.transport.connection import Connection
+from sluice.transport.connection import MAX_ENCRYPTED_BYTES, Connection
 from sluice.transport.tls_transport import TlsTransport
 from tests.support.certificates import Authority
+from tests.support.fakes import FakeConnection
 from tests.support.intercepting_transport import InterceptingTransport, intercept
 from tests.support.memory_supplier import MemorySupplier
 from tests.support.peers import (
@@ -261,3 +263,11 @@ async def test_a_handler_without_memory_stops_reading_and_goes_on(
             server.connection.resume_reading()
         assert server.received == [(RegionData(0, n), pattern(n)) for n in range(count)]
         await end(client)
+
+
+def test_a_message_that_is_encrypted_is_shorter() -> None:
+    """Its encrypted bytes are memory that no budget counts, until the kernel takes them."""
+    connection = FakeConnection()
+    assert connection.most_of_a_message_bytes == MAX_LARGE_PAYLOAD_BYTES
+    connection.is_encrypted = True
+    assert connection.most_of_a_message_bytes == MAX_ENCRYPTED_BYTES

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from ....protocol.errors import ChannelInUse, ErrorCode, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
-from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ....protocol.remote_error import error_response
 from ....protocol.schema import (
     AddCredit,
@@ -21,7 +20,7 @@ from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import LimitExceeded, ShuttingDown
 from ...gate.local_input_channel import TaskEventDispatcher
-from ...memory import NetworkBufferPool
+from ...memory import NetworkBufferPool, ScratchMemory
 from ...names import shuffle_key
 from ..bounds.accounts import QuotaExceeded, Resource
 from ..bounds.progress import Mark, ProgressWatch
@@ -192,7 +191,7 @@ class OpenOutputs:
         )
         """The deadline of the regions that are received."""
         self._failed: dict[int, None] = {}
-        self._discard: memoryview | None = None
+        self._scratch: Final = ScratchMemory()
 
     def find(self, message: DataMessage | OutputMessage) -> IncomingOutput | None:
         """Return the output of a message; None if it has failed and the message is late.
@@ -356,11 +355,6 @@ class OpenOutputs:
         """Count data for an output that had failed, or was complete, when it arrived."""
         self.services.counters.late_messages.bump(type(message).__name__)
 
-    def discarded(self) -> memoryview:
+    def discarded(self, length: int) -> PayloadMemory:
         """Return memory for a payload that is discarded."""
-        if self._discard is None:
-            largest = max(
-                self.connection.large_payload_bytes, self.services.config.segment_size_bytes
-            )
-            self._discard = memoryview(bytearray(largest + RECEIVE_TAIL_BYTES))
-        return self._discard
+        return self._scratch.take(length)

@@ -130,7 +130,7 @@ class ProducerHandler:
             else:
                 self._arriving = output
                 return place
-        return self._outputs.discarded()
+        return self._outputs.discarded(length)
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Hand a message to the output that it is for."""

@@ -132,7 +132,7 @@ class StoredOutput(IncomingOutput):
         region = self._region
         if region is None or type(message) is not RegionData:
             if self.state is StoredState.COMMITTING:
-                return self._outputs.discarded()
+                return self._outputs.discarded(length)
             raise not_allowed(self.state, type(message), self.map_attempt_id)
         place = region.payload_buffer(message.offset, length)
         self.state = StoredState.ARRIVING

@@ -207,10 +207,10 @@ class ConsumerHandler(ServingHandler):
             name = f"gate {message.gate} of {self.connection.remote}"
             pipelined = _may_be_pipelined(message)
             # A pipelined buffer that is read makes room for another one.
-            message_bytes = 0 if pipelined else self.connection.large_payload_bytes
+            message_bytes = 0 if pipelined else self.connection.most_of_a_message_bytes
             config = self._services.config
             limits = GateLimits(
-                self.connection.large_payload_bytes,
+                self.connection.most_of_a_message_bytes,
                 self.credit_bytes,
                 # The channels of a pipelined exchange are all read side by side.
                 None if pipelined else config.max_open_channels_per_gate,

@@ -203,7 +203,7 @@ class PeerHandler(ServingHandler):
             view = await self._partitions.request_view(
                 wanted,
                 attempts,
-                self.connection.large_payload_bytes,
+                self.connection.most_of_a_message_bytes,
                 self.read_pool,
                 reader.data_available,
                 self.credit_bytes,
@@ -211,7 +211,9 @@ class PeerHandler(ServingHandler):
             waiting = self._waiting.pop(reader)
             # Stored data has checksums of its own, which its reader verifies.
             reader.checksums = self._checksums and is_pipelined(view)
-            reader.attach(view, 0 if is_pipelined(view) else self.connection.large_payload_bytes)
+            reader.attach(
+                view, 0 if is_pipelined(view) else self.connection.most_of_a_message_bytes
+            )
             if is_pipelined(view):
                 self._producers[reader] = wanted.shuffle, attempts[0]
             for event_type, payload in waiting.task_events.take():

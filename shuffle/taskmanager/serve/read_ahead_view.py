@@ -29,7 +29,7 @@ from ...partition.view import DataListener, OutgoingBuffer
 from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import ExtentRead
 from .look_ahead import LookAhead
-from .stored_partition_view import ReadSizes, Slice, StoredPartitionView, mapped
+from .stored_partition_view import MAX_COPIED_BYTES, ReadSizes, Slice, StoredPartitionView, mapped
 
 MAX_READY_SEGMENTS: Final = 4
 """A read begins when no more segments than these are ready."""
@@ -109,6 +109,7 @@ class ReadAheadView(StoredPartitionView):
             return None if self._reading else self._end()
         if credit <= 0:
             return None
+        self._copied_bytes = 0
         if not ready and not self._reading and self._slices[self._index].extent.in_memory:
             return self._next_from_memory(credit)
         wanted_bytes = credit * self._credit_bytes - self._ready_bytes
@@ -130,6 +131,8 @@ class ReadAheadView(StoredPartitionView):
         if self._ready:
             return self._next_ready(most_bytes)
         if self._reading or not self._left_bytes or self._on_disk():
+            return None
+        if self._copied_bytes >= MAX_COPIED_BYTES:
             return None
         return self._take_from_memory(most_bytes)
 

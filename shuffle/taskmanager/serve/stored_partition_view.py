@@ -24,6 +24,9 @@ from ..store.tiers.tier import Extent
 MIN_PIECE_BYTES: Final = 8 * 1024
 """A copy of this length takes about as long as one more piece of a message."""
 
+MAX_COPIED_BYTES: Final = 256 * 1024
+"""Most bytes of a message that are copied: they are memory that no budget counts."""
+
 
 class ReadSizes(NamedTuple):
     """The units of one view, in bytes.
@@ -81,6 +84,7 @@ class StoredPartitionView:
         self._total_buffers = 0
         self._index = 0
         self._used = 0  # bytes taken from the slice at the index
+        self._copied_bytes = 0  # of the message under way
         self._repeated = 0  # times that this slice was taken before
         self._end_sent = False
         self._released = False
@@ -118,11 +122,14 @@ class StoredPartitionView:
             return None
         if not self._left_bytes:
             return self._end()
+        self._copied_bytes = 0
         return self._next_from_memory(credit) if credit > 0 else None
 
     def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
         """Take data that is in memory, for a message with the data taken before."""
         if not self._left_bytes or self.failure is not None or self._released:
+            return None
+        if self._copied_bytes >= MAX_COPIED_BYTES:
             return None
         return self._take_from_memory(most_bytes)
 
@@ -165,7 +172,8 @@ class StoredPartitionView:
             extent.retain()
             self._advance(count)
             return OutgoingBuffer(piece, extent.release, DATA)
-        joined = self._joined_from_memory(most_bytes)
+        joined = self._joined_from_memory(min(most_bytes, MAX_COPIED_BYTES - self._copied_bytes))
+        self._copied_bytes += len(joined)
         self._total_buffers += self._buffers_of(len(joined))
         return OutgoingBuffer(joined, None, DATA)
 

@@ -1,10 +1,13 @@
 import pytest
 
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES, RECEIVE_TAIL_BYTES
 from sluice.shuffle.memory import (
     BufferAlreadyRecycled,
     InvalidPoolSize,
     NetworkBuffer,
+    ScratchMemory,
 )
+from sluice.shuffle.memory.buffer import SCRATCH_BYTES
 from sluice.shuffle.memory.segment import SegmentMapping
 
 
@@ -21,6 +24,20 @@ def test_payload_is_the_first_length_bytes_and_not_a_copy(segment):
     payload = buffer.payload
     segment.memory[0:1] = b"H"
     assert bytes(payload) == b"Hello"
+
+
+@pytest.mark.parametrize(
+    ("length", "pieces"),
+    [(1, 1), (SCRATCH_BYTES, 1), (SCRATCH_BYTES + 1, 2), (MAX_LARGE_PAYLOAD_BYTES, 32)],
+)
+def test_a_discarded_payload_of_any_length_goes_into_one_piece(length, pieces):
+    scratch = ScratchMemory()
+    taken = scratch.take(length)
+    found = taken if isinstance(taken, list) else [taken]
+    assert len(found) == pieces
+    assert all(len(each) == SCRATCH_BYTES for each in found[:-1])
+    assert len(found[-1]) == SCRATCH_BYTES + RECEIVE_TAIL_BYTES
+    assert all(each.obj is found[0].obj for each in found)
 
 
 @pytest.mark.parametrize("length", [-1, 65])

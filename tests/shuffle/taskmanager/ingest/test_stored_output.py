@@ -46,6 +46,7 @@ async def test_credit_never_exceeds_what_the_region_needs(rig):
     await rig.complete(len(DATA), 1)
 
 
+@pytest.mark.interpreted
 async def test_an_abort_while_it_finishes(grouped, monkeypatch):
     (disk,) = grouped.store._storage.disks
     gate = Gate(monkeypatch, disk, "write")
@@ -76,7 +77,7 @@ async def test_an_abort_during_the_commit_is_answered_after_it(rig):
     rig.output.received(FinishPartition(0, 3, 1))
     await rig.until_committing()
     late = RegionData(0, 0)
-    assert rig.output.payload_buffer(late, 1) is rig.outputs.discarded()
+    assert rig.output.payload_buffer(late, 1) is rig.outputs.discarded(1)
     rig.output.data_received(late, 1)
     assert rig.services.counters.late_messages == {"RegionData": 1}
     rig.output.abort()

@@ -82,7 +82,7 @@ async def read_buffers(
 
 @both_tiers
 async def test_large_payloads_are_written_and_read(tmp_path, memory_tier_bytes, payload_bytes):
-    """A quarter of a megabyte each in memory, several segments on disk; from another host a group.
+    """A megabyte each in memory, several segments on disk; from another host a group.
 
     Of the disk tier's pools half is one payload: eight segments, as many as are read at once.
     """

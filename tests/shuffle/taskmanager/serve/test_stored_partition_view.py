@@ -11,16 +11,18 @@ from crc32c import crc32c
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
-from sluice.protocol.limits import MAX_U32
+from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES, MAX_U32
 from sluice.protocol.schema import EVENT, EVERY_SUBPARTITION
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.partition.view import OutgoingBuffer, release_all
 from sluice.shuffle.taskmanager.serve.credit_based_view_reader import (
     CreditBasedViewReader,
     UncreditedViewReader,
 )
 from sluice.shuffle.taskmanager.serve.read_ahead_view import stored_view
 from sluice.shuffle.taskmanager.serve.stored_partition_view import (
+    MAX_COPIED_BYTES,
     MIN_PIECE_BYTES,
     ReadSizes,
     StoredPartitionView,
@@ -380,6 +382,7 @@ async def test_a_release_while_it_waits_for_a_segment(on_disk):
         on_disk.pool.recycle(segment)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
 async def test_a_failed_read_never_passes_for_data(on_disk, error):
     output = await on_disk.commit(1, [noise(4 * SIZE)])
@@ -511,3 +514,29 @@ async def test_map_outputs_of_both_tiers_come_in_the_order_of_the_request(tmp_pa
     await store.close()
     rig.pool.destroy()
     assert rig.network_pool.available_segments == 16
+
+
+@pytest.mark.parametrize("with_large", [False, True])
+async def test_a_message_has_a_bound_of_copied_bytes(tmp_path, with_large):
+    """They are memory that no budget counts, unlike slices that are sent where they lie."""
+    store = ShuffleStore.open(taskmanager_config(tmp_path, memory_tier_bytes="8 MiB").storage)
+    rig = Rig(store)
+    small = [b"x" * 7000] * 200
+    if with_large:
+        small[50] = b"y" * 300_000
+    outputs = [await rig.commit(number, [part]) for number, part in enumerate(small)]
+    view = rig.view(outputs, most=MAX_LARGE_PAYLOAD_BYTES, cost=MAX_LARGE_PAYLOAD_BYTES)
+    total = 0
+    while (first := await rig.next(view)).data_type != EVENT:
+        message: list[OutgoingBuffer] = [first]
+        while (more := view.take_more(MAX_LARGE_PAYLOAD_BYTES)) is not None:
+            message.append(more)
+        copied = [len(each.payload) for each in message if each.release is None]
+        assert sum(copied) <= MAX_COPIED_BYTES
+        total += sum([len(each.payload) for each in message])
+        release_all(message)
+    assert total == sum(map(len, small))
+    view.release()
+    store.release_application("app")
+    rig.pool.destroy()
+    await store.close()

@@ -9,11 +9,13 @@ import java.io.IOException;
 import java.util.ArrayDeque;
 
 /**
- * Queues the buffers of one source, and returns credit for each buffer that is consumed. Subclasses
+ * Queues the payloads of one source, and returns credit for each one that is consumed. Subclasses
  * interpret the bytes.
  */
 abstract class ConsumerChannel {
     private final int announceAt;
+
+    /** The payloads to read, of which each may be a chain of chunks. */
     private final ArrayDeque<Chunk> queue = new ArrayDeque<>();
 
     private TaskManagerConnection connection;
@@ -26,8 +28,11 @@ abstract class ConsumerChannel {
     private boolean ended;
     private boolean released;
 
-    /** The buffer being read, or null. */
+    /** The chunk being read, or null. */
     Chunk head;
+
+    /** The chunks of the same payload behind it, or null. */
+    private Chunk rest;
 
     /** Why the source failed, or null. */
     SourceFailure failure;
@@ -68,7 +73,7 @@ abstract class ConsumerChannel {
     }
 
     final boolean hasData() {
-        return !queue.isEmpty() || (head != null && head.remaining() > 0);
+        return !queue.isEmpty() || rest != null || (head != null && head.remaining() > 0);
     }
 
     /** Returns whether the end has arrived: the channel no longer needs the connection. */
@@ -83,15 +88,21 @@ abstract class ConsumerChannel {
 
     // ---- arrival
 
-    final void add(Message.BufferResponse response, Chunk payload) throws SourceFailure {
-        if (isNext(response)) {
-            receivedBytes += payload.length;
-            receivedBuffers++;
-            queue.add(payload);
-            onArrival();
-        } else {
+    /** Takes a payload; returns its bytes, 0 if it is not wanted. */
+    final long add(Message.BufferResponse response, Chunk payload) throws SourceFailure {
+        if (!isNext(response)) {
             connection.options().chunks().recycle(payload);
+            return 0;
         }
+        long bytes = 0;
+        for (Chunk chunk = payload; chunk != null; chunk = chunk.next) {
+            bytes += chunk.length;
+        }
+        queue.add(payload);
+        receivedBytes += bytes;
+        receivedBuffers++;
+        onArrival();
+        return bytes;
     }
 
     final void end(Message.BufferResponse response, Message.EndOfPartition event)
@@ -147,19 +158,31 @@ abstract class ConsumerChannel {
 
     // ---- reading
 
-    /** Makes the next buffer the head; returns whether there was one. */
+    /** Makes the next chunk the head; returns whether there was one. */
     final boolean nextHead() {
-        head = queue.poll();
-        return head != null;
+        head = rest != null ? rest : queue.poll();
+        if (head == null) {
+            return false;
+        }
+        rest = head.next;
+        head.next = null;
+        return true;
     }
 
-    /** Recycles a consumed head and returns its credit; returns whether it was consumed. */
+    /**
+     * Recycles a consumed head, and returns the credit of its payload after the last chunk.
+     *
+     * @return whether it was consumed
+     */
     final boolean releaseHead() throws IOException {
         if (head == null || head.remaining() > 0) {
             return false;
         }
         connection.options().chunks().recycle(head);
         head = null;
+        if (rest != null) {
+            return true;
+        }
         unannouncedCredit++;
         if (unannouncedCredit >= announceAt && !hasEnded()) {
             int credit = unannouncedCredit;
@@ -180,6 +203,8 @@ abstract class ConsumerChannel {
             connection.options().chunks().recycle(head);
             head = null;
         }
+        connection.options().chunks().recycle(rest);
+        rest = null;
         queue.forEach(connection.options().chunks()::recycle);
         queue.clear();
     }

@@ -33,7 +33,7 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
 
     /**
      * @param endSubpartition exclusive end of the range
-     * @param credit buffers in flight to each channel
+     * @param credit messages in flight to each channel
      * @param release takes back a clean connection
      */
     ConsumerGate(

@@ -219,12 +219,12 @@ final class ConsumerLeg extends RoleHandler {
     @Override
     public void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException {
         ConsumerChannel channel = channel(response.channel());
+        long bytes = channel.add(response, payload);
         if (channel.isLocal()) {
-            localBytes += payload.length;
+            localBytes += bytes;
         } else {
-            remoteBytes += payload.length;
+            remoteBytes += bytes;
         }
-        channel.add(response, payload);
     }
 
     @Override

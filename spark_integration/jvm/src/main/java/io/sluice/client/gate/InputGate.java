@@ -52,7 +52,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
      * Opens the gate.
      *
      * @param endSubpartition exclusive end of the range
-     * @param credit buffers in flight to each channel
+     * @param credit messages in flight to each channel
      * @param inMapOrder whether to read all sources together in map order
      */
     public InputGate(
@@ -209,7 +209,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
     byte[] blockBuffer(int length) {
         if (blockBuffer == null || blockBuffer.bytes.length < length) {
             recycleBlockBuffer();
-            int segment = leg.connection().segmentBytes();
+            int segment = Math.min(leg.connection().segmentBytes(), Blocks.MAX_STORED_BYTES);
             blockBuffer = chunks().take(length <= segment ? segment : Blocks.MAX_STORED_BYTES);
         }
         return blockBuffer.bytes;

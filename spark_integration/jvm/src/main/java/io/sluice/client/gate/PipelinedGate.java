@@ -80,7 +80,7 @@ public final class PipelinedGate extends ConsumerGate<PipelinedGate.ReceivedReco
     @Override
     ReceivedRecord find() throws IOException {
         if (last != null && last.releaseHead()) {
-            // Round robin, one buffer of each channel.
+            // Round robin, one chunk of each channel.
             withBytes.add(withBytes.remove());
         }
         last = null;

@@ -23,7 +23,7 @@ final class ReplicaFailover {
     private final int credit;
 
     /**
-     * @param credit buffers in flight to each new channel
+     * @param credit messages in flight to each new channel
      */
     ReplicaFailover(ConnectionSource connections, long shuffleId, int credit) {
         this.connections = connections;

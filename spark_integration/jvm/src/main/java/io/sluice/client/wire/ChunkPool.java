@@ -32,12 +32,18 @@ public final class ChunkPool {
         return chunk;
     }
 
+    /** Recycles a chunk, if any, and those that follow it. */
     public void recycle(Chunk chunk) {
-        queue(chunk.bytes.length).offer(chunk);
+        for (Chunk each = chunk; each != null; ) {
+            Chunk next = each.next;
+            each.next = null;
+            queue(each.bytes.length).offer(each);
+            each = next;
+        }
     }
 
     private ArrayBlockingQueue<Chunk> queue(int capacity) {
-        return capacity < Frames.MAX_LARGE_PAYLOAD_BYTES ? idle : idleLarge;
+        return capacity < Chunk.LARGE_BYTES ? idle : idleLarge;
     }
 
     public int idleChunks() {

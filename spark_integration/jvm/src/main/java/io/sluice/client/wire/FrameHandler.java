@@ -7,7 +7,7 @@ public interface FrameHandler {
     /** Called for a message without payload. */
     void onMessage(Message message) throws IOException;
 
-    /** Called for a buffer of a channel; the handler then owns the chunk. */
+    /** Called for a buffer of a channel; the handler then owns the chunks. */
     void onBuffer(Message.BufferResponse response, Chunk payload) throws IOException;
 
     /** Called for the end-of-partition event of a channel. */

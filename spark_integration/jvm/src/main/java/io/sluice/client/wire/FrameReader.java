@@ -25,8 +25,13 @@ public final class FrameReader {
     private int controlLength;
     private int controlHave;
     private int payloadLength;
+    private int payloadHave;
     private Message message;
+
+    /** The first and the last chunk of the payload that arrives, or null. */
     private Chunk payload;
+
+    private Chunk filling;
     private int segmentBytes = Frames.MAX_EVENT_BYTES;
     private int maxPayloadBytes = Frames.MAX_EVENT_BYTES;
 
@@ -36,8 +41,9 @@ public final class FrameReader {
 
     /** Sets the limits of the handshake: segment size and maximum payload. */
     public void allowPayload(int segmentBytes, int largestBytes) {
-        this.segmentBytes = Math.max(segmentBytes, Frames.MAX_EVENT_BYTES);
-        maxPayloadBytes = Math.max(largestBytes, this.segmentBytes);
+        this.segmentBytes =
+                Math.min(Math.max(segmentBytes, Frames.MAX_EVENT_BYTES), Chunk.LARGE_BYTES);
+        maxPayloadBytes = Math.max(largestBytes, segmentBytes);
     }
 
     /** Returns whether no frame is partly read. */
@@ -69,22 +75,33 @@ public final class FrameReader {
                 }
                 message = decoder.decode(control, controlLength);
                 if (payloadLength > 0) {
-                    if (!(message instanceof Message.BufferResponse)) {
+                    if (!(message instanceof Message.BufferResponse buffer)) {
                         throw new ClientException.Protocol(
                                 ErrorCode.MALFORMED_MESSAGE,
                                 "a payload came with a message that has none: " + message,
                                 null);
                     }
-                    payload =
-                            chunks.take(
-                                    payloadLength <= segmentBytes ? segmentBytes : maxPayloadBytes);
+                    if (buffer.dataType() != Message.DATA
+                            && payloadLength > Frames.MAX_EVENT_BYTES) {
+                        throw tooLarge(
+                                "payload of an event", payloadLength, Frames.MAX_EVENT_BYTES);
+                    }
+                    filling = payload = takeChunk();
                 }
             }
-            if (payload != null) {
-                payload.length += take(in, payload.bytes, payload.length, payloadLength);
-                if (payload.length < payloadLength) {
+            while (payloadHave < payloadLength) {
+                if (!in.hasRemaining()) {
                     return;
                 }
+                if (filling.length == filling.bytes.length) {
+                    filling = filling.next = takeChunk();
+                }
+                int wanted =
+                        Math.min(
+                                filling.bytes.length, filling.length + payloadLength - payloadHave);
+                int n = take(in, filling.bytes, filling.length, wanted);
+                filling.length += n;
+                payloadHave += n;
             }
             complete(handler);
         }
@@ -95,7 +112,14 @@ public final class FrameReader {
         if (payload != null) {
             chunks.recycle(payload);
             payload = null;
+            filling = null;
         }
+    }
+
+    /** Takes a chunk for the rest of the payload, or as much of it as a large chunk holds. */
+    private Chunk takeChunk() {
+        return chunks.take(
+                payloadLength - payloadHave <= segmentBytes ? segmentBytes : Chunk.LARGE_BYTES);
     }
 
     private void begin() throws ClientException.Protocol {
@@ -115,6 +139,7 @@ public final class FrameReader {
             throw tooLarge("payload", payloadLength, maxPayloadBytes);
         }
         controlHave = 0;
+        payloadHave = 0;
         if (control.length < controlLength) {
             control = new byte[controlLength];
         }
@@ -125,6 +150,9 @@ public final class FrameReader {
         Chunk bytes = payload;
         message = null;
         payload = null;
+        filling = null;
+        payloadLength = 0;
+        payloadHave = 0;
         prefixHave = 0;
         controlHave = 0;
         controlLength = 0;

@@ -23,7 +23,7 @@ public final class Frames {
     public static final int MAX_LOST_ATTEMPTS = 256;
 
     /** The largest payload where no segment is involved. */
-    public static final int MAX_LARGE_PAYLOAD_BYTES = 256 * 1024;
+    public static final int MAX_LARGE_PAYLOAD_BYTES = 1024 * 1024;
 
     /** Events are received outside of segments. */
     public static final int MAX_EVENT_BYTES = 1024;

@@ -60,7 +60,7 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                     runtime.pool(),
                     dependency.shuffleId(),
                     range.startPartition(),
-                    settings.reader().creditFor(sources.size()),
+                    settings.reader().pipelinedCreditFor(sources.size()),
                     sources);
         } catch (IOException e) {
             // Not a fetch failure: after any failure of a task the whole group runs again.

@@ -54,13 +54,21 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
     }
 
     private InputGate open(List<Source> sources, FetchFailures failures) {
+        var reader = runtime.settings().reader();
+        // A TaskManager joins nothing if the outputs could be pipelined ones: one partition of one
+        // map attempt each.
+        boolean areJoined =
+                range.endPartition() > range.startPartition() + 1
+                        || sources.stream().anyMatch(source -> source.mapAttemptIds().length > 1);
         try {
             return new InputGate(
                     runtime.consumerConnections(),
                     dependency.shuffleId(),
                     range.startPartition(),
                     range.endPartition(),
-                    runtime.settings().reader().creditFor(sources.size()),
+                    areJoined
+                            ? reader.storedCreditFor(sources.size())
+                            : reader.pipelinedCreditFor(sources.size()),
                     inMapOrder(),
                     sources);
         } catch (IOException e) {

@@ -67,8 +67,16 @@ public record SluiceSettings(
             long refusedTimeoutMillis,
             boolean mapOrder,
             LocalityMode locality) {
-        /** Returns the credit of each channel of a gate with the given number of channels. */
-        public int creditFor(int channels) {
+        /** Buffers of 256 KiB in a message of stored data, which costs one credit. */
+        private static final int BUFFERS_OF_A_MESSAGE = 4;
+
+        /** Returns the credit of each channel of a gate of stored data: messages in flight. */
+        public int storedCreditFor(int channels) {
+            return Math.max(1, pipelinedCreditFor(channels) / BUFFERS_OF_A_MESSAGE);
+        }
+
+        /** Returns the credit of each channel of a gate whose buffers are sent one by one. */
+        public int pipelinedCreditFor(int channels) {
             return Math.max(2, Math.min(creditPerChannel, maxBuffers / Math.max(1, channels)));
         }
     }
@@ -169,9 +177,10 @@ public record SluiceSettings(
                 whether map tasks share region buffers with the TaskManager of their host, if it has
                 a Unix socket, instead of sending regions
             spark.sluice.reader.creditPerChannel | 16 | number, 2 to 1024
-                buffers in flight from one TaskManager to a reader
+                buffers in flight from one TaskManager to a reader; of stored data, one message of
+                at most 1m for four buffers of 256k
             spark.sluice.reader.maxBuffers | 1024 | number, 2 to 65536
-                buffers in flight to a reader in all
+                buffers in flight to a reader in all, but one message for each TaskManager
             spark.sluice.reader.returnTimeout | 10s | time, 0s to 10min
                 how long a reader waits for a lost TaskManager before its map tasks run again
             spark.sluice.reader.refusedTimeout | 2500ms | time, 0s to 10min

@@ -130,6 +130,98 @@ class PipelinedGateTest {
     }
 
     @Test
+    void aLargePayloadIsAChainOfChunksForOneCredit() throws Exception {
+        PipelinedGate gate = open(1);
+        byte[] stream = new byte[1024 * 1024];
+        ByteBuffer records = ByteBuffer.wrap(stream);
+        String text = "x".repeat(100_000 - 4);
+        while (records.remaining() >= 100_000) {
+            records.put(record(text));
+        }
+        data(0, Arrays.copyOf(stream, records.position()));
+        end(0);
+        data(1, record("first"));
+        data(1, record("second"));
+        end(1);
+        int read = 0;
+        int small = 0;
+        while (small < 2 || read < records.position()) {
+            PipelinedGate.ReceivedRecord each = gate.next();
+            if (each.source() == 0) {
+                read += each.length() + 4;
+            } else {
+                small++;
+            }
+        }
+        CompletableFuture<Void> confirmed = CompletableFuture.runAsync(this::confirmClose);
+        assertNull(gate.next());
+        confirmed.get(10, TimeUnit.SECONDS);
+        assertTrue(chunks.idleChunks() >= 6, "four of the large payload, and two small ones");
+        assertEquals(records.position(), gate.localBytes());
+    }
+
+    @Test
+    void creditComesBackOnceForEachPayload() throws Exception {
+        PipelinedGate gate = open(1);
+        byte[] stream = new byte[1_000_000];
+        ByteBuffer records = ByteBuffer.wrap(stream);
+        while (records.hasRemaining()) {
+            records.put(record("x".repeat(100_000 - 4)));
+        }
+        data(0, stream);
+        for (int read = 0; read < 9; read++) {
+            assertEquals("0:".length() + 100_000 - 4, next(gate).length());
+        }
+        assertFalse(daemon.hasMore(), "a part of the payload is still unread");
+        next(gate);
+        data(0, record("small"));
+        assertEquals("0:small", next(gate));
+        data(0, record("last"));
+        end(0);
+        end(1);
+        assertEquals("0:last", next(gate));
+        CompletableFuture<Long> confirmed = CompletableFuture.supplyAsync(this::creditUntilClose);
+        assertNull(gate.next());
+        assertEquals(2, confirmed.get(10, TimeUnit.SECONDS), "none for the payload before the end");
+    }
+
+    private long creditUntilClose() {
+        long credit = 0;
+        try {
+            while (true) {
+                Message message = daemon.read().message();
+                if (message instanceof Message.AddCredit granted) {
+                    credit += granted.credit();
+                } else if (message instanceof Message.CloseGate close) {
+                    daemon.send(new Message.GateClosed(close.gate()));
+                    return credit;
+                }
+            }
+        } catch (IOException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    @Test
+    void theChunksOfACutPayloadAreRecycled() throws Exception {
+        PipelinedGate gate = open(1);
+        daemon.sendCut(
+                new Message.BufferResponse(channel(0), 0, 0, Message.DATA), new byte[1_000_000]);
+        assertThrows(IOException.class, gate::next);
+        gate.close();
+        assertEquals(4, chunks.idleChunks());
+    }
+
+    @Test
+    void anEventIsRefusedByItsLengthBeforeItArrives() throws Exception {
+        PipelinedGate gate = open(1);
+        daemon.sendCut(
+                new Message.BufferResponse(channel(0), 0, 0, Message.EVENT), new byte[1_000_000]);
+        IOException refused = assertThrows(IOException.class, gate::next);
+        assertTrue(refused.getMessage().contains("payload of an event"), refused.getMessage());
+    }
+
+    @Test
     void anAnnouncedBacklogChangesNothing() throws Exception {
         PipelinedGate gate = open(2);
         daemon.send(new Message.BacklogAnnouncement(channel(0), 3));

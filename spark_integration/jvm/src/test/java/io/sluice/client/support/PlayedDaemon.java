@@ -91,6 +91,13 @@ public final class PlayedDaemon implements AutoCloseable {
         socket.getOutputStream().write(TestFrames.frame(message, payload));
     }
 
+    /** Sends a frame without its last byte, and ends. */
+    public void sendCut(Message message, byte[] payload) throws IOException {
+        byte[] frame = TestFrames.frame(message, payload);
+        socket.getOutputStream().write(frame, 0, frame.length - 1);
+        socket.shutdownOutput();
+    }
+
     @Override
     public void close() throws IOException {
         server.close();
