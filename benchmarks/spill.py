@@ -56,6 +56,8 @@ CHECKED_PART: Final = 20
 JOB_TIMEOUT_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.1
 INNOCENT_PAUSE_SECONDS: Final = 0.02
+"""Between two exchanges: the other application is a light load, and not a second heavy one."""
+
 EXCHANGE_BYTES: Final = Load().part_bytes * Load().parts
 SECTOR_BYTES: Final = 512
 SETTINGS: Final = {

@@ -150,8 +150,8 @@ def test_a_taskmanager_killed_for_good(
     events = frail.new_events()
     assert sorted(events.map_runs().values()) == [1] * (MAPS - lost) + [2] * lost
 
-    # Readers of the first attempt may wait for the lost TaskManager still; then nobody reads that
-    # shuffle any more. What its TaskManager adopts is released all the same.
+    # Readers of the first attempt may still wait for the lost TaskManager; after them, nobody reads
+    # that shuffle. The outputs that its TaskManager adopts are released, too.
     daemons[0].wait_until(lambda status: not gates_of(frail, status), GIVE_UP_SECONDS)
     drop_unused_shuffles(frail, daemons[0])
     revived.start()
@@ -160,7 +160,7 @@ def test_a_taskmanager_killed_for_good(
 
 
 def drop_unused_shuffles(application: Application, daemon: Daemon) -> None:
-    """Have Spark's driver look for unused shuffles until a TaskManager has none of them any more.
+    """Have Spark's driver look for unused shuffles until a TaskManager has none of them.
 
     It looks after each job. Its scheduler may let go of a stage's last shuffle a moment after that.
     """

@@ -122,7 +122,7 @@ async def test_cancelled_at_any_time_nothing_is_left(turns_before_cancel: int) -
 
 @pytest.mark.parametrize("over", ["tcp", "unix"])
 @pytest.mark.parametrize("turns_before_cancel", range(8))
-async def test_what_was_given_up_is_not_late_any_more(
+async def test_an_attempt_that_was_given_up_is_not_late(
     tmp_path: Path, over: str, turns_before_cancel: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Event loops close the socket of a cancelled connection, and some never tell it."""

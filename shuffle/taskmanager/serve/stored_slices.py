@@ -97,7 +97,7 @@ class StoredSlices:
             missing = self._gather_some(outputs(), map_attempt_ids)
             if missing is not None or self._gathered == len(map_attempt_ids):
                 return missing
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # other work has a turn of the loop
 
     def take(self) -> list[Slice]:
         """Return the slices; their references and :func:`charge_of` them are the caller's now."""

@@ -245,7 +245,10 @@ class RemoteTier(Tier):
     async def _range(
         self, name: str, start: int, length: int, flow: Flow
     ) -> memoryview | RemoteFailure:
-        """Return bytes of an object, or why there are none."""
+        """Return bytes of an object, or the failure of the request, to be handled by the caller.
+
+        Compiled code must not wait in an exception handler.
+        """
         try:
             async with self._reading.turn(flow, length + GAP_BYTES):
                 return await self.objects.get_range(name, start, length)

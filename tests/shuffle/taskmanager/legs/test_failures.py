@@ -250,7 +250,7 @@ async def test_another_taskmanager_answers_at_the_address(tmp_path):
         assert caught.value.value == ack.taskmanager_id
 
 
-async def test_nobody_answers_at_the_address(tmp_path):
+async def test_an_address_without_a_listener(tmp_path):
     async with mini_cluster(tmp_path, connect_timeout_seconds=0.3) as cluster:
         ack = await cluster.write(0, 1, [[DATA]])
         client = await cluster.consumer(1)

@@ -20,7 +20,7 @@ def arena(tmp_path):
         tier.close()
 
 
-def test_what_a_process_before_stored_is_adopted_and_not_given_out(arena):
+def test_adopted_extents_are_not_allocated_again(arena):
     adopted = arena.adopt(4096, 5000)
     others = [arena.allocate(4096) for _ in range(4)]
     assert all(each.offset + each.length <= 4096 or each.offset >= 4096 + 5000 for each in others)

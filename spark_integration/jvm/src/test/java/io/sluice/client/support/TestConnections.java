@@ -13,8 +13,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 
 /**
- * Leases connections to one mock daemon, which may have taken another one's place, or to others
- * while it is passed over.
+ * Leases connections to one mock daemon, which may have replaced another one, or to others while it
+ * is avoided.
  */
 public final class TestConnections implements ConnectionSource {
     private final ConnectionPool pool;
