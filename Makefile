@@ -28,6 +28,8 @@ FUZZ_SECONDS := 60
 FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
 FUZZ_SPARK_SEED := 0
+SEEDS := 1000
+FIRST := 0
 UPGRADE := --upgrade
 PYTHONS := python3.12 python3.13 python3.14
 SPARK_LINES :=
@@ -44,7 +46,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,14 +86,29 @@ $(JAR): $(JVM_SOURCES)
 	@mv -f $(JAR).new $@
 	@touch $@
 
+# Extension modules are left beside what they were made of.
+define COPY_SOURCE
+@rm -rf build/source && mkdir -p build/source/sluice
+@cp pyproject.toml hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE build/source
+@tar -chf - --exclude=sluice/spark_integration/jvm --exclude=__pycache__ sluice | tar -xf - -C build/source
+endef
+
+WHEEL := pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist
+
+wheels: setup ## the wheels in dist: compiled for this Python (needs a C compiler), and for any Python
+	@rm -f dist/sluice_shuffle-*.whl
+	$(BIN)/python -m $(WHEEL) .
+	$(if $(CAN_COMPILE),$(COPY_SOURCE))
+	$(if $(CAN_COMPILE),HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m $(WHEEL) build/source,@echo \
+	  "No C compiler, or no headers of $(PYTHON) (Debian: python3-dev gcc): no compiled wheel")
+	@ls dist/sluice_shuffle-*.whl
+
 compiled: $(COMPILED_STAMP) ## the data path as extension modules, in build/compiled: needs a C compiler
 
 $(COMPILED_STAMP): $(shell find protocol transport shuffle spark_integration sluice -name '*.py' -not -path '*/jvm/*') pyproject.toml requirements/build.txt | setup
 	@echo "Compiling the data path into $(COMPILED) (about two minutes)"
-	@# Of a copy, because extension modules are left beside what they were made of.
-	@rm -rf build/source $(COMPILED) && mkdir -p build/source/sluice
-	@cp pyproject.toml hatch_build.py mypyc.ini README.md CHANGELOG.md LICENSE NOTICE build/source
-	@tar -chf - --exclude=sluice/spark_integration/jvm --exclude=__pycache__ sluice | tar -xf - -C build/source
+	@rm -rf $(COMPILED)
+	$(COPY_SOURCE)
 	HATCH_BUILD_HOOKS_ENABLE=1 \
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(COMPILED) build/source
 	@# The jar of the checkout, whenever it is built.
@@ -170,6 +187,10 @@ large-partition: setup ## a partition of more than 2 GiB from one map task: PART
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1, CHAOS_REPLICAS=1 (or 2, CHAOS_MODE=sync or async)
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED) \
 	  --replicas $(CHAOS_REPLICAS) --mode $(CHAOS_MODE)
+
+simulate: setup ## TaskManagers, clients and faults on virtual time: SEEDS=1000 from FIRST=0, or SEED=7 to replay one and print its trace (ONLY=0,2: only these of its faults)
+	$(BIN)/python -m tests.simulation.run $(if $(findstring command,$(origin SEED)),--seed $(SEED) \
+	  $(if $(ONLY),--only $(ONLY)),--first $(FIRST) --seeds $(SEEDS))
 
 mutate: setup ## which tests notice small changes of the code: MODULES=shuffle/memory LIMIT=0 (all of a module) SEED=0 MINUTES=25
 	$(BIN)/python -m tools.kill_matrix $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)

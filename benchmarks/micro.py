@@ -193,7 +193,9 @@ def measure_pools(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, 
 def measure_handshake(rounds: int = 100, count: int = 20) -> Iterable[tuple[str, float]]:
     """Measure handshakes, both sides together and without sockets; rows as :func:`measure`."""
     hello = m.Hello(MAGIC, VERSION, VERSION, m.ROLE_CONSUMER, "application", b"", 0, 0, 0, "task")
-    offer = m.HelloAck(VERSION, "taskmanager", 32768, m.FLOW_CREDIT, 0, "host", 7337, "instance")
+    offer = m.HelloAck(
+        VERSION, "taskmanager", 32768, m.FLOW_CREDIT, 0, "host", 7337, "instance", 0, 1
+    )
     secret = bytes(SECRET_BYTES)
     rules = Admission(ClusterSecrets([secret]), anonymous=True, knows_application=lambda _: False)
     task = SubmitToken.make(secret).application(bytes(SALT_BYTES)).for_tasks()

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-AIMS = {"total": "≤ 1.0", "total_adaptive_off": "≤ 1.0", "queries_equal": str(len(QUERIES))}
+AIMS = {"total": "≤ 0.85", "total_adaptive_off": "≤ 1.0", "queries_equal": str(len(QUERIES))}
+TCP_AIMS = AIMS | {"total": "≤ 0.9"}
 TIME_LIMIT_SECONDS = 1800.0
 MODES = {"on": "", "off": "_adaptive_off"}
 """Adaptive execution on and off, with the suffix of the names of figures."""
@@ -60,7 +61,7 @@ class Findings:
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def report(self, versions: dict[str, str]) -> Report:
+    def report(self, name: str, versions: dict[str, str]) -> Report:
         """Figures by the contract of all benchmarks."""
         ratios: dict[str, list[float]] = {}
         for mode, rounds in self.rounds.items():
@@ -74,7 +75,7 @@ class Findings:
         figures: dict[str, float] = {key: median for key, (median, _) in medians.items()}
         figures["queries_equal"] = len(set.intersection(*self.equal.values()))
         return Report(
-            name="tpch",
+            name=name,
             figures=figures,
             runs=[
                 {
@@ -164,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop_on_termination()
     console = open_console()
     with tempfile.TemporaryDirectory(prefix="sluice-tpch-", ignore_cleanup_errors=True) as scratch:
-        sides = Sides(Path(scratch), SETTINGS, memory_tier=options.memory_tier)
+        sides = Sides(Path(scratch), SETTINGS, memory_tier=options.memory_tier, tcp=options.tcp)
         try:
             console.print(f"TPC-H data, scale factor {options.scale_factor:g}")
             data = ensure_tpch(options.scale_factor)
@@ -185,9 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (SluiceError, RuntimeError, OSError) as error:
             console.print(f"bench-tpch failed: {error}", style="red", markup=False)
             return 1
-    report = findings.report(versions)
+    report = findings.report("tpch_tcp" if options.tcp else "tpch", versions)
     complete = options.scale_factor == 1 and set(options.queries) == set(QUERIES)
-    report.show(console, AIMS if complete else None)
+    report.show(console, (TCP_AIMS if options.tcp else AIMS) if complete else None)
     console.print(f"Written: {report.write()}", soft_wrap=True)
     for problem in findings.problems:
         console.print(problem, style="red", markup=False)
@@ -220,6 +221,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="on|off|both",
         help="adaptive execution (default both)",
     )
+    parser.add_argument("--tcp", action="store_true", help="without Unix sockets, as between pods")
     parser.add_argument("--time-limit-seconds", type=float, default=TIME_LIMIT_SECONDS)
     return parser.parse_args(arguments)
 

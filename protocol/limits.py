@@ -67,14 +67,28 @@ NONCE_BYTES: Final = 32
 """Length of a nonce and of a proof in a handshake: the size of an HMAC-SHA-256."""
 
 PEERS_ENCRYPTED: Final = 1 << 4
-"""The only bit in the features of Hello and HelloAck: the TaskManager uses TLS with all others.
+"""Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
-It reports a setting. The features of this release are the baseline of protocol version 1 and do not
-have bits; the next addition to the protocol gets bit 0.
+It reports a setting. The first features of protocol version 1 do not have bits; the next addition
+to the protocol gets bit 1.
 """
+
+COPIES_COMPARED: Final = 1 << 0
+"""Bit in the features of Hello and HelloAck: a copier sends CopyChecksum."""
+
+COPIER_IDLE: Final = 1 << 5
+"""Bit in the features of a copier's Hello: its TaskManager has no client of the application now."""
+
+COPIER_ADOPTED: Final = 1 << 6
+"""Bit in the features of a copier's Hello, besides COPIER_IDLE: its TaskManager adopted the
+application at its start, and has not had a client of it since. So it cannot know whether the
+application has ended."""
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""
+
+MAX_PROCESSES: Final = 256
+"""Most data processes of a TaskManager."""
 
 MAX_REPLICAS: Final = 8
 """Most copies of a map output, each on its own TaskManager."""

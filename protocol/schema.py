@@ -24,6 +24,7 @@ from .limits import (
     MAX_I64,
     MAX_LOST_ATTEMPTS,
     MAX_NAME_CHARACTERS,
+    MAX_PROCESSES,
     MAX_REPLICAS,
     MAX_U32,
     MIN_I64,
@@ -56,6 +57,9 @@ CONSUME_WHEN_REGISTERED: Final = 0
 CONSUME_AT_FIRST_OUTPUT: Final = 1
 CONSUME_WHEN_FINISHED: Final = 2
 
+PROCESS_PORT_STEP: Final = 2
+"""Distance of the ports of two data processes: by default the HTTP port follows the first one."""
+
 EVERY_SUBPARTITION: Final = 2**32 - 1
 """Stands for all subpartitions: they share the bytes, which are stored once."""
 
@@ -76,6 +80,7 @@ class Keeping(enum.Enum):
 U16: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
 U32: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_U32)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_U32)]
+Processes: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack cannot encode a larger number
 I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
 DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
@@ -125,6 +130,8 @@ class HelloAck(Message, frozen=True, tag=2):
     advertised_host: Name
     data_port: U16
     instance_id: Name
+    process: U16
+    processes: Processes
 
 
 class PartitionRequest(Message, frozen=True, tag=3):
@@ -480,6 +487,16 @@ class CopyOf(Message, frozen=True, tag=46):
     moved: bool
 
 
+class CopyChecksum(Message, frozen=True, tag=56):
+    """Checksum of a map output that is copied, over its bytes and their subpartitions.
+
+    It comes before CopyOf, and tells whether a map output of that name has the same bytes.
+    """
+
+    partition: U32
+    crc32c: U32
+
+
 class KnownTaskManager(Message, frozen=True, tag=47):
     """Names another TaskManager that the application uses."""
 
@@ -538,6 +555,21 @@ class OutputsChecked(Message, frozen=True, tag=53):
     """Answers CheckOutputs: the TaskManager has all outputs that it did not report as lost."""
 
     check: U32
+
+
+class WatchConsumption(Message, frozen=True, tag=54):
+    """Asks for PartitionConsumed, or an ErrorResponse, about a pipelined partition.
+
+    It comes before FinishPartition; the answer comes after PartitionFinished.
+    """
+
+    partition: U32
+
+
+class PartitionConsumed(Message, frozen=True, tag=55):
+    """The readers of a finished pipelined partition have reached its end."""
+
+    partition: U32
 
 
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(

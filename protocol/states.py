@@ -76,8 +76,9 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.ResumePartition,
         m.SecureRegion,
         m.ReplicatePartition,
+        m.WatchConsumption,
     },
-    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {m.CopyOf},
+    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {m.CopyOf, m.CopyChecksum},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ReleaseShuffle,
@@ -97,6 +98,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.PartitionResumed,
         m.RegionSecured,
         m.TaskEvent,
+        m.PartitionConsumed,
     },
     (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN,
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH

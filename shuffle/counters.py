@@ -143,6 +143,10 @@ class Counters:
     ] = 0
     copy_bytes_out: Annotated[int, total("Bytes sent for copies.", "copy_sent_bytes")] = 0
     copies_found: Annotated[int, total("Copies that the other TaskManager already had.")] = 0
+    damaged_map_outputs_dropped: Annotated[
+        int,
+        total("Damaged map outputs that were dropped because another TaskManager has a copy."),
+    ] = 0
     copies_failed: Annotated[int, total("Failed attempts to copy a map output.")] = 0
     commits_without_copies: Annotated[
         int,

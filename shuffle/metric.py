@@ -15,6 +15,11 @@
 The name of a metric is by default that of the field, with the prefix of the struct. A number stands
 for itself, a list for its length and a text for 1, so that structs are counted by it. If there are
 several structs, as in a list of pools, their values are added up.
+
+The same annotations say how the statuses of several data processes become one
+(``taskmanager/processes/combined_status.py``). Numbers are added, unless the metric of a field has
+another ``combine`` or a field without a metric is ``Combined``. Structs of a list become one if
+their class has ``key_fields`` and they agree in these.
 ``taskmanager/metrics/metrics.py`` makes the metrics page of these declarations.
 """
 
@@ -42,7 +47,7 @@ class Metric:
         key: Label of the keys, if the field is a dict.
         zeros: Values of ``by``, or of ``key``, that have a series when no struct has them. Structs
             with other values of ``by`` count as ``"other"`` if that is one of them, else not.
-        combine: How the values of several structs become one.
+        combine: How the values of several structs become one, and those of several processes.
         labels: Further labels of the field.
     """
 
@@ -65,6 +70,17 @@ class Part:
     """Annotation of a field that is a struct: labels of all its metrics."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Annotation of a field without a metric: how the values of several processes become one.
+
+    Args:
+        how: ``"max"``: the largest. ``"every"``: the first if every process has one, else None.
+    """
+
+    how: Literal["max", "every"]
 
 
 def gauge(

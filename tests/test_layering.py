@@ -21,7 +21,7 @@ STORE_ORDER = ("files", "objects", "tiers", "health", "remote", "journal")
 """Folders of `shuffle/taskmanager/store`, lowest first; its modules join them together."""
 TASKMANAGER_ORDER = (
     "bounds", "config", "store", "cluster", "serve", "ingest", "replicas", "drivers", "embedded",
-    "status", "metrics", "http", "process",
+    "status", "metrics", "http", "process", "processes",
 )  # fmt: skip
 """Folders of `shuffle/taskmanager`, lowest first."""
 TASKMANAGER_MODULES = {"__init__.py", "taskmanager.py", "wiring.py"}
@@ -48,7 +48,7 @@ THIRD_PARTY = {
     "shuffle.taskmanager": {"pydantic", "msgspec"},
     "shuffle.taskmanager.bounds": {"pydantic", "msgspec"},
     "shuffle.taskmanager.config": {"pydantic", "pydantic_core"},
-    "shuffle.taskmanager.process": {"pydantic"},
+    "shuffle.taskmanager.process": {"pydantic", "msgspec"},
     "shuffle.taskmanager.store": {"msgpack", "crc32c", "msgspec"},  # the rows of its journal
     "shuffle.taskmanager.serve": {"crc32c", "msgspec"},  # as in the gate
     "shuffle.taskmanager.ingest": {"crc32c", "msgspec"},
@@ -330,7 +330,7 @@ def test_below_the_taskmanager_there_is_no_exposition_and_no_command_line():
         f"{found.place} imports {found.module}"
         for package in ("protocol", "transport", "shuffle")
         for path in sources(package)
-        if path.parent.name not in {"metrics", "http", "process"}
+        if path.parent.name not in {"metrics", "http", "process", "processes"}
         for found in imports_of(path)
         if found.top in DATA_PLANE_BANNED
     ]

@@ -209,6 +209,11 @@ class Connection:
         return min(most, MAX_ENCRYPTED_BYTES) if self.is_encrypted else most
 
     @property
+    def reading_paused(self) -> bool:
+        """Whether the handler has no memory for the next payload, so that nothing is read."""
+        return self._decoder.blocked
+
+    @property
     def writable(self) -> bool:
         """False while the write buffer is above its watermark or there is no transport."""
         return self._out.writable

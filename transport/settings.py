@@ -22,6 +22,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ..protocol.limits import MAX_NAME_CHARACTERS
 from .address import ANY_FAMILY, MAX_SOCKET_PATH_BYTES, without_brackets
 
+MAX_PORT: Final = 65535
+
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units only: "KB" means 1000 bytes to some readers and 1024 to others."""
 
@@ -195,7 +197,7 @@ Seconds = Annotated[float, BeforeValidator(_parse_seconds), Field(allow_inf_nan=
 Count = Annotated[int, BeforeValidator(_refuse_boolean)]
 """A whole number."""
 
-Port = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=65535)]
+Port = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=MAX_PORT)]
 """A TCP port; 0 lets the kernel choose a free one."""
 
 HostName = Annotated[str, Field(min_length=1), AfterValidator(_check_host)]

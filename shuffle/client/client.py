@@ -1,6 +1,7 @@
 """The client: it connects one process to its TaskManager and opens partitions and gates there."""
 
 import os
+from collections.abc import Sequence
 from typing import Self
 
 from ...protocol.errors import SluiceError
@@ -49,7 +50,7 @@ class ShuffleClient(ShuffleEnvironment):
     @classmethod
     async def connect(
         cls,
-        endpoint: str | Address,
+        endpoint: str | Address | Sequence[str | Address],
         application_id: str,
         config: ClientConfig | None = None,
         *,
@@ -61,7 +62,8 @@ class ShuffleClient(ShuffleEnvironment):
         application name the same application and have the same credential.
 
         Args:
-            endpoint: ``unix:/path`` or ``host:port``; best of a TaskManager on this host.
+            endpoint: ``unix:/path`` or ``host:port``; best of a TaskManager on this host. Of
+                several, the first that answers is used, and the next one if it becomes silent.
             application_id: Partitions are found, and released, by application.
             config: Memory and deadlines.
             credential: A submit token, or any other text that gives a credential. By default that
@@ -77,10 +79,11 @@ class ShuffleClient(ShuffleEnvironment):
 
         Cancellation: safe.
         """
-        address = Address.parse(endpoint) if isinstance(endpoint, str) else endpoint
+        endpoints = [endpoint] if isinstance(endpoint, str | Address) else endpoint
+        addresses = [Address.parse(each) if isinstance(each, str) else each for each in endpoints]
         config = ClientConfig() if config is None else config
         proven = client_credential(credential, application_id, os.environ)
-        connector = LegConnector(address, application_id, config, proven, Counters())
+        connector = LegConnector(addresses, application_id, config, proven, Counters())
         return cls(application_id, config, await ClientLegs.connect(connector))
 
     async def close(self) -> None:
@@ -93,6 +96,12 @@ class ShuffleClient(ShuffleEnvironment):
         self._close_flushers()
         await self._legs.close()
         self.network_pool.destroy()
+
+    async def _choose_taskmanager(self) -> None:
+        await self._legs.live_producer()
+        ack = self._legs.ack
+        self.taskmanager_id = ack.taskmanager_id
+        self.address = Address(ack.advertised_host, ack.data_port)
 
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from ...protocol.errors import ErrorCode, SluiceError
@@ -14,12 +15,14 @@ from ...protocol.limits import (
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import FLOW_CREDIT, ROLE_CONSUMER, ROLE_PRODUCER, Hello, HelloAck
 from ...transport.address import Address
-from ...transport.connection import Connection, ConnectionHandler
+from ...transport.connection import Connection, ConnectionHandler, HandlerFactory
 from ...transport.connector import connect
+from ...transport.errors import ConnectFailed
 from ..counters import Counters
 from ..legs.producer_leg import ProducerLeg
 from .config import ClientConfig
 from .consumer_leg import ConsumerLeg
+from .leg_watch import LegWatch, TaskManagerSilent
 
 Leg = TypeVar("Leg", ProducerLeg, ConsumerLeg)
 
@@ -28,7 +31,7 @@ class LegConnector:
     """Makes the connections of one client.
 
     Args:
-        address: The TaskManager's.
+        addresses: The TaskManager's, then those of others that are used if it does not answer.
         application_id: The application.
         config: Memory and deadlines.
         credential: What the client proves; None: nothing.
@@ -37,13 +40,14 @@ class LegConnector:
 
     def __init__(
         self,
-        address: Address,
+        addresses: Sequence[Address],
         application_id: str,
         config: ClientConfig,
         credential: Credential | None,
         counters: Counters,
     ) -> None:
-        self._address = address
+        self._addresses = list(addresses)  # the one in use is the first
+        self._last = self._addresses[0]
         self._application_id = application_id
         self._config = config
         self._credential = credential
@@ -62,12 +66,10 @@ class LegConnector:
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
             timeout_seconds = self._config.answer_timeout_seconds
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
-            return legs[0]
+            return legs[-1]
 
-        hello = self._hello(ROLE_PRODUCER, 0)
-        transport = self._config.transport
-        _, ack = await connect(self._address, hello, handler, transport, 0, self._credential)
-        return legs[0], ack
+        ack = await self._connect(self._hello(ROLE_PRODUCER, 0), handler, legs)
+        return legs[-1], ack
 
     async def consumer(self) -> tuple[ConsumerLeg, HelloAck]:
         """Connect as a consumer.
@@ -82,12 +84,57 @@ class LegConnector:
         def handler(connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
             timeout_seconds = self._config.answer_timeout_seconds
             legs.append(ConsumerLeg(connection, _ack(greeting), self.counters, timeout_seconds))
-            return legs[0]
+            return legs[-1]
 
-        hello = self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES)
-        transport = self._config.transport
-        _, ack = await connect(self._address, hello, handler, transport, 0, self._credential)
-        return legs[0], ack
+        ack = await self._connect(
+            self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES), handler, legs
+        )
+        return legs[-1], ack
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is another TaskManager than the one in use."""
+        return len(self._addresses) > 1
+
+    def stay(self) -> None:
+        """Try the address of the last connection first from now on."""
+        self._addresses.remove(self._last)
+        self._addresses.insert(0, self._last)
+
+    def avoid(self, address: Address) -> None:
+        """Try an address last from now on."""
+        self._addresses.remove(address)
+        self._addresses.append(address)
+
+    async def _connect(
+        self, hello: Hello, handler: HandlerFactory, legs: Sequence[ProducerLeg | ConsumerLeg]
+    ) -> HelloAck:
+        """Connect to the first address that answers, and watch the connection.
+
+        Raises:
+            ConnectFailed: None answers; it is the error of the last one.
+        """
+        failure = ConnectFailed("There is no endpoint to connect to")
+        for address in tuple(self._addresses):
+            try:
+                transport = self._config.transport
+                _, ack = await connect(address, hello, handler, transport, 0, self._credential)
+            except ConnectFailed as error:
+                failure = error
+                continue
+            self._last = address
+            self._watch(legs[-1], ack, address)
+            return ack
+        raise failure.with_traceback(None)
+
+    def _watch(self, leg: ProducerLeg | ConsumerLeg, ack: HelloAck, address: Address) -> None:
+        leg.watch = LegWatch(
+            leg.connection,
+            ack.taskmanager_id,
+            self._config.silence_timeout_seconds,
+            lambda: leg.is_waiting,
+            lambda: self.avoid(address),
+        )
 
     def _hello(self, role: int, segment_size_bytes: int) -> Hello:
         return Hello(
@@ -111,15 +158,22 @@ class ClientLegs:
         connector: Makes connections.
         producer: The connection for writing.
         consumer: The connection for reading.
-        ack: The description of the TaskManager in the handshake.
+        acks: What the TaskManagers of both say of themselves in the handshake.
+
+    Attributes:
+        ack: Of the TaskManager that is written to.
     """
 
     def __init__(
-        self, connector: LegConnector, producer: ProducerLeg, consumer: ConsumerLeg, ack: HelloAck
+        self,
+        connector: LegConnector,
+        producer: ProducerLeg,
+        consumer: ConsumerLeg,
+        acks: tuple[HelloAck, HelloAck],
     ) -> None:
         self.producer = producer
         self.consumer = consumer
-        self.ack: Final = ack
+        self.ack, self._consumer_ack = acks
         self.counters: Final = connector.counters
         self._connector = connector
         self._connecting = asyncio.Lock()
@@ -134,43 +188,52 @@ class ClientLegs:
 
         Cancellation: safe.
         """
-        producer, _ = await connector.producer()
+        producer, ack = await connector.producer()
+        connector.stay()
         try:
-            consumer, ack = await connector.consumer()
+            consumer, consumer_ack = await connector.consumer()
+            if consumer_ack.segment_size_bytes != ack.segment_size_bytes:
+                consumer.close()
+                raise _mismatch(consumer_ack, ack)
         except BaseException:
             producer.close()
             await producer.closed.wait()  # the transport's close deadline bounds it
             raise
-        return cls(connector, producer, consumer, ack)
+        return cls(connector, producer, consumer, (ack, consumer_ack))
 
     async def live_producer(self) -> ProducerLeg:
         """Return the connection for writing, a new one if it was closed while it was idle.
 
+        If its TaskManager was silent and there are other endpoints, it leads to another one.
+
         Raises:
-            SluiceError: The TaskManager can no longer be reached, or is another one now.
+            SluiceError: No TaskManager can be reached, or it is another one now.
 
         Cancellation: safe.
         """
         if self.producer.connection.closing:
             async with self._connecting:
-                if await self._was_idle(self.producer):
+                if await self._is_replaced(self.producer):
                     leg, ack = await self._connector.producer()
-                    self.producer = self._checked(leg, ack)
+                    self.producer = self._checked(leg, ack, self.ack, self.producer.lost)
+                    self.ack = ack
         return self.producer
 
     async def live_consumer(self) -> ConsumerLeg:
-        """Return the connection for reading, a new one if it was closed while it was idle.
+        """Return the connection for reading, like :meth:`live_producer`.
 
         Raises:
-            SluiceError: The TaskManager can no longer be reached, or is another one now.
+            SluiceError: No TaskManager can be reached, or it is another one now.
 
         Cancellation: safe.
         """
         if self.consumer.connection.closing:
             async with self._connecting:
-                if await self._was_idle(self.consumer):
+                if await self._is_replaced(self.consumer):
                     leg, ack = await self._connector.consumer()
-                    self.consumer = self._checked(leg, ack)
+                    known, lost = self._consumer_ack, self.consumer.lost
+                    self.consumer = self._checked(leg, ack, known, lost)
+                    self._consumer_ack = ack
         return self.consumer
 
     async def close(self) -> None:
@@ -183,35 +246,43 @@ class ClientLegs:
         self.consumer.close()
         await asyncio.gather(self.producer.closed.wait(), self.consumer.closed.wait())
 
-    async def _was_idle(self, leg: ProducerLeg | ConsumerLeg) -> bool:
-        """Return whether a connection was closed because it was idle."""
+    async def _is_replaced(self, leg: ProducerLeg | ConsumerLeg) -> bool:
+        """Return whether another connection may take the place of one that is closed."""
         if self._closed or not leg.connection.closing:
             return False
         await leg.closed.wait()  # the transport's close deadline bounds it
-        return is_idle_end(leg.lost)
+        is_silent = isinstance(leg.lost, TaskManagerSilent)
+        return is_idle_end(leg.lost) or (is_silent and self._connector.has_others)
 
-    def _checked(self, leg: Leg, ack: HelloAck) -> Leg:
+    def _checked(self, leg: Leg, ack: HelloAck, known: HelloAck, lost: SluiceError | None) -> Leg:
         """Return a new connection if it leads to the TaskManager that the client knows.
+
+        It may lead to another one with segments of the same size if the known one was silent.
 
         Raises:
             TASKMANAGER_MISMATCH: It leads to another one.
         """
-        known = self.ack
+        is_known = ack.taskmanager_id == known.taskmanager_id
         if self._closed:
             leg.close()
-        elif (ack.taskmanager_id, ack.segment_size_bytes) != (
-            known.taskmanager_id,
-            known.segment_size_bytes,
+        elif ack.segment_size_bytes != known.segment_size_bytes or not (
+            is_known or isinstance(lost, TaskManagerSilent)
         ):
             leg.close()
-            raise SluiceError(
-                "Another TaskManager answers now",
-                code=ErrorCode.TASKMANAGER_MISMATCH,
-                value=ack.taskmanager_id,
-                limit=known.taskmanager_id,
-                remedy="Make a new client",
-            )
+            raise _mismatch(ack, known)
+        self._connector.stay()
         return leg
+
+
+def _mismatch(ack: HelloAck, known: HelloAck) -> SluiceError:
+    """Return the error for a connection that leads to another TaskManager."""
+    return SluiceError(
+        "Another TaskManager answers now",
+        code=ErrorCode.TASKMANAGER_MISMATCH,
+        value=ack.taskmanager_id,
+        limit=known.taskmanager_id,
+        remedy="Make a new client",
+    )
 
 
 def is_idle_end(error: SluiceError | None) -> bool:

@@ -36,5 +36,9 @@ class ClientConfig(Settings):
     answer_timeout_seconds: Seconds = Field(60, gt=0)
     """Time in which the TaskManager must answer, where the answer waits for no reader."""
 
+    silence_timeout_seconds: Seconds = Field(30, gt=0)
+    """Longest silence of a TaskManager that is waited for. It is pinged after half of it; without
+    an answer its connections are lost, and the next endpoint is used."""
+
     transport: TransportConfig = Field(default_factory=TransportConfig)
     """Deadlines, watermarks, TLS."""

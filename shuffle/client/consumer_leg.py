@@ -7,7 +7,7 @@ differ: a gate is requested with all its channels at once.
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import SluiceError
 from ...protocol.remote_error import RemoteError
@@ -28,6 +28,9 @@ from ..gate.channel_opener import ChannelSource
 from ..gate.partition_request_client import PartitionRequestClient
 from ..gate.remote_input_channel import RemoteInputChannel
 from ..names import SubpartitionRange
+
+if TYPE_CHECKING:
+    from ..legs.producer_leg import SilenceWatch
 
 
 class _Gate(NamedTuple):
@@ -61,6 +64,13 @@ class ConsumerLeg(PartitionRequestClient):
         self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
         """Set when the connection is gone."""
+        self.watch: SilenceWatch | None = None
+        """Ends the connection if the TaskManager is silent; set by its owner."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the TaskManager has something to send, now or later."""
+        return bool(self._channels or self._gates)
 
     def open_gate(
         self,
@@ -139,6 +149,9 @@ class ConsumerLeg(PartitionRequestClient):
         """Fail every channel."""
         self.lost = error
         self.closed.set()
+        if self.watch is not None:
+            self.watch.close()
+            self.watch = None  # it refers to this leg
         for opening in self._opening.values():
             opening.deadline.cancel()
         self._opening.clear()

@@ -13,6 +13,7 @@ from ...protocol.errors import ErrorCode, SluiceError
 from ..gate.channel_opener import ChannelSource
 from ..gate.input_gate import InputGate
 from ..names import TaskManagerPlace
+from .leg_watch import TaskManagerSilent
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,12 @@ class Failover:
         return True
 
     def _next(self, index: int, error: SluiceError) -> TaskManagerPlace | None:
+        if isinstance(error, TaskManagerSilent) and self._moves.get(index, 0) < MAX_MOVES:
+            source = self._gate.sources[index]
+            if source.taskmanager_id != error.taskmanager_id:
+                # It was read through the silent one, and may be read through another.
+                self._moves[index] = self._moves.get(index, 0) + 1
+                return TaskManagerPlace(source.taskmanager_id, *source.address)
         if error.code is ErrorCode.PARTITION_MOVED and self._moves.get(index, 0) < MAX_MOVES:
             self._moves[index] = self._moves.get(index, 0) + 1
             place = TaskManagerPlace.parse(str(error.value))

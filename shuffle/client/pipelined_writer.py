@@ -23,10 +23,12 @@ from ...protocol.schema import (
     FinishPartition,
     OpenPipelinedPartition,
     PipelinedData,
+    WatchConsumption,
 )
 from ..errors import internal_error
 from ..legs.producer_leg import ProducerLeg, wake
 from ..memory import LocalBufferPool
+from ..partition.consumption import Consumption
 from ..partition.event_buffers import EventBuffers
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
@@ -77,6 +79,7 @@ class PipelinedWriter(BufferWritingPartition):
         self._pace = FlushPace(num_subpartitions)
         self._drained: asyncio.Future[None] | None = None
         self._answered: asyncio.Future[None] | None = None
+        self._consumption = Consumption()
 
     # ---- ResultPartitionWriter -----------------------------------------------------------------
 
@@ -114,16 +117,33 @@ class PipelinedWriter(BufferWritingPartition):
             if self.state not in UNFINISHED:  # it ended before this task could continue
                 raise self._refusal()
         self._answered = loop.create_future()
+        self._leg.send(WatchConsumption(self.number))
         self._leg.send(FinishPartition(self.number, self.bytes_out, 0))
         await self._leg.answer(self._answered, "FinishPartition")
-        self._leg.forget(self.number)
         self.memory.pool.destroy()
+
+    async def wait_consumed(self, timeout_seconds: float) -> None:
+        """Wait until the readers have reached the end, as the TaskManager says.
+
+        Raises:
+            DeadlineExceeded: They have not in time.
+            SluiceError: They will not: the partition failed or is released, a reader left early,
+                the TaskManager stopped, or the connection was lost.
+
+        Cancellation: safe.
+        """
+        await self._consumption.wait(self.name, timeout_seconds)
 
     def fail(self, error: SluiceError) -> None:
         """End with an error, here and for the readers. Idempotent."""
         if self._end(PartitionState.FAILED, error):
             self._leg.send(AbortPartition(self.number))
             self._give_up(error)
+
+    def close(self) -> None:
+        """Release the partition unless it is finished: then it stays until its readers have it."""
+        if self.state is not PartitionState.FINISHED:
+            self.release()
 
     def release(self) -> None:
         """Release everything, memory included; an unfinished partition fails for its readers."""
@@ -188,8 +208,13 @@ class PipelinedWriter(BufferWritingPartition):
         self._become(PartitionState.FINISHED)
         wake(self._answered)
 
+    def consumed(self) -> None:
+        """Record that the readers have reached the end."""
+        self._consumption.end()
+
     def failed(self, error: SluiceError) -> None:
-        """Fail: the TaskManager aborted the partition, or is gone."""
+        """Fail: the TaskManager aborted or dropped the partition, or is gone."""
+        self._consumption.end(error)
         if self._end(PartitionState.FAILED, error):
             self._give_up(error)
 
@@ -241,6 +266,7 @@ class PipelinedWriter(BufferWritingPartition):
             self._flusher.remove(self)
         self._queue.clear()
         self._leg.forget(self.number)
+        self._consumption.end(error)
         self.memory.pool.destroy()
         wake(self._drained, error)
         wake(self._answered, error)

@@ -1,7 +1,7 @@
 """A result partition as the Python API shows it."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ...protocol.errors import SluiceError
 from ..errors import PartitionReleased
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..records.serializers import ValueSerializer
 
 T = TypeVar("T")
+
+CONSUMED_SECONDS: Final = 600.0
+"""Default deadline of a wait for the readers."""
 
 
 class ResultPartition:
@@ -75,6 +78,27 @@ class ResultPartition:
             await records.finish()
         else:
             await self.writer.finish()
+
+    async def wait_consumed(self, timeout_seconds: float = CONSUMED_SECONDS) -> None:
+        """Wait until the readers of a finished pipelined partition have reached its end.
+
+        Call it after the partition's context, while the client, and an embedded TaskManager, are
+        still open. A reader on another host has reached the end when the TaskManager has given all
+        of it to the connection.
+
+        Args:
+            timeout_seconds: Deadline.
+
+        Raises:
+            InvalidRequest: The partition is stored.
+            DeadlineExceeded: The readers have not reached the end in time; it may be called again.
+            SHUTTING_DOWN: The TaskManager stopped before.
+            SluiceError: The partition failed or is released, a reader left before the end, or the
+                connection was lost.
+
+        Cancellation: safe; the partition stays with its readers.
+        """
+        await self.writer.wait_consumed(timeout_seconds)
 
     def fail(self, error: SluiceError) -> None:
         """End the partition with an error. Idempotent."""

@@ -197,6 +197,7 @@ class ShuffleEnvironment(abc.ABC):
             if buffer_timeout_seconds is None
             else buffer_timeout_seconds
         )
+        await self._choose_taskmanager()
         location = PartitionLocation(
             shuffle_id, map_attempt_id, int(partition_type), self.taskmanager_id, *self.address
         )
@@ -311,6 +312,14 @@ class ShuffleEnvironment(abc.ABC):
         await self.close()
 
     # ---- for subclasses ----------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def _choose_taskmanager(self) -> None:
+        """Update the TaskManager that the next partition is written to.
+
+        Raises:
+            SluiceError: None can be reached.
+        """
 
     @abc.abstractmethod
     async def _open_writer(

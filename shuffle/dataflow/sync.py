@@ -61,7 +61,7 @@ class SyncShuffleClient:
 
     def __init__(
         self,
-        endpoint: str | Address,
+        endpoint: str | Address | Sequence[str | Address],
         application_id: str,
         config: ClientConfig | None = None,
         *,

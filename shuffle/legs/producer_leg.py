@@ -17,6 +17,7 @@ from ...protocol.schema import (
     HelloAck,
     Message,
     PartitionAborted,
+    PartitionConsumed,
     PartitionFinished,
     PartitionOpened,
     RegionOpened,
@@ -55,6 +56,9 @@ class LegPartition(Protocol):
     def finished(self) -> None:
         """Record that the partition is complete at the TaskManager."""
 
+    def consumed(self) -> None:
+        """Record that the readers have reached the end (pipelined partitions)."""
+
     def failed(self, error: SluiceError) -> None:
         """Record that the partition will never be complete."""
 
@@ -63,6 +67,13 @@ class LegPartition(Protocol):
 
     def task_event_received(self, event_type: int, payload: bytes) -> None:
         """Handle an event sent by a reader (pipelined partitions)."""
+
+
+class SilenceWatch(Protocol):
+    """Watches a connection for signs of life of its TaskManager."""
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
 
 
 class ProducerLeg:
@@ -79,6 +90,7 @@ class ProducerLeg:
     ) -> None:
         self.connection = connection
         self.taskmanager_id = ack.taskmanager_id
+        self.features = ack.features
         self._answer_timeout_seconds = answer_timeout_seconds
         self._partitions: dict[int, LegPartition] = {}
         self._opening: dict[int, asyncio.Future[None]] = {}
@@ -91,6 +103,13 @@ class ProducerLeg:
         self.lost: SluiceError | None = None
         self.closed = asyncio.Event()
         """Set when the connection is lost."""
+        self.watch: SilenceWatch | None = None
+        """Ends the connection if the TaskManager is silent; set by its owner."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the TaskManager has something to answer, now or later."""
+        return bool(self._partitions or self._opening or self._aborting)
 
     @property
     def closing(self) -> bool:
@@ -99,7 +118,7 @@ class ProducerLeg:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions being written."""
+        """Number of partitions that are being written, or read to their end."""
         return len(self._partitions)
 
     def new_number(self) -> int:
@@ -245,6 +264,10 @@ class ProducerLeg:
             partition = self._partitions.get(message.partition)
             if partition is not None:
                 partition.finished()
+        elif type(message) is PartitionConsumed:
+            partition = self._partitions.pop(message.partition, None)
+            if partition is not None:
+                partition.consumed()
         elif type(message) is RegionOpened:
             partition = self._partitions.get(message.partition)
             if partition is not None:
@@ -271,6 +294,9 @@ class ProducerLeg:
         """Fail all unfinished partitions."""
         self.lost = error
         self.closed.set()
+        if self.watch is not None:
+            self.watch.close()
+            self.watch = None  # it refers to this leg
         self._queue.clear()
         self._queued.clear()
         for waiting in (*self._opening.values(), *self._aborting.values()):

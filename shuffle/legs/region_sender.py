@@ -38,6 +38,9 @@ class SilentPartition:
     def finished(self) -> None:
         """Ignore the end."""
 
+    def consumed(self) -> None:
+        """Ignore it: stored partitions are read any number of times."""
+
     def failed(self, error: SluiceError) -> None:
         """Ignore the failure."""
 

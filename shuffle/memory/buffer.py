@@ -61,6 +61,10 @@ class ReferenceCounted(Generic[Lent]):
         if references == 0:
             self.recycler(self._lent)
 
+    def release(self) -> None:
+        """Drop one reference, like :meth:`recycle`: threads use buffers as they use extents."""
+        self.recycle()
+
 
 Recycler: TypeAlias = Callable[[MemorySegment], None]
 """Takes the segment when the last reference to its buffer is recycled."""

@@ -137,9 +137,13 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self._end(PartitionState.FAILED, error):
             self._give_up()
 
-    def release(self) -> None:
-        """Release everything, memory included. Idempotent."""
-        if self._end(PartitionState.RELEASED):
+    def release(self, error: SluiceError | None = None) -> None:
+        """Release everything, memory included. Idempotent.
+
+        Args:
+            error: The reason, for readers that have not reached the end; by default, the release.
+        """
+        if self._end(PartitionState.RELEASED, error):
             self._give_up()
 
     def close(self) -> None:
@@ -180,6 +184,11 @@ class PipelinedResultPartition(BufferWritingPartition):
     def is_requested(self) -> bool:
         """Whether every subpartition has, or had, its reader."""
         return self._requested == self.num_subpartitions
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the readers of all subpartitions have taken the end."""
+        return all(subpartition.is_read for subpartition in self._subpartitions)
 
     def subpartition_consumed(self, index: int) -> None:
         """Count the readers that have released their view (called by the subpartitions)."""

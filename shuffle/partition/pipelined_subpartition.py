@@ -176,6 +176,11 @@ class PipelinedSubpartition:
         return self._flushed
 
     @property
+    def is_read(self) -> bool:
+        """Whether the reader has taken the end."""
+        return self._end_taken
+
+    @property
     def queued_buffers(self) -> int:
         """Buffers and events in the queue."""
         return len(self._queue) + len(self._priority)

@@ -317,6 +317,22 @@ class BufferWritingPartition:
     def release(self) -> None:
         """Release everything, memory included. Idempotent."""
 
+    async def wait_consumed(self, timeout_seconds: float) -> None:
+        """Wait for the readers of a finished pipelined partition.
+
+        Raises:
+            InvalidRequest: The partition is stored.
+            DeadlineExceeded: They have not reached the end in time.
+            SluiceError: Why they will not.
+
+        Cancellation: safe.
+        """
+        raise InvalidRequest(
+            "A stored partition is read any number of times, so nobody knows when it is consumed",
+            value=self.name,
+            remedy="Write a pipelined one, or do not wait",
+        )
+
     async def wait_closed(self) -> None:
         """Wait until nothing is written any longer after the release.
 

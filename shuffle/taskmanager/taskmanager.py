@@ -5,14 +5,12 @@ import contextlib
 import importlib.metadata
 import logging
 import os
-import socket
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
-from ...transport.address import Address
 from ...transport.loop import start_task
 from .config.taskmanager_config import TaskManagerConfig
 from .http.http_server import HttpServer
@@ -39,10 +37,15 @@ class TaskManager:
         config: All its settings.
         on_unlocked: Called when the lock of a directory is gone. The TaskManager refuses new
             work from then on; the caller must stop it.
+        serves_http: Whether it has an HTTP port. Data processes have none: their supervisor has it.
     """
 
     def __init__(
-        self, config: TaskManagerConfig, on_unlocked: "Callable[[], None] | None" = None
+        self,
+        config: TaskManagerConfig,
+        on_unlocked: "Callable[[], None] | None" = None,
+        *,
+        serves_http: bool = True,
     ) -> None:
         self.config = config = config.with_addresses()
         self._environment: NetworkEnvironment | None = None
@@ -53,6 +56,7 @@ class TaskManager:
         self._migrating: asyncio.Task[None] | None = None
         self.version = importlib.metadata.version("sluice-shuffle")
         self.http_port = 0
+        self._serves_http = serves_http
         self._http: HttpServer | None = None
         self._started_at = time.monotonic()
         self.event_loop_lag = EventLoopLag()
@@ -83,8 +87,8 @@ class TaskManager:
                 async with client.open_result_partition(1, 0, 4) as partition:
                     ...
 
-        Others reach it like any TaskManager. At the end it drains for ``drain_timeout_seconds``,
-        then stops.
+        Others reach it like any TaskManager. At the end it drains for ``drain_timeout_seconds``, in
+        which finished pipelined partitions are read, then stops.
 
         Args:
             config: All its settings. By default it takes free ports of the loopback, and its data
@@ -162,34 +166,38 @@ class TaskManager:
         async with AsyncExitStack() as stack:
             environment = await NetworkEnvironment.build(self.config, self._unlocked)
             self._environment = environment
-            http = HttpServer(
-                self.config.http,
-                self.status,
-                lambda migrate: self.drain(migrate=migrate),
-                lambda: self._http_access(environment),
-                environment.counters.http_dropped,
-                self.undrain,
-            )
-            stack.push_async_callback(http.close)  # it shows the state until the end
+            http = None
+            if self._serves_http:
+                http = HttpServer(
+                    self.config.http,
+                    self.status,
+                    lambda migrate: self.drain(migrate=migrate),
+                    lambda: self._http_access(environment),
+                    environment.counters.http_dropped,
+                    self.undrain,
+                )
+                stack.push_async_callback(http.close)  # it shows the state until the end
             stack.callback(self._stopped)
             stack.push_async_callback(environment.close)
             stack.push_async_callback(self._end_migration)
             stack.callback(self.event_loop_lag.stop)
-            self._http, self.http_port = http, await http.start()
+            if http is not None:
+                self._http, self.http_port = http, await http.start()
             self.event_loop_lag.start()
             self.state = "ready"
             self._stack = stack.pop_all()
         logger.info(
-            "TaskManager %s is ready: data port %s, HTTP port %d, socket %s, "
-            "%d map outputs adopted, data path %s",
+            "TaskManager %s %s: data port %s, %ssocket %s, %d map outputs adopted, data path %s",
             self.environment.taskmanager_id,
+            "is ready" if self._serves_http else "is ready as a data process",
             self._shown_data_port(),
-            self.http_port,
+            f"HTTP port {self.http_port}, " if self._serves_http else "",
             self.config.transport.socket_path,
             self.environment.counters.map_outputs_adopted,
             data_path(),
         )
-        logger.log(*self._who_may_connect())
+        if self.config.place[0] == 0:
+            logger.log(*self._who_may_connect())
 
     def _shown_data_port(self) -> str:
         address, port = self.environment.address, self.environment.listener.port
@@ -198,16 +206,11 @@ class TaskManager:
     def _http_access(self, environment: NetworkEnvironment) -> "HttpAccess":
         from .http.http_access import HttpAccess  # runs in the HTTP thread, as its import does
 
-        return HttpAccess(
+        return HttpAccess.of(
+            self.config,
             environment.access.secrets,
-            names_on_loopback=self.config.http.names_on_loopback,
-            own_names=(
-                socket.gethostname(),
-                environment.address.host,
-                *(self.config.http.http_host or ()),
-                *(Address.parse(each).host for each in self.config.auth.address_aliases),
-            ),
-            refused=environment.counters.http_refused,
+            environment.address.host,
+            environment.counters.http_refused,
         )
 
     def _who_may_connect(self) -> tuple[int, str]:
@@ -230,7 +233,7 @@ class TaskManager:
         )
 
     async def drain(self, *, to_stop: bool = False, migrate: bool = False) -> None:
-        """Refuse new map outputs, and wait until nothing is being written or read.
+        """Refuse new map outputs, and wait until nothing is written, read or waits for a reader.
 
         The TaskManager goes on serving readers afterwards. Cancelling ends the wait and not the
         draining; :meth:`undrain` ends the wait for a move.

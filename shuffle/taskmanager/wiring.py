@@ -1,3 +1,4 @@
+# Longer than 450 lines, because it wires all parts of a TaskManager in one order.
 """The network environment of a TaskManager: one object that owns every network resource.
 
 It wires pools, storage, partitions, connections and legs together, and closes them all, in an order
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.identity import Credential
-from ...protocol.limits import VERSION
+from ...protocol.limits import COPIER_IDLE, COPIES_COMPARED, VERSION
 from ...protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -110,6 +111,8 @@ class NetworkEnvironment:
             memory.segment_size_bytes,
             memory.partition_request_timeout_seconds,
             on_replicated=lambda output: self.copies.replication.committed(output),
+            on_replaced=lambda lost: self.copies.replication.lost(lost),
+            on_pipelined_gone=self._idle.set,
             on_shuffle_released=lambda key, end: self.copies.replication.shuffle_released(key, end),
         )
         self.applications = Applications(
@@ -140,10 +143,10 @@ class NetworkEnvironment:
         self.drivers = Drivers(self.handlers.values)
         self.copies = Copies(
             self.store,
-            self.partitions.moved,
+            self.partitions,
             self._connector,
             self.drivers,
-            self.applications.lives,
+            self.applications,
             self.counters,
             config,
         )
@@ -186,6 +189,9 @@ class NetworkEnvironment:
         )
         stack.callback(self.idle_connections.close)
         stack.push_async_callback(self._close_embedded)
+        stack.push_async_callback(
+            self.partitions.end_pipelined
+        )  # while their readers are connected
         self.set_quotas(config.quotas)
 
     @classmethod
@@ -236,8 +242,7 @@ class NetworkEnvironment:
 
     def set_quotas(self, config: QuotaConfig) -> None:
         """Set the most that a tenant may hold, from now on."""
-        wholes = self._wholes | self.store.wholes()
-        self.accounts.set_limits(Quotas(config, wholes).limits_of)
+        self.accounts.set_limits(Quotas(config, self._wholes | self.store.wholes()).limits_of)
         self.network_pool.limits_changed()
 
     @property
@@ -285,12 +290,10 @@ class NetworkEnvironment:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is being written or read."""
-        return any(client.is_busy for client in self.embedded) or any(
-            handler.is_busy
-            for handler in self.handlers.values()
-            if not isinstance(handler, DriverHandler)
-        )
+        """Whether anything is being written or read, or a pipelined partition is unread."""
+        handlers = (each for each in self.handlers.values() if not isinstance(each, DriverHandler))
+        workers = (*self.embedded, *handlers)
+        return self.partitions.pipelined_partitions > 0 or any(each.is_busy for each in workers)
 
     def client(
         self, application_id: str, credential: Credential | None, buffer_timeout_seconds: float
@@ -316,10 +319,7 @@ class NetworkEnvironment:
         self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is being written or read.
-
-        Cancellation: safe.
-        """
+        """Wait until all is written and read, pipelined partitions included. Cancellation: safe."""
         while self.is_busy:
             self._idle.clear()
             await self._idle.wait()
@@ -360,9 +360,10 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self.config.memory.segment_size_bytes,
             FLOW_CREDIT,
-            self._transport.features(),
+            self._transport.features() | COPIES_COMPARED,
             *self.address,
             self._connector.instances.own_instance_id,
+            *self.config.place,
         )
 
     def _accepted(self, connection: Connection, greeting: Hello | HelloAck) -> ConnectionHandler:
@@ -371,6 +372,7 @@ class NetworkEnvironment:
         Raises:
             SEGMENT_SIZE_MISMATCH: A consumer cannot take a whole segment.
             QuotaExceeded: Its application has as many connections as it may.
+            PARTITION_RELEASED: A copier comes after the end of its application.
             ShuttingDown: The TaskManager drains, and this connection is for new work.
         """
         require_whole_segments(connection, self.config.memory.segment_size_bytes)
@@ -378,6 +380,9 @@ class NetworkEnvironment:
             refuse_writers(connection, parked=self.resumable.parked > 0)
         application_id = connection.application_id
         is_copier = connection.role == ROLE_COPIER
+        is_idle = is_copier and bool(greeting.features & COPIER_IDLE)
+        if is_copier:
+            self.applications.require_unended(application_id, greeting.features)
         account = self.accounts.of(application_id, connection.subject)
         if application_id:
             # One is kept for a driver, so that an application at its quota can be released.
@@ -392,7 +397,7 @@ class NetworkEnvironment:
             self._idle.set()
             if application_id:
                 account.give_back(Resource.CONNECTIONS)
-                self.applications.disconnected(application_id, copier=is_copier)
+                self.applications.disconnected(application_id, copier=is_copier, idle=is_idle)
 
         handler: Handler
         if connection.role in (ROLE_PRODUCER, ROLE_COPIER):

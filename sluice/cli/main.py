@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 from click import shell_completion
@@ -35,6 +35,11 @@ from ..shuffle.taskmanager.config.taskmanager_config import (
 from ..shuffle.taskmanager.process import host_limits, output
 from ..shuffle.taskmanager.status.status import data_path
 from .key_options import SectionedCommand, key_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..shuffle.taskmanager.process.controlled import Supervised
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +107,8 @@ def main() -> None:
 def version() -> None:
     """Show the version of Sluice, its data path and its Python.
 
-    The data path is compiled in the images and in a wheel built with HATCH_BUILD_HOOKS_ENABLE=1,
-    otherwise interpreted.
+    The data path is compiled in the images and in a wheel for one version of Python, otherwise
+    interpreted.
     """
     python = platform.python_version()
     number = importlib.metadata.version(DISTRIBUTION)
@@ -118,14 +123,17 @@ def version() -> None:
     envvar=CONFIG_FILE_VARIABLE,
     help=f"TOML file; also by {CONFIG_FILE_VARIABLE}.",
 )
+@click.option("--data-process", "place", hidden=True, help="Set by the supervisor.")
 @key_options
-def taskmanager(config_file: Path | None, **flags: str | None) -> None:
+def taskmanager(config_file: Path | None, place: str | None, **flags: str | None) -> None:
     """Run a TaskManager until SIGTERM or SIGINT.
 
     Every key can be given in the file, as an environment variable (SLUICE_DATA_PORT) and as a
     flag (--data-port); a flag wins over the environment, the environment over the file.
     """
     output.redirect()
+    if place is not None:
+        _run_data_process(place)
     try:
         config = load(config_file, os.environ, flags, _problems_here)
     except ConfigError as error:
@@ -137,21 +145,65 @@ def taskmanager(config_file: Path | None, **flags: str | None) -> None:
     if foreign:
         logger.info("Ignoring variables of Docker Compose or Kubernetes: %s", ", ".join(foreign))
 
+    from ..shuffle.taskmanager.processes import shares
+
+    def load_again() -> TaskManagerConfig:
+        return load(config_file, os.environ, flags)
+
+    processes = shares.process_count(config)
+    if processes > 1:
+        from ..shuffle.taskmanager.processes import supervisor
+
+        _exit_after(lambda: supervisor.run(config, processes, load_again))
+    _serve(config, load_again)
+
+
+def _run_data_process(text: str) -> NoReturn:
+    """Run one of the data processes of a supervisor, which has started this program for it."""
+    from ..shuffle.taskmanager.process.controlled import DataProcessPlace, Supervised
+    from ..shuffle.taskmanager.processes.shares import share_of
+
+    try:
+        place = DataProcessPlace.parse(text)
+        supervised = Supervised.begin(place.control)
+    except (ValueError, OSError, EOFError) as error:
+        raise click.UsageError(f"only a supervisor may set --data-process: {error}") from error
+    output.start_logging(supervised.config.log_level, f"process {place.process}")
+
+    def share() -> TaskManagerConfig:
+        return share_of(supervised.config, place.process, place.processes)
+
+    _serve(share(), share, supervised)
+
+
+def _serve(
+    config: TaskManagerConfig,
+    load_again: Callable[[], TaskManagerConfig],
+    supervised: Supervised | None = None,
+) -> NoReturn:
     config = host_limits.fit(config)
 
     from ..shuffle.taskmanager.process import service
 
     late_collection.begin()
+    _exit_after(lambda: service.run(config, load_again, supervised))
+
+
+def _exit_after(run: Callable[[], int]) -> NoReturn:
     try:
-        exit_code = service.run(config, lambda: load(config_file, os.environ, flags))
+        exit_code = run()
     except SluiceError as error:
         click.echo(f"sluice: {error}", err=True)
         sys.exit(FAILURE)
     sys.exit(exit_code)
 
 
-def _problems_here(config: TaskManagerConfig) -> list[host_limits.HostProblem]:
-    return host_limits.problems(config, host_limits.gather(config))
+def _problems_here(config: TaskManagerConfig) -> list[tuple[str, str]]:
+    from ..shuffle.taskmanager.processes import shares
+
+    started = config.model_copy(update={"processes": shares.process_count(config)})
+    found = host_limits.problems(started, host_limits.gather(config))
+    return [*found, *shares.address_problems(config)]
 
 
 @main.command(short_help="Print a completion script for a shell.")

@@ -114,7 +114,7 @@ def drain(
     if migrate and answer.get("staying"):
         raise click.ClickException(
             f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
-            f"other TaskManager accepts them: {answer.get('reason')}"
+            f"other TaskManager accepts and confirms them: {answer.get('reason')}"
         )
     if migrate:
         click.echo(

@@ -235,5 +235,5 @@ async def _copy(source: Hostile, target: Hostile, kept: bytearray) -> None:
 
 def an_ack(**changes: object) -> HelloAck:
     """Return the HelloAck of a TaskManager that does not exist."""
-    ack = HelloAck(1, "tm-impostor", 32768, 0, 0, "127.0.0.1", 7337, "i-1")
+    ack = HelloAck(1, "tm-impostor", 32768, 0, 0, "127.0.0.1", 7337, "i-1", 0, 1)
     return replace(ack, **changes)

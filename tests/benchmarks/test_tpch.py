@@ -82,7 +82,7 @@ def test_both_modes_take_turns():
 def test_results_that_differ_in_one_mode_are_a_problem_and_not_counted():
     findings = run(ScriptedSides(different=(5, False)), 1)
     assert findings.problems == ["q05, adaptive off: row 1: ..."]
-    assert findings.report({}).figures["queries_equal"] == 1
+    assert findings.report("tpch", {}).figures["queries_equal"] == 1
 
 
 def test_one_round_is_taken_even_when_time_is_over_and_the_shortage_is_reported():

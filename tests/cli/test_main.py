@@ -20,6 +20,7 @@ from sluice.protocol.schema import ErrorResponse, encode
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import keys
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from sluice.shuffle.taskmanager.processes import shares
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from tests.support.fakes import no_drain
 from tests.support.http_servers import in_terminal, page_serving, serving
@@ -51,7 +52,8 @@ def service(monkeypatch):
         exit_code = 0
         error: Exception | None = None
 
-        def run(self, config, load_again):
+        def run(self, config, load_again, control):
+            assert control is None
             self.config, self.load_again = config, load_again
             if self.error is not None:
                 raise self.error
@@ -60,6 +62,9 @@ def service(monkeypatch):
     fake = Service("sluice.shuffle.taskmanager.process.service")
     monkeypatch.setitem(sys.modules, "sluice.shuffle.taskmanager.process.service", fake)
     monkeypatch.setattr("sluice.shuffle.taskmanager.process.service", fake, raising=False)
+    monkeypatch.setattr(
+        shares, "process_count", lambda config: 1
+    )  # whatever directories the host has
     return fake
 
 

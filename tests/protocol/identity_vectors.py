@@ -39,7 +39,7 @@ CONNECTOR_NONCE = hashlib.sha256(b"the side that connects").digest()
 ACCEPTOR_NONCE = hashlib.sha256(b"the side that accepts").digest()
 BINDING = hashlib.sha256(b"a certificate").digest()
 
-ACK = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 15, "host-a.example", 7337, "i-a")
+ACK = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 15, "host-a.example", 7337, "i-a", 0, 1)
 CLIENT = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "app-20250101-0001", b"", 0, 0, 13, "task 7.0")
 PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, 0, 2, "tm-b")
 

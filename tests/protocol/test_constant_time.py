@@ -15,7 +15,7 @@ from sluice.protocol.handshake import ConnectingHandshake
 from sluice.protocol.identity import ClusterSecrets, SubmitToken
 
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(range(100, 132))
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a")
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a", 0, 1)
 HELLO = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "app-1", b"", 0, m.FLOW_CREDIT, 0, "reader")
 
 pytestmark = pytest.mark.interpreted

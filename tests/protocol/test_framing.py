@@ -373,7 +373,7 @@ def test_limits_set_while_a_message_is_delivered_hold_for_the_next_in_the_same_r
             decoder.handshake_done()
             decoder.max_payload_bytes = 2000
 
-    ack: Frame = (m.HelloAck(1, "tm-a", 2000, 0, 0, "h", 1, "i"), b"")
+    ack: Frame = (m.HelloAck(1, "tm-a", 2000, 0, 0, "h", 1, "i", 0, 1), b"")
     frames = [
         ack,
         (_error_of(MAX_HANDSHAKE_CONTROL_BYTES + 1), b""),

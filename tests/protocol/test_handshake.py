@@ -1,3 +1,4 @@
+# Longer than 450 lines, because all tests of the handshake share its two sides and credentials.
 """The handshake: numbers that both sides agree on, proofs, and everything that is refused."""
 
 import json
@@ -33,7 +34,7 @@ from tests.protocol import identity_vectors as vectors
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(vectors.VECTORS.read_text(encoding="utf-8"))
 
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a")
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a", 0, 1)
 PEER = m.Hello("sluice", 1, 1, m.ROLE_PEER, "", b"", 32768, m.FLOW_CREDIT, 0, "tm-b")
 CLIENT = replace(PEER, role=m.ROLE_CONSUMER, application_id="app-1", segment_size_bytes=0)
 
@@ -357,14 +358,14 @@ def test_a_wrong_key_and_an_unknown_secret_are_told_alike() -> None:
     assert len(texts) == 1
 
 
-def test_nobody_without_a_credential_where_one_is_required() -> None:
+def test_a_client_without_a_credential_is_refused_where_one_is_required() -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         Exchange(CONSUMER_HELLO, None).run()
     assert caught.value.code is ErrorCode.AUTHENTICATION_REQUIRED
     assert caught.value.reason == "no credential"
 
 
-def test_anybody_where_that_is_allowed() -> None:
+def test_a_client_without_a_credential_connects_where_that_is_allowed() -> None:
     done = Exchange(CONSUMER_HELLO, None, vectors.admission(SECRET, anonymous=True)).run()
     assert done.accepts.application_id == "app-1"
     assert done.connected.agreed == OFFER
@@ -487,7 +488,7 @@ FORGERIES = st.one_of(
 
 
 @given(st.lists(FORGERIES, max_size=4))
-def test_nobody_gets_in_without_the_key(forgeries: list[m.Message]) -> None:
+def test_no_message_opens_a_connection_without_the_key(forgeries: list[m.Message]) -> None:
     accepts = AcceptingHandshake(OFFER, vectors.admission(SECRET), NONCE_B)
     for message in forgeries:
         try:

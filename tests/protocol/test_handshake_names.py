@@ -13,7 +13,7 @@ from sluice.protocol.identity import SubmitToken
 from sluice.protocol.limits import MAX_NAME_CHARACTERS
 from tests.protocol import identity_vectors as vectors
 
-OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a")
+OFFER = m.HelloAck(1, "tm-a", 32768, m.FLOW_CREDIT, 0, "host-a", 7337, "i-a", 0, 1)
 HELLO = m.Hello("sluice", 1, 1, m.ROLE_CONSUMER, "a", b"", 0, m.FLOW_CREDIT, 0, "task")
 CREDENTIAL = (
     SubmitToken.make(vectors.SECRET, "alice", 1000, vectors.TOKEN_ID)

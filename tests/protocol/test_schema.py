@@ -222,7 +222,7 @@ def test_the_error_names_message_field_value_and_limit(
         b"\xc1" * 20,
     ],
 )
-def test_what_is_not_msgpack_is_malformed(control: bytes) -> None:
+def test_bytes_that_are_not_msgpack_are_malformed(control: bytes) -> None:
     assert "Control part is not an array that starts with a message type" in refusal(control)
 
 
@@ -249,7 +249,7 @@ def test_payload_length_is_in_the_prefix() -> None:
     [
         (m.Ping(MAX_U64 + 1), OverflowError),
         (m.OpenPartition(1, 1, MIN_I64 - 1, 1), OverflowError),
-        (m.HelloAck(1, "\ud800", 0, 0, 0, "h", 1, "i"), ValueError),
+        (m.HelloAck(1, "\ud800", 0, 0, 0, "h", 1, "i", 0, 1), ValueError),
     ],
 )
 def test_a_failed_encoding_does_not_spoil_the_next(

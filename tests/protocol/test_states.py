@@ -49,6 +49,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.OpenPipelinedPartition,
         m.PipelinedData,
         m.ReplicatePartition,
+        m.WatchConsumption,
     },
     m.ROLE_DRIVER: {
         m.ReleaseShuffle,
@@ -65,6 +66,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.FinishPartition,
         m.AbortPartition,
         m.CopyOf,
+        m.CopyChecksum,
     },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -80,6 +82,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.RegionSecured,
         m.PartitionAborted,
         m.TaskEvent,
+        m.PartitionConsumed,
     },
     m.ROLE_DRIVER: {
         m.ShuffleReleased,

@@ -110,7 +110,10 @@ def test_golden_control_is_an_independent_decoders_array(vector: dict[str, Any])
         (m.CloseRequest(), "91 0b"),
         (m.OpenPartition(1, 2, -33, 3), "95 14 01 02 d0df 03"),
         (m.BeginRegion(1, 0, 0, [], 0), "96 16 01 00 00 90 00"),
-        (m.HelloAck(1, "ab", 0, 0, 0, "", 80, "i"), "99 02 01 a26162 00 00 00 a0 50 a169"),
+        (
+            m.HelloAck(1, "ab", 0, 0, 0, "", 80, "i", 0, 1),
+            "9b 02 01 a26162 00 00 00 a0 50 a169 00 01",
+        ),
         (
             m.ErrorResponse(None, 1, 2, True, "é", "", "", None),
             "99 0a c0 01 02 c3 a2c3a9 a0 a0 c0",

@@ -67,12 +67,14 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ),
     (
         "hello ack",
-        m.HelloAck(1, "tm-a", 32768, 0, 0, "host-a.example", 7337, "0123456789abcdef"),
+        m.HelloAck(1, "tm-a", 32768, 0, 0, "host-a.example", 7337, "0123456789abcdef", 1, 2),
         b"",
     ),
     (
         "hello ack with the largest values",
-        m.HelloAck(MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535, LONGEST),
+        m.HelloAck(
+            MAX_U32, LONGEST, MAX_U32, MAX_U32, MAX_U32, UNICODE, 65535, LONGEST, 65535, 256
+        ),
         b"",
     ),
     ("challenge", m.Challenge(bytes(range(32))), b""),
@@ -287,6 +289,7 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("replicate partition before it is finished", m.ReplicatePartition(MAX_U32, 8, True), b""),
     ("copy of a map output", m.CopyOf(1, "tm-a", 2, False), b""),
     ("moved map output", m.CopyOf(MAX_U32, LONGEST, 1, True), b""),
+    ("checksum of a copy", m.CopyChecksum(1, MAX_U32), b""),
     ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
     ("outputs held", m.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
     (
@@ -299,6 +302,8 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("release of every map attempt but one", m.ReleaseAttempts(MAX_U32, MAX_I64), b""),
     ("check outputs", m.CheckOutputs(1, 3, [0, 17, 1 << 40, -1]), b""),
     ("outputs checked", m.OutputsChecked(MAX_U32), b""),
+    ("watch consumption", m.WatchConsumption(MAX_U32), b""),
+    ("partition consumed", m.PartitionConsumed(MAX_U32), b""),
 )
 
 EVENTS: tuple[tuple[str, Event], ...] = (

@@ -34,17 +34,36 @@ LARGE = {"record_bytes": 4_000}
 while its function waits."""
 
 
-@pytest.fixture(scope="module")
-def copied(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
-    settings = sluice_settings(daemons) | BACK_PRESSURE
-    settings |= {
+def copied_settings(daemons: Daemons) -> dict[str, str]:
+    """Settings of an application whose map tasks wait for a second copy."""
+    return {
+        **sluice_settings(daemons),
+        **BACK_PRESSURE,
         "spark.sluice.replicas": "2",
         "spark.sluice.replicas.mode": "sync",
         "spark.sluice.replicas.lostAfter": "1s",
+    }
+
+
+@pytest.fixture(scope="module")
+def copied(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    settings = copied_settings(daemons) | {
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
     }
     with driver.application("copied", cluster.master_url, settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alert(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    """Like ``copied``, and soon tired of a TaskManager that is silent."""
+    settings = copied_settings(daemons) | {
+        "spark.sluice.io.silenceTimeout": "5s",
+        # A reduce task whose source is silent, and not its own TaskManager, waits so long.
+        "spark.sluice.io.timeout": "20s",
+    }
+    with driver.application("alert", cluster.master_url, settings) as running:
         yield running
 
 
@@ -97,6 +116,25 @@ def test_a_taskmanager_killed_for_good_while_reducers_read(
     after = ui.settled_metrics()
     for name in ("fetchFailures", "refetches"):
         assert after[name] == before[name]
+
+
+def test_a_taskmanager_stopped_while_reducers_read(
+    own: Application, alert: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
+    alert.fill_slots(barrier, SLOTS)
+    alert.new_events()
+    running = alert.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
+    barrier.wait("reduce", SLOTS)
+    wait_for_copies(alert, daemons)
+    revived.pause()
+    try:
+        barrier.release()
+        assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    finally:
+        revived.resume()
+    # No task failed: those of its host went on through the other one.
+    check_that_nothing_ran_again(alert.new_events())
 
 
 def test_a_directory_that_is_lost_has_copies_elsewhere(

@@ -84,8 +84,9 @@ def test_codecs(own: Application, driver: Driver, daemons: Daemons, codec: str):
             check(both, job)
         if codec == "lz4":
             # One TaskManager: records come in the order of Spark's own shuffle.
+            # They do not read everything, so what TaskManagers have sent is not compared.
             for job in ("order_rdd_values", "order_rdd_sorted", "order_frame_rows"):
-                check(both, job)
+                assert both.compare(job).differences == []
 
 
 def test_huge_rows(both: Both):

@@ -17,10 +17,12 @@ import click
 from sluice.cli.http_client import fetch_json
 from sluice.protocol import framing
 from sluice.protocol.access_token import SCOPE_STATUS, make_access_token
+from sluice.protocol.schema import PROCESS_PORT_STEP
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from sluice.transport.access import read_secret
 from sluice.transport.address import Address
 from tests.support.cluster import REPOSITORY
+from tests.support.free_ports import free_ports
 from tests.support.processes import ManagedProcess, ProcessFailed
 from tests.support.removal import remove_used
 
@@ -95,7 +97,9 @@ class Daemon:
     ) -> None:
         self.directory = directory
         self.host = host
-        self.data_port = self.http_port = 0
+        processes = int(str(settings.get("processes", 1)))
+        self.data_port = free_ports(processes, host) if processes > 1 else 0
+        self.http_port = 0
         self._program = program
         self._environment = ENVIRONMENT | dict(environment or {})
         self._settings = settings
@@ -136,6 +140,10 @@ class Daemon:
         """Address of its data port."""
         return Address(self.host, self.data_port)
 
+    def address_of(self, process: int) -> Address:
+        """Return the address of one of its data processes."""
+        return Address(self.host, self.data_port + PROCESS_PORT_STEP * process)
+
     @property
     def endpoint(self) -> str:
         """Its data port, in the form of ``spark.sluice.endpoints``."""
@@ -163,7 +171,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What it has logged since its last start."""
+        """Its log since its last start."""
         return "".join(f"{line}\n" for line in self.lines)
 
     @property
@@ -232,12 +240,19 @@ class Daemon:
             self._process.stop()
 
     def pause(self) -> None:
-        """Suspend its process, as on a host that hangs."""
-        self.process.send_signal(signal.SIGSTOP)
+        """Suspend its processes, as on a host that hangs."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume its process."""
-        self.process.send_signal(signal.SIGCONT)
+        """Resume its processes."""
+        for pid in reversed(self._pids()):
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        """Return its process and its data processes."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/children")
+        return [self.pid, *(int(pid) for each in threads for pid in each.read_text().split())]
 
     def terminate(self) -> None:
         """Send SIGTERM without waiting; it drains first, and serves meanwhile."""

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 
-AUTHENTICATED = os.environ.get("SLUICE_TEST_AUTHENTICATED", "1") != "0"
+AUTHENTICATED = os.environ.get("TEST_AUTHENTICATED", "1") != "0"
 """Whether TaskManagers have a cluster secret, and applications a token, by default."""
+
+PROCESSES = int(os.environ.get("TEST_PROCESSES", "1"))
+"""How many data processes a TaskManager has by default."""
 
 _MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
@@ -86,6 +89,7 @@ class Daemons:
         self._environment = environment
         self._settings: dict[str, Any] = {
             "network_segments": None,
+            "processes": PROCESSES,
             "memory_tier_bytes": "128 MiB",
         } | settings
         self._resources = ExitStack()

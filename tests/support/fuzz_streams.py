@@ -177,6 +177,7 @@ def frames_of(role: int, local_id: str) -> Frames:
                 m.OpenPipelinedPartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT, _KINDS, _KINDS
             ),
             m.PipelinedData: _data(m.PipelinedData),
+            **_built(m.WatchConsumption, NUMBER),
             **_built(m.ResumePartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT),
             **_built(m.SecureRegion, NUMBER, NUMBER),
             **_built(m.ReplicatePartition, NUMBER, REPLICAS, st.booleans()),
@@ -195,7 +196,8 @@ def frames_of(role: int, local_id: str) -> Frames:
         }
     if role == m.ROLE_COPIER:
         copy_of = _built(m.CopyOf, NUMBER, _NAMES | st.just(local_id), REPLICAS, st.booleans())
-        return {**_STORED, **copy_of}
+        checksum = _built(m.CopyChecksum, NUMBER, st.integers(0, 2**32 - 1))
+        return {**_STORED, **checksum, **copy_of}
     if role == m.ROLE_CONSUMER:
         return {
             m.OpenGate: _gate(local_id),
@@ -287,6 +289,7 @@ _ANSWERS: dict[int, Frames] = {
         **_built(m.RegionAreaAttached, st.just(""), st.just(""), st.just(0)),
         **_built(m.PartitionResumed, NUMBER, NUMBER, NUMBER, st.booleans()),
         **_built(m.RegionSecured, NUMBER, NUMBER),
+        **_built(m.PartitionConsumed, NUMBER),
         m.TaskEvent: _DATA_UP[m.TaskEvent],
     },
 }

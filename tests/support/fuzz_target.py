@@ -144,7 +144,9 @@ class MadeConnections:
         factory = self.listened(handler_factory)
         connection = Connection(config, segment_size_bytes, factory, hello=hello)
         transport = self.keep(connection)
-        ack = HelloAck(VERSION, REMOTE_ID, SEGMENT_SIZE_BYTES, FLOW_CREDIT, 0, "127.0.0.1", 1, "i")
+        ack = HelloAck(
+            VERSION, REMOTE_ID, SEGMENT_SIZE_BYTES, FLOW_CREDIT, 0, "127.0.0.1", 1, "i", 0, 1
+        )
         connection.message_received(ack, 0)
         self.peers.put_nowait(transport)
         return connection, ack

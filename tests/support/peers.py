@@ -59,7 +59,7 @@ def a_producer(**changes: Any) -> Hello:
 
 
 def an_ack(**changes: Any) -> HelloAck:
-    ack = HelloAck(VERSION, "tm-1", SEGMENT, FLOW_CREDIT, 0, "127.0.0.1", 7337, "i-1")
+    ack = HelloAck(VERSION, "tm-1", SEGMENT, FLOW_CREDIT, 0, "127.0.0.1", 7337, "i-1", 0, 1)
     return replace(ack, **changes)
 
 

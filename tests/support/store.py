@@ -14,6 +14,7 @@ from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.serve.stored_partition_view import Slice
 from sluice.shuffle.taskmanager.serve.stored_slices import append_slices
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
+from sluice.shuffle.taskmanager.store.store_status import TierStatus
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 
@@ -30,6 +31,12 @@ def config(directory: Path, **changes) -> StorageConfig:
         "io_threads": 2,
     }
     return StorageConfig(**(settings | changes))
+
+
+def on_disks(directory: Path, names: str = "ab", **changes) -> StorageConfig:
+    """A small store without a memory tier, with a data directory for each letter."""
+    directories = tuple(directory / name for name in names)
+    return config(directory, **{"data_directories": directories, "memory_tier_bytes": 0} | changes)
 
 
 def content(seed: int, length: int) -> bytes:
@@ -128,14 +135,25 @@ class Gate:
         assert await asyncio.to_thread(self.entered.wait, 20)
 
 
+def tier(store: ShuffleStore, name: str) -> TierStatus:
+    """Return the status of the tier whose directory has a name."""
+    return next(each for each in store.tiers() if each.directory.endswith(f"/{name}"))
+
+
 async def settle(store):
     """Wait until the store's own tasks have ended."""
     async with asyncio.timeout(20):
         tier = store._tiers.remote
-        while store._tiers.upkeep.tasks or store._journal._task is not None:
-            tasks = [*store._tiers.upkeep.tasks]
-            if store._journal._task is not None:
-                tasks.append(store._journal._task)
+        while tasks := [*store._tiers.upkeep.tasks, *store._journal.tasks]:
             await asyncio.wait(tasks)
         if tier is not None and tier._deleting is not None:
             await asyncio.wait({tier._deleting})
+
+
+def holders_of_data(store: ShuffleStore) -> list[str]:
+    """Return the applications that hold more than the releases of their shuffles."""
+    return [
+        each.application_id
+        for each in store.accounts.in_use()
+        if sum(each.held) > store.releases.journal_bytes
+    ]

@@ -10,6 +10,7 @@ from sluice.protocol.limits import (
     MAX_EVENT_BYTES,
     MAX_I64,
     MAX_NAME_CHARACTERS,
+    MAX_PROCESSES,
     MAX_REPLICAS,
     MAX_U32,
     MAX_U64,
@@ -42,6 +43,7 @@ TEXT = st.text(_CHARACTERS, max_size=60) | st.integers(1, 3 * HEAD_BYTES).map(la
 ATTEMPTS = st.lists(I64, min_size=1, max_size=12)
 SOME_ATTEMPTS = st.lists(I64, min_size=1, max_size=8)
 REPLICAS = st.integers(1, MAX_REPLICAS)
+PROCESSES = st.integers(1, MAX_PROCESSES)
 GATE_CHANNEL = st.builds(m.GateChannel, U32, NAME, NAME, PORT, ATTEMPTS)
 
 DATA_TYPE = st.sampled_from([m.DATA, m.EVENT, m.PRIORITY_EVENT, m.BLOCKING_EVENT])
@@ -50,7 +52,7 @@ NONCE = st.binary(min_size=32, max_size=32)
 
 _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.Hello: (NAME, U32, U32, U32, NAME, st.binary(max_size=40), U32, U32, U32, NAME),
-    m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT, NAME),
+    m.HelloAck: (U32, NAME, U32, U32, U32, NAME, PORT, NAME, PORT, PROCESSES),
     m.Challenge: (NONCE,),
     m.Proof: (NONCE,),
     m.PartitionRequest: (U32, NAME, U32, ATTEMPTS, U32, U32, U32),
@@ -103,6 +105,7 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.OutputsLost: (U32, SOME_ATTEMPTS),
     m.ReplicatePartition: (U32, REPLICAS, st.booleans()),
     m.CopyOf: (U32, NAME, REPLICAS, st.booleans()),
+    m.CopyChecksum: (U32, U32),
     m.KnownTaskManager: (NAME, NAME, PORT),
     m.OutputsHeld: (U32, SOME_ATTEMPTS),
     m.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
@@ -110,6 +113,8 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.ReleaseAttempts: (U32, I64),
     m.CheckOutputs: (U32, U32, SOME_ATTEMPTS),
     m.OutputsChecked: (U32,),
+    m.WatchConsumption: (U32,),
+    m.PartitionConsumed: (U32,),
 }
 if _FIELDS.keys() != TYPE_IDS.keys():
     raise AssertionError(f"no strategy for {TYPE_IDS.keys() - _FIELDS.keys()}")

@@ -51,6 +51,7 @@ _OPEN_SETS: Final = (
     "application",
     "code",
     "directory",
+    "process",
     "resource",
     "taskmanager_id",
     "tier",

@@ -13,6 +13,7 @@ from sluice.shuffle.taskmanager.serve.serving_status import (
     ServedChannelsStatus,
 )
 from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
+from sluice.shuffle.taskmanager.status.process_status import ProcessStatus
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
 from sluice.shuffle.taskmanager.status.status import (
     ConnectionStatus,
@@ -51,6 +52,7 @@ COUNTERS = Counters(
     copy_bytes_out=1042,
     copies_found=1043,
     copies_failed=1044,
+    damaged_map_outputs_dropped=1061,
     commits_without_copies=1045,
     map_outputs_moved=1046,
     gates_opened=1030,
@@ -186,6 +188,27 @@ STATUS = TaskManagerStatus(
     counters=COUNTERS,
     serves="authenticated",
     no_room_because=None,
+    cpu_seconds=31.5,
+    processes=(
+        ProcessStatus(
+            0, "tm-1", "node-1:7337", 4321, "ready", "", 5001, 51.5, 32.5, 0.625, 5002, 5003, 5004
+        ),
+        ProcessStatus(
+            1,
+            "tm-1-1",
+            "node-1:7339",
+            0,
+            "ended",
+            "exit code 1",
+            5011,
+            0.0,
+            33.5,
+            0.0,
+            0,
+            5013,
+            5014,
+        ),
+    ),
 )
 
 EMPTY_STATUS = TaskManagerStatus(
@@ -216,4 +239,6 @@ EMPTY_STATUS = TaskManagerStatus(
     counters=Counters(),
     serves="this host",
     no_room_because=None,
+    cpu_seconds=0.0,
+    processes=(),
 )

@@ -9,7 +9,7 @@ its quota or its tenant's gets a :class:`QuotaExceeded`; other tenants are not a
 import enum
 import weakref
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.identity import plain_name, tenant_of
 from ...counters import BoundedCounts
 from ...memory import SegmentOwner
+from ...metric import Combined
 
 
 class Resource(enum.IntEnum):
@@ -94,6 +95,8 @@ class QuotaExceeded(SluiceError):
 class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
     """The holding of one resource by an application."""
 
+    key_fields: ClassVar[tuple[str, ...]] = ("resource",)
+
     resource: str = ""
     """The end of the key of ``[quotas]``, such as ``channels``."""
     held: int = 0
@@ -106,9 +109,11 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
 class ApplicationStatus(msgspec.Struct, frozen=True, gc=False):
     """One application with data or connections on this TaskManager."""
 
+    key_fields: ClassVar[tuple[str, ...]] = ("application_id",)
+
     application_id: str = ""
     connections: int = 0
-    expires_in_seconds: float | None = None
+    expires_in_seconds: Annotated[float | None, Combined("max")] = None
     """Time until its data is dropped; None while it has a connection."""
     stored_bytes: int = 0
     holdings: tuple[HoldingStatus, ...] = ()

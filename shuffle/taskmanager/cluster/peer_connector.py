@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from ....protocol.control_memory import ControlMemory
 from ....protocol.errors import ProtocolViolation
-from ....protocol.limits import MAGIC, VERSION
+from ....protocol.limits import COPIES_COMPARED, MAGIC, VERSION
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import (
     FLOW_CREDIT,
@@ -122,8 +122,13 @@ class PeerConnector:
                     )
                 )
 
-    async def copier(self, address: Address, application_id: str) -> ProducerLeg:
+    async def copier(self, address: Address, application_id: str, features: int = 0) -> ProducerLeg:
         """Connect in order to write copies of an application's map outputs.
+
+        Args:
+            address: The other TaskManager.
+            application_id: The application.
+            features: Whether the application has clients here: COPIER_IDLE, COPIER_ADOPTED.
 
         Raises:
             SluiceError: It does not answer, or refuses.
@@ -134,7 +139,9 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        return await self._connect(address, _hello(ROLE_COPIER, application_id), make)
+        return await self._connect(
+            address, _hello(ROLE_COPIER, application_id, features=features | COPIES_COMPARED), make
+        )
 
     async def watch(self, address: Address) -> WatchLeg:
         """Connect in order to watch whether the other TaskManager is alive.
@@ -183,7 +190,11 @@ class PeerConnector:
 
 
 def _hello(
-    role: int, application_id: str, segment_size_bytes: int = 0, flow_control: int = FLOW_CREDIT
+    role: int,
+    application_id: str,
+    segment_size_bytes: int = 0,
+    flow_control: int = FLOW_CREDIT,
+    features: int = 0,
 ) -> Hello:
     return Hello(
         MAGIC,
@@ -194,6 +205,6 @@ def _hello(
         b"",
         segment_size_bytes,
         flow_control,
-        0,
+        features,
         f"{socket.gethostname()} {os.getpid()}",
     )

@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from ....transport.settings import NONE_ALLOWED, Bytes, Count, FilePath, Seconds, Settings
 
@@ -123,7 +130,8 @@ class StorageConfig(Settings):
     """Bytes left free on the disk of each data directory."""
 
     io_threads: Count = Field(4, ge=1, le=256)
-    """Threads that read and write the disk tier."""
+    """Threads that read and write the disk tier. Each data directory has an equal part, at least
+    one. The memory tier has as many threads as one data directory."""
 
     health_check_seconds: Seconds = Field(1.0, gt=0)
     """Time between two probes of each directory. A directory that fails gets no new data until
@@ -162,6 +170,19 @@ class StorageConfig(Settings):
 
     verify_checksums: bool = True
     """Verify the checksum of every region on arrival. Reduce tasks always verify blocks."""
+
+    _disk_sharers: int = PrivateAttr(1)
+
+    @property
+    def disk_sharers(self) -> int:
+        """How many data processes share the room of each disk."""
+        return self._disk_sharers
+
+    def shared_by(self, processes: int, **changed: object) -> Self:
+        """Return this section for one of several data processes, with changed settings."""
+        share = self.model_copy(update=changed)
+        share._disk_sharers = processes
+        return share
 
     @field_validator("memory_tier_bytes")
     @classmethod

@@ -13,15 +13,17 @@ import functools
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.limits import MAX_PROCESSES
 from ....transport.address import is_loopback
 from ....transport.config import EVERY_ADDRESS, LOOPBACK, AuthConfig, TransportConfig
 from ....transport.errors import printable
 from ....transport.settings import (
+    Count,
     Seconds,
     Settings,
     format_size,
@@ -88,6 +90,11 @@ class TaskManagerConfig(Settings):
     """Minimum log level. At `debug` every line is written. Otherwise repeated lines, such as
     refused connections, are counted, and their number is logged once a minute."""
 
+    processes: Count = Field(1, ge=1, le=MAX_PROCESSES)
+    """Number of data processes. Each uses one core for data and has its own directories, its share
+    of the storage and a port: `data_port`, `data_port` + 2 and so on. If an earlier start with more
+    processes left directories, that many are started."""
+
     drain_timeout_seconds: Seconds = Field(30, ge=0)
     """Time for running transfers to finish when the daemon stops."""
 
@@ -129,6 +136,29 @@ class TaskManagerConfig(Settings):
                     f"cluster_secret_files, or set allow_anonymous = true, or {name} = {LOOPBACK}"
                 )
         return self
+
+    _process: int = PrivateAttr(0)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Index of the data process that this configuration is for, and their number."""
+        return self._process, self.processes
+
+    def in_process(self, process: int, processes: int, **changed: object) -> Self:
+        """Return this configuration for one of several data processes, with changed sections."""
+        share = self.model_copy(update={**changed, "processes": processes})
+        share._process = process
+        return share
+
+    def reloaded(self, changed: Self) -> Self:
+        """Return this configuration with what SIGHUP takes over from another one."""
+        auth = self.auth.model_copy(
+            update={
+                "cluster_secret_files": changed.auth.cluster_secret_files,
+                "revoked_tokens_file": changed.auth.revoked_tokens_file,
+            }
+        )
+        return self.model_copy(update={"quotas": changed.quotas, "auth": auth})
 
     @property
     def _is_open_to_others(self) -> bool:

@@ -124,6 +124,9 @@ class EmbeddedClient(ShuffleEnvironment):
 
     # ---- inside ----------------------------------------------------------------------------------
 
+    async def _choose_taskmanager(self) -> None:
+        """Do nothing: it is always this one."""
+
     async def _open_writer(
         self, location: PartitionLocation, settings: PartitionSettings
     ) -> BufferWritingPartition:

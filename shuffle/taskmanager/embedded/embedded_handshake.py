@@ -41,7 +41,7 @@ def admit(access: Access, application_id: str, credential: Credential | None) ->
     hello = Hello(
         MAGIC, VERSION, VERSION, ROLE_PRODUCER, application_id, b"", 0, FLOW_CREDIT, 0, "embedded"
     )
-    offer = HelloAck(VERSION, "embedded", 1, FLOW_CREDIT, 0, "embedded", 0, "embedded")
+    offer = HelloAck(VERSION, "embedded", 1, FLOW_CREDIT, 0, "embedded", 0, "embedded", 0, 1)
     task = ConnectingHandshake(hello, credential, secrets.token_bytes(NONCE_BYTES))
     taskmanager = AcceptingHandshake(
         offer, access.admission(None), secrets.token_bytes(NONCE_BYTES)

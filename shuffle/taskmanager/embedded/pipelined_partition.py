@@ -11,11 +11,12 @@ from ...client.shuffle_environment import PartitionSettings
 from ...errors import ProducerFailed, failure_of
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey
+from ...partition.consumption import Consumption
 from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ..ingest.incoming_output import ProducerServices
-from ..ingest.pipelined_output import all_readers_gone
+from ..ingest.pipelined_output import all_readers_gone, reader_left
 
 
 class EmbeddedPipelinedPartition(PipelinedResultPartition):
@@ -46,6 +47,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._map_attempt_id = location.map_attempt_id
         self._task_event = settings.task_event
         self._finished = False
+        self._consumption = Consumption()
         try:
             super().__init__(
                 pool.name,
@@ -92,7 +94,19 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
             )
         )
 
-    def release(self) -> None:
+    async def wait_consumed(self, timeout_seconds: float) -> None:
+        """Wait until the readers have reached the end.
+
+        Raises:
+            DeadlineExceeded: They have not in time.
+            SluiceError: They will not: the partition failed or is released, a reader left early, or
+                the TaskManager stopped.
+
+        Cancellation: safe.
+        """
+        await self._consumption.wait(self.name, timeout_seconds)
+
+    def release(self, error: SluiceError | None = None) -> None:
         """Release everything, including memory. Idempotent."""
         if self.state is PartitionState.OPEN:
             self._fail(
@@ -100,7 +114,8 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
                     "The producer gave its partition up", map_attempt_id=self._map_attempt_id
                 )
             )
-        super().release()
+        super().release(error)
+        self._consumption.end(self._failure)
         self.forget_listeners()
         self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self)
 
@@ -113,6 +128,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._leave_task()
         self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, error)
         super().fail(error)
+        self._consumption.end(error)
 
     def _leave_task(self) -> None:
         """Stop taking events for the task."""
@@ -126,11 +142,13 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
     def _all_read(self) -> None:
         """Release the partition: its last reader has gone."""
         self._fail(all_readers_gone(self._map_attempt_id))
-        self.release()
+        if self.is_read:
+            self._consumption.end()
+        self.release(reader_left(self._map_attempt_id))
 
     def _shuffle_released(self, error: SluiceError) -> None:
         self._fail(error)
-        self.release()
+        self.release(error)
 
     def _task_event_came(self, event_type: int, payload: bytes) -> None:
         if self._task_event is None:

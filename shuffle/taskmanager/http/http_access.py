@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocol.access_token import NO_TOKEN, SCOPE_STATUS, check_access_token
 from ....protocol.errors import AuthenticationFailed, NotPermitted
 from ....transport.access import require_own_user
-from ....transport.address import is_loopback
+from ....transport.address import Address, is_loopback
 from ....transport.errors import counted, one_line
 from ...counters import BoundedCounts
 from ..status.reasons import NOT_THE_SOCKET, OTHER_NAME
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from ....protocol.identity import ClusterSecrets
+    from ..config.taskmanager_config import TaskManagerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,27 @@ class HttpAccess:
         self._names_on_loopback = names_on_loopback
         self._own_names = {"localhost", *map(str.lower, own_names)}
         self.refused = BoundedCounts() if refused is None else refused
+
+    @classmethod
+    def of(
+        cls,
+        config: TaskManagerConfig,
+        secrets: ClusterSecrets | None,
+        advertised_host: str,
+        refused: BoundedCounts,
+    ) -> HttpAccess:
+        """Return the rules for a TaskManager's configuration."""
+        return cls(
+            secrets,
+            names_on_loopback=config.http.names_on_loopback,
+            own_names=(
+                socket.gethostname(),
+                advertised_host,
+                *(config.http.http_host or ()),
+                *(Address.parse(each).host for each in config.auth.address_aliases),
+            ),
+            refused=refused,
+        )
 
     def require(self, request: web.Request, scope: str) -> None:
         """Check that a request may use a scope.

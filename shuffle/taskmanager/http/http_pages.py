@@ -19,7 +19,7 @@ from ..metrics.published_snapshot import DataLoopSilent, Pages, PublishedSnapsho
 from .bad_requests import server_logger
 from .http_access import HttpAccess
 from .http_connections import HttpConnections, HttpLimits
-from .http_served import LISTEN_BACKLOG
+from .http_served import LISTEN_BACKLOG, MAX_DRAIN_WAIT_SECONDS
 
 if TYPE_CHECKING:
     import socket
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     from ..metrics.published_snapshot import Page
     from .http_served import Served
-
-MAX_DRAIN_WAIT_SECONDS: Final = 3600.0
-"""Longest time for which a request to drain waits until transfers have ended."""
 
 UNDRAIN_SECONDS: Final = 1.0
 """Time for a request that waits for nothing but its turn."""

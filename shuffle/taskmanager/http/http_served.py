@@ -9,18 +9,21 @@ if TYPE_CHECKING:
 
     from ...counters import BoundedCounts
     from ..config.http_config import HttpConfig
-    from ..status.status import TaskManagerStatus
+    from ..metrics.published_snapshot import StatusSource
     from .http_access import HttpAccess
 
 LISTEN_BACKLOG: Final = 128
 """Requests that may wait to be accepted: those of a scraper or two, and of people."""
+
+MAX_DRAIN_WAIT_SECONDS: Final = 3600.0
+"""Longest time for which a request to drain waits until transfers have ended."""
 
 
 class Served(NamedTuple):
     """The arguments of :class:`~.http.HttpServer`."""
 
     config: HttpConfig
-    status: Callable[[], TaskManagerStatus]
+    status: StatusSource
     drain: Callable[[bool], Awaitable[None]]
     undrain: Callable[[], Awaitable[None]] | None
     access: Callable[[], HttpAccess] | None

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from ..config.http_config import HttpConfig
-    from ..metrics.published_snapshot import PublishedSnapshot
-    from ..status.status import TaskManagerStatus
+    from ..metrics.published_snapshot import PublishedSnapshot, StatusSource
     from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class HttpServer:
     def __init__(
         self,
         config: HttpConfig,
-        status: Callable[[], TaskManagerStatus],
+        status: StatusSource,
         drain: Callable[[bool], Awaitable[None]],
         access: Callable[[], HttpAccess] | None = None,
         dropped: BoundedCounts | None = None,

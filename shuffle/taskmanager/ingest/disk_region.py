@@ -127,7 +127,10 @@ class DiskRegion(ReceivedRegion):
             self._waiting.cancel()
 
     def abort(self) -> None:
-        """Free everything; segments that a thread writes follow when it is done."""
+        """Free everything; segments that a thread writes follow when it is done.
+
+        That may take as long as the disk hangs.
+        """
         self.stop()
         while self._granted:
             self._pool.recycle_together(self._granted.popleft())
@@ -142,7 +145,8 @@ class DiskRegion(ReceivedRegion):
             batch, self._filled = self._filled, []
             length = sum(group.length for group in batch)
             try:
-                await self._writer.write(self._write_offset, [group.payload for group in batch])
+                payloads = [group.payload for group in batch]
+                await self._writer.write(self._write_offset, payloads, batch)
             except Exception as error:  # noqa: BLE001
                 self._failure = failure_of(error, "writing the disk tier")
             self._write_offset += length

@@ -190,6 +190,8 @@ class OpenOutputs:
             services.config.region_progress_timeout_seconds, self._regions, self._late
         )
         """The deadline of the regions that are received."""
+        self.watched: Final[set[IncomingOutput]] = set()
+        """Finished pipelined partitions whose client is told when they are consumed."""
         self._failed: dict[int, None] = {}
         self._scratch: Final = ScratchMemory()
 
@@ -344,6 +346,7 @@ class OpenOutputs:
         """Stop the deadline of regions: the connection is gone. Idempotent."""
         self.closed = True
         self.resuming.clear()
+        self.watched.clear()
         self.progress.close()
 
     def answer_abort(self, number: int) -> None:

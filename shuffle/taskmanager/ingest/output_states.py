@@ -32,9 +32,10 @@ A pipelined partition, which is read while it is written::
     FINISHING   ✗               ✗                 GONE                 GONE
     FINISHED    –               –                 –                    GONE
 
-✗ fails the partition. In FINISHED its number is free and no connection owns it; its last reader
-releases it. A partition that is gone before it is finished has failed: its readers get the error,
-and so do requests that come for it a little later.
+✗ fails the partition. WatchConsumption is allowed in OPEN and leads back there. In FINISHED its
+number is free and no connection owns it; its last reader releases it. A partition that is gone
+before it is finished has failed: its readers get the error, and so do requests that come for it a
+little later.
 """
 
 import enum
@@ -43,6 +44,7 @@ from typing import Final, TypeAlias
 from ....protocol.errors import UnexpectedMessage
 from ....protocol.schema import (
     BeginRegion,
+    CopyChecksum,
     CopyOf,
     FinishPartition,
     PipelinedData,
@@ -50,6 +52,7 @@ from ....protocol.schema import (
     ReplicatePartition,
     SecureRegion,
     SharedRegion,
+    WatchConsumption,
 )
 from ...errors import MapOutputMismatch
 
@@ -57,7 +60,14 @@ DataMessage: TypeAlias = RegionData | PipelinedData
 """A message whose payload is a part of an output."""
 
 OutputMessage: TypeAlias = (
-    BeginRegion | SharedRegion | SecureRegion | ReplicatePartition | CopyOf | FinishPartition
+    BeginRegion
+    | SharedRegion
+    | SecureRegion
+    | ReplicatePartition
+    | CopyChecksum
+    | CopyOf
+    | WatchConsumption
+    | FinishPartition
 )
 """A message without payload that only the output with its number can take."""
 
@@ -95,6 +105,7 @@ STORED: Final[dict[MessageType, dict[StoredState, StoredState]]] = {
         StoredState.OPEN: StoredState.OPEN,
         StoredState.SECURING: StoredState.SECURING,
     },
+    CopyChecksum: {StoredState.OPEN: StoredState.OPEN},
     CopyOf: {StoredState.OPEN: StoredState.OPEN},
     FinishPartition: {StoredState.OPEN: StoredState.FINISHING},
 }

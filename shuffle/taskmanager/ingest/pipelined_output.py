@@ -13,16 +13,19 @@ from ....protocol.errors import CreditExceeded, ErrorCode, InvalidEvent, SluiceE
 from ....protocol.events import EndOfPartition, decode_event
 from ....protocol.framing import PayloadMemory
 from ....protocol.limits import MAX_EVENT_BYTES
+from ....protocol.remote_error import error_response
 from ....protocol.schema import (
     DATA,
     EVERY_SUBPARTITION,
     PRIORITY_EVENT,
     FinishPartition,
     OpenPipelinedPartition,
+    PartitionConsumed,
     PartitionFinished,
     PartitionOpened,
     PipelinedData,
     TaskEvent,
+    WatchConsumption,
 )
 from ....transport.loop import start_task
 from ...errors import (
@@ -48,7 +51,9 @@ from .wait_times import Waiter
 if TYPE_CHECKING:
     import asyncio
 
-_MESSAGES: Final[frozenset[MessageType]] = frozenset({PipelinedData, FinishPartition})
+_MESSAGES: Final[frozenset[MessageType]] = frozenset(
+    {PipelinedData, WatchConsumption, FinishPartition}
+)
 
 
 class PipelinedOutput(IncomingOutput):
@@ -72,6 +77,7 @@ class PipelinedOutput(IncomingOutput):
         """Bytes of data that have arrived; a broadcast buffer counts once."""
         self._arriving: MemorySegment | bytearray | None = None
         self._finishing: asyncio.Task[None] | None = None
+        self._is_watched = False
         self._task_events: deque[tuple[int, bytes]] = deque()
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
@@ -216,13 +222,16 @@ class PipelinedOutput(IncomingOutput):
             self.credit_wait.begin()
 
     def received(self, message: OutputMessage) -> None:
-        """Take no more data, and end the partition.
+        """Take no more data, and end the partition; or watch its readers after that.
 
         Raises:
             UnexpectedMessage: The client has finished the partition already.
             InvalidRequest: The end has regions.
             END_OF_PARTITION_MISMATCH: The end has other totals than the data that came.
         """
+        if self.state is PipelinedState.OPEN and type(message) is WatchConsumption:
+            self._is_watched = True
+            return
         if self.state is not PipelinedState.OPEN or type(message) is not FinishPartition:
             raise not_open(self.state, type(message), self.number)
         if message.regions:
@@ -260,6 +269,8 @@ class PipelinedOutput(IncomingOutput):
         self._outputs.account.hold(Resource.OPEN_PARTITIONS)  # until it is read or released
         self._counters.pipelined_partitions_finished += 1
         self._connection.send(PartitionFinished(self.number))
+        if self._is_watched:
+            self._outputs.watched.add(self)
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -292,7 +303,8 @@ class PipelinedOutput(IncomingOutput):
     def _consumed(self) -> None:
         """Release the partition; it calls this when its last reader is gone."""
         if self.state is PipelinedState.FINISHED:
-            self._let_go(None)
+            is_read = self.partition.is_read
+            self._let_go(None if is_read else reader_left(self.map_attempt_id))
         elif self.is_open:
             error = all_readers_gone(self.map_attempt_id)
             self._let_go(error)
@@ -304,6 +316,7 @@ class PipelinedOutput(IncomingOutput):
         failed = failure if self.is_open else None
         if self.state is PipelinedState.FINISHED:
             self._outputs.account.give_back(Resource.OPEN_PARTITIONS)
+            self._tell_consumption(failure)
         self.state = PipelinedState.GONE
         self._credit.close()
         self._leave_client()
@@ -312,8 +325,18 @@ class PipelinedOutput(IncomingOutput):
         )
         if failure is not None:
             self.partition.fail(failure)
-        self.partition.release()
+        self.partition.release(failure)
         self.partition.forget_listeners()
+
+    def _tell_consumption(self, failure: SluiceError | None) -> None:
+        """Answer WatchConsumption; nothing follows for the number."""
+        if self in self._outputs.watched:
+            self._outputs.watched.discard(self)
+            self._connection.send(
+                PartitionConsumed(self.number)
+                if failure is None
+                else error_response(self.number, failure)
+            )
 
     def _leave_client(self) -> None:
         """Send nothing more to the client."""
@@ -378,6 +401,16 @@ def all_readers_gone(map_attempt_id: int) -> PartitionReleased:
     """Return the error about a pipelined partition that nobody reads before it is finished."""
     return PartitionReleased(
         "All readers of the pipelined partition have gone",
+        value=map_attempt_id,
+        remedy="Look at the failures of the tasks that read it",
+        map_attempt_id=map_attempt_id,
+    )
+
+
+def reader_left(map_attempt_id: int) -> PartitionReleased:
+    """Return the error about a finished pipelined partition that a reader has not read whole."""
+    return PartitionReleased(
+        "A reader of the pipelined partition left before its end",
         value=map_attempt_id,
         remedy="Look at the failures of the tasks that read it",
         map_attempt_id=map_attempt_id,

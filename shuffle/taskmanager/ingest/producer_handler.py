@@ -18,6 +18,7 @@ from ....protocol.schema import (
     AttachRegionArea,
     BeginRegion,
     CloseRequest,
+    CopyChecksum,
     CopyOf,
     FinishPartition,
     Message,
@@ -30,6 +31,7 @@ from ....protocol.schema import (
     ResumePartition,
     SecureRegion,
     SharedRegion,
+    WatchConsumption,
 )
 from ....transport.connection import Connection
 from ...names import MapAttemptKey, ShuffleKey
@@ -91,10 +93,11 @@ class ProducerHandler:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether an output is open, or a region area attached, or another TaskManager watches."""
+        """Whether an output is open or watched, or an area attached, or a TaskManager watches."""
         if self._connection.role == ROLE_COPIER:
             return True
-        return self.is_busy or self._outputs.attached_area.is_attached
+        outputs = self._outputs
+        return self.is_busy or bool(outputs.watched) or outputs.attached_area.is_attached
 
     @property
     def held_kind(self) -> str:
@@ -141,7 +144,9 @@ class ProducerHandler:
             or type(message) is SharedRegion
             or type(message) is SecureRegion
             or type(message) is ReplicatePartition
+            or type(message) is CopyChecksum
             or type(message) is CopyOf
+            or type(message) is WatchConsumption
             or type(message) is FinishPartition
         ):
             self._to_output(message)
@@ -150,7 +155,9 @@ class ProducerHandler:
                 raise UnexpectedMessage(
                     "A TaskManager that only watches cannot write", value="OpenPartition"
                 )
-            if self._outputs.may_open(message.partition, stored=True):
+            # A copy counts when it is known to be new, so that one that is here can be confirmed.
+            is_new = self._connection.role != ROLE_COPIER
+            if self._outputs.may_open(message.partition, stored=is_new):
                 StoredOutput(self._outputs, message).open()
         elif type(message) is OpenPipelinedPartition:
             if self._outputs.may_open(message.partition, stored=False):

@@ -1,6 +1,6 @@
 """The status of producers: their credit."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -9,6 +9,8 @@ from ...metric import gauge
 
 class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
     """All producers of one kind of partition together."""
+
+    key_fields: ClassVar[tuple[str, ...]] = ("kind",)
 
     kind: str = ""
     """``"map_output"`` or ``"pipelined"``."""

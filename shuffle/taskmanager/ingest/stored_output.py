@@ -8,6 +8,7 @@ from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
 from ....protocol.schema import (
     BeginRegion,
+    CopyChecksum,
     CopyOf,
     FinishPartition,
     OpenPartition,
@@ -25,6 +26,7 @@ from ....protocol.schema import (
 from ....transport.loop import start_task
 from ...errors import MapOutputMismatch, PartitionReleased, failure_of
 from ...names import MapAttemptKey
+from ..bounds.accounts import Resource
 from ..bounds.progress import OURS, Mark
 from ..store.errors import DuplicateMapOutput
 from ..store.stored_outputs import MapOutput, Region
@@ -86,6 +88,8 @@ class StoredOutput(IncomingOutput):
         self._storing: asyncio.Task[None] | None = None
         """Secures the regions, or commits the map output."""
         self._origin, self._replicas, self._synchronous = "", 1, False
+        self._checksum: int | None = None
+        """The checksum of the map output that is copied, if its sender tells it."""
 
     @property
     def available_credit(self) -> int:
@@ -170,7 +174,10 @@ class StoredOutput(IncomingOutput):
 
         Raises:
             MapOutputMismatch: Not allowed in this state, or the numbers of the message are wrong.
-            DuplicateMapOutput: Another connection has secured regions of the map output.
+            DuplicateMapOutput: Another connection has secured regions of the map output, or it is
+                a copy that is here.
+            OtherMapOutput: It is a copy, and a map output of its name has other bytes.
+            QuotaExceeded: It is a copy, and the application has as many map outputs as it may.
             UnexpectedMessage: A second FinishPartition.
             SluiceError: A region cannot be received.
         """
@@ -196,10 +203,13 @@ class StoredOutput(IncomingOutput):
             self._storing = start_task(self._store(self._commit))
         elif type(message) is ReplicatePartition:
             self._replicas, self._synchronous = message.replicas, message.synchronous
+        elif type(message) is CopyChecksum:
+            self._checksum = message.crc32c
         elif type(message) is CopyOf:
-            self._services.partitions.require_unreleased(*self.attempt)
-            if self._services.store.lookup(*self.attempt) is not None:  # before its bytes are sent
-                raise DuplicateMapOutput(*self.key, self.map_attempt_id)
+            partitions = self._services.partitions
+            partitions.require_unreleased(*self.attempt)
+            partitions.require_new_copy(self.attempt, message.origin, self._checksum)
+            self._outputs.account.require_room(Resource.MAP_OUTPUTS)
             self._origin, self._replicas = message.origin, message.replicas
 
     def grant(self, credit: int) -> None:

@@ -10,20 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from prometheus_client.exposition import choose_encoder
 
+from ....transport.loop import start_task
 from . import application_metrics
 from .metrics import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import CollectorRegistry, Metric
 
     from ..status.status import TaskManagerState, TaskManagerStatus
+
+    StatusSource: TypeAlias = Callable[[], TaskManagerStatus | Awaitable[TaskManagerStatus]]
+    Taken: TypeAlias = TaskManagerStatus | Awaitable[TaskManagerStatus] | Exception
 
 BURST: Final = 20
 """Snapshots that may follow each other at once after a pause: a person's few requests each see the
@@ -100,7 +105,7 @@ class PublishedSnapshot:
     def __init__(
         self,
         data_loop: asyncio.AbstractEventLoop,
-        status: Callable[[], TaskManagerStatus],
+        status: StatusSource,
         interval_seconds: float,
         answer_seconds: float,
     ) -> None:
@@ -111,6 +116,7 @@ class PublishedSnapshot:
         self._answer_seconds = answer_seconds
         self._last: Published | None = None
         self._asked: asyncio.Future[Published] | None = None
+        self._collecting: asyncio.Task[None] | None = None
         self._asked_at = 0.0
         self._allowed_seconds = BURST * interval_seconds
         self._allowed_at = time.monotonic()
@@ -155,7 +161,8 @@ class PublishedSnapshot:
                     await drain()
             except TimeoutError:
                 busy = True
-            status = self._status()
+            taken = self._status()
+            status = await taken if isinstance(taken, Awaitable) else taken
             copies = status.copies
             return Drained(status.state, busy, copies.moved, copies.staying, copies.reason)
 
@@ -192,12 +199,31 @@ class PublishedSnapshot:
     def _take(self, asked: asyncio.Future[Published]) -> None:
         """Make a snapshot, on the data loop."""
         began = time.thread_time()  # on a busy machine others run meanwhile
-        found: TaskManagerStatus | Exception
+        found: Taken
         try:
             found = self._status()
         except Exception as error:  # noqa: BLE001
             found = error
         seconds = time.thread_time() - began
+        if isinstance(found, Awaitable):
+            self._collecting = start_task(self._collect(asked, found))
+        else:
+            self._hand_over(asked, found, seconds)
+
+    async def _collect(
+        self, asked: asyncio.Future[Published], status: Awaitable[TaskManagerStatus]
+    ) -> None:
+        """Wait for the snapshots of data processes, on the loop of their supervisor."""
+        found: TaskManagerStatus | Exception
+        try:
+            found = await status
+        except Exception as error:  # noqa: BLE001
+            found = error
+        self._hand_over(asked, found, 0.0)
+
+    def _hand_over(
+        self, asked: asyncio.Future[Published], found: TaskManagerStatus | Exception, seconds: float
+    ) -> None:
         with contextlib.suppress(RuntimeError):  # the HTTP thread has ended
             self._loop.call_soon_threadsafe(self._publish, asked, found, seconds)
 

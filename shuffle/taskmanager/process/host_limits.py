@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.limits import RECEIVE_TAIL_BYTES
 from ....transport.settings import approximate_size
+from ..store.files.directory_threads import threads_of_a_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,14 +100,14 @@ def _memory(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]
         return
     memory, storage = config.memory, config.storage
     stride = memory.segment_size_bytes + RECEIVE_TAIL_BYTES
-    pool = memory.network_segments * stride
+    pool = memory.network_segments * stride * config.processes
     there = f"{whose} {approximate_size(limit)} of memory"
     if pool > limit:
         yield HostProblem(
             "network_segments",
             f"network_segments = {memory.network_segments}: with segments of "
-            f"{approximate_size(memory.segment_size_bytes)} they need {approximate_size(pool)}, "
-            f"{there}: set at most {limit // stride}",
+            f"{approximate_size(memory.segment_size_bytes)} they need {approximate_size(pool)}"
+            f"{_of_processes(config)}, {there}: set at most {limit // stride // config.processes}",
         )
         return
     needs = {
@@ -123,6 +124,10 @@ def _memory(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]
             f"{largest} is too much for this host: {parts} need {approximate_size(total)} "
             f"together, {there}: lower {largest}",
         )
+
+
+def _of_processes(config: TaskManagerConfig) -> str:
+    return f" for {config.processes} data processes" if config.processes > 1 else ""
 
 
 def _tmpfs(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
@@ -174,13 +179,15 @@ def _descriptors(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostPro
 
 def _threads(config: TaskManagerConfig, host: HostFacts) -> Iterator[HostProblem]:
     threads, limit = config.storage.io_threads, host.threads
-    directories = 1 + len(config.storage.data_directories)  # the memory tier's is one
-    others = OTHER_THREADS + DIRECTORY_THREADS * directories
-    if limit is not None and threads + others > limit:
+    disks = len(config.storage.data_directories)
+    directories = 1 + disks  # the memory tier's is one, with as many threads as a disk
+    others = (OTHER_THREADS + DIRECTORY_THREADS * directories) * config.processes
+    if limit is not None and threads_of_a_disk(threads, disks) * directories + others > limit:
         yield HostProblem(
             "io_threads",
             f"io_threads = {threads}: the control group of this process allows {limit} threads, "
-            f"and {others} are needed for other things: lower io_threads or raise pids.max",
+            f"and {others} are needed for other things{_of_processes(config)}: lower io_threads "
+            "or raise pids.max",
         )
 
 

@@ -22,7 +22,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LAST_LINES_SECONDS: Final = 0.5
 """Time for the last lines at the end of the process if standard error is not read."""
 
-_formatter: Final = logging.Formatter(LOG_FORMAT)
+_formatter = logging.Formatter(LOG_FORMAT)
 _queue: LogQueue | None = None
 
 
@@ -51,12 +51,16 @@ def redirect() -> None:
     atexit.register(last_lines)
 
 
-def start_logging(level: str) -> None:
+def start_logging(level: str, process: str = "") -> None:
     """Write the log to standard error, unless it has a handler already.
 
     Args:
         level: Minimum log level, one of ``log_level``.
+        process: Name of this process among those that write to the same log; empty: it is alone.
     """
+    global _formatter
+    if process:
+        _formatter = logging.Formatter(LOG_FORMAT.replace("%(name)s", f"{process}: %(name)s"))
     handler: logging.Handler
     if _queue is None:
         handler = logging.StreamHandler(sys.stderr)

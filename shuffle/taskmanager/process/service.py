@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ....transport import descriptors
 from ....transport import loop as event_loop
@@ -10,20 +11,25 @@ from ....transport.access import SecretUnusable, read_secrets
 from ....transport.loop import start_task
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
-from .signals import FAILURE, ProcessSignals
+from .signals import FAILURE, STORAGE_SECONDS, ProcessSignals, closing_seconds, end_process
+
+if TYPE_CHECKING:
+    from .controlled import Supervised
 
 logger = logging.getLogger(__name__)
 
-STORAGE_SECONDS = 10.0
-"""Time that threads get to end their writes when everything else has ended."""
 
-
-def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) -> int:
+def run(
+    config: TaskManagerConfig,
+    load_again: Callable[[], TaskManagerConfig],
+    supervised: "Supervised | None" = None,
+) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
 
     Args:
         config: All settings.
         load_again: Reads the configuration again; may raise ConfigError.
+        supervised: The supervisor of which this is a data process.
 
     A signal starts these steps:
 
@@ -36,7 +42,8 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
     function: the deadline applies until then.
 
     If the lock of a directory is gone, the TaskManager does not drain and the exit code is 1,
-    because another TaskManager may use the directory then.
+    because another TaskManager may use the directory then. A data process ends with its supervisor,
+    so that the next supervisor finds its directories unlocked.
 
     SIGHUP loads the TLS files again, and the quotas, cluster secrets and revoked tokens of the
     configuration. The limit of open files becomes the highest that the process may have.
@@ -48,30 +55,35 @@ def run(config: TaskManagerConfig, load_again: Callable[[], TaskManagerConfig]) 
         SluiceError: The TaskManager could not start.
     """
     descriptors.raise_limit()
-    signals = ProcessSignals(config.drain_timeout_seconds + _closing_seconds(config))
+    signals = ProcessSignals(config.drain_timeout_seconds + closing_seconds(config))
     signals.start()
-    return event_loop.run(_serve(config, load_again, signals), config.transport.event_loop)
+    serving = _serve(config, load_again, signals, supervised)
+    return event_loop.run(serving, config.transport.event_loop)
 
 
 async def _serve(
     config: TaskManagerConfig,
     load_again: Callable[[], TaskManagerConfig],
     signals: ProcessSignals,
+    supervised: "Supervised | None",
 ) -> int:
     stop = asyncio.Event()
     unlocked = asyncio.Event()
-    taskmanager = TaskManager(config, unlocked.set)
+    taskmanager = TaskManager(config, unlocked.set, serves_http=supervised is None)
     loop = asyncio.get_running_loop()
-    signals.notify(loop, stop.set, _Reloads(taskmanager, load_again).request)
+    reload = _Reloads(taskmanager, load_again).request
+    signals.notify(loop, stop.set, reload)
     try:
         await taskmanager.start()
+        answering = start_task(_answer(supervised, taskmanager, signals.stop, reload))
         drained = start_task(_drain_at(stop, taskmanager, config))
         ended = start_task(unlocked.wait())
         await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
         for each in (drained, ended):
             each.cancel()
-        signals.end_within(_closing_seconds(config))
+        signals.end_within(closing_seconds(config))
         await taskmanager.stop()
+        answering.cancel()
         if unlocked.is_set():
             return FAILURE
         await drained
@@ -81,8 +93,16 @@ async def _serve(
     return 0
 
 
-def _closing_seconds(config: TaskManagerConfig) -> float:
-    return config.transport.close_timeout_seconds + STORAGE_SECONDS
+async def _answer(
+    supervised: "Supervised | None",
+    taskmanager: TaskManager,
+    stop: Callable[[], None],
+    reload: Callable[[], None],
+) -> None:
+    """Answer the supervisor, if there is one, and end with it."""
+    if supervised is not None:
+        await supervised.serve(taskmanager, stop, reload)
+        end_process("the supervisor is gone; committed data is safe")
 
 
 class _Reloads:

@@ -24,12 +24,22 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from ..config.taskmanager_config import TaskManagerConfig
+
 logger = logging.getLogger(__name__)
 
 FAILURE: Final = 1
 
+STORAGE_SECONDS: Final = 10.0
+"""Time that threads get to end their writes when everything else has ended."""
+
 _STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _SIGNALS: Final = frozenset({*_STOPS, signal.SIGHUP, signal.SIGALRM})
+
+
+def closing_seconds(config: TaskManagerConfig) -> float:
+    """Return the time that a stop may take after its drain."""
+    return config.transport.close_timeout_seconds + STORAGE_SECONDS
 
 
 class ProcessSignals:
@@ -75,6 +85,16 @@ class ProcessSignals:
             if self._stops:
                 loop.call_soon(on_stop)
 
+    def stop(self) -> None:
+        """Begin the stop as the first SIGTERM does, unless it has begun. Thread safe."""
+        with self._lock:
+            is_first, self._stops = not self._stops, True
+            receiver = self._receiver
+        if is_first:
+            self.end_within(self._stop_seconds)
+            if receiver is not None:
+                _call(receiver.loop, receiver.on_stop)
+
     def end_within(self, seconds: float) -> None:
         """End the process after a time, even if it is not done. Replaces an earlier time."""
         signal.setitimer(signal.ITIMER_REAL, min(seconds, threading.TIMEOUT_MAX))
@@ -83,20 +103,17 @@ class ProcessSignals:
         while True:
             number = signal.sigwait(_SIGNALS)
             if number == signal.SIGALRM:
-                _end("stopping took longer than it may; committed data is safe")
+                end_process("stopping took longer than it may; committed data is safe")
             logger.info("%s received", signal.Signals(number).name)
             with self._lock:
-                is_second, self._stops = self._stops, self._stops or number in _STOPS
-                receiver = self._receiver
+                stops, receiver = self._stops, self._receiver
             if number == signal.SIGHUP:
                 if receiver is not None:
                     _call(receiver.loop, receiver.on_reload)
-            elif is_second:
-                _end("a second signal ends the process at once; committed data is safe")
+            elif stops:
+                end_process("a second signal ends the process at once; committed data is safe")
             else:
-                self.end_within(self._stop_seconds)
-                if receiver is not None:
-                    _call(receiver.loop, receiver.on_stop)
+                self.stop()
 
 
 class _Receiver(NamedTuple):
@@ -110,7 +127,8 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None
         loop.call_soon_threadsafe(function)
 
 
-def _end(reason: str) -> NoReturn:
+def end_process(reason: str) -> NoReturn:
+    """End the process without waiting for its threads."""
     logger.warning("%s", reason)
     output.last_lines()
     os._exit(FAILURE)

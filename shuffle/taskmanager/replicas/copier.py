@@ -3,7 +3,8 @@
 ::
 
     this TaskManager                            the other TaskManager
-    OpenPartition, CopyOf, BeginRegion   ──▶
+    OpenPartition, CopyChecksum, CopyOf,
+    BeginRegion                          ──▶
                                          ◀──    RegionOpened, AddCredit, or DUPLICATE_MAP_OUTPUT
     RegionData as there is credit        ──▶
     BeginRegion ...                      ──▶
@@ -20,7 +21,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ....protocol.schema import BeginRegion, CopyOf, OpenPartition
+from ....protocol.limits import COPIES_COMPARED
+from ....protocol.schema import BeginRegion, CopyChecksum, CopyOf, OpenPartition
 from ....transport.fair_queue import Flow
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
@@ -107,6 +109,8 @@ async def is_there(leg: ProducerLeg, output: MapOutput, copy_of: CopyOf) -> bool
 def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> None:
     shuffle_id, map_attempt_id = output.key.shuffle_id, output.map_attempt_id
     leg.send(OpenPartition(number, shuffle_id, map_attempt_id, output.num_subpartitions))
+    if leg.features & COPIES_COMPARED:
+        leg.send(CopyChecksum(number, output.checksum()))
     leg.send(CopyOf(number, copy_of.origin, copy_of.replicas, copy_of.moved))
 
 

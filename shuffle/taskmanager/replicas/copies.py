@@ -8,8 +8,7 @@
               Placement: which of them comes first  Holdings: which has which map output
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from ....transport.address import Address
 from ...counters import Counters
@@ -21,7 +20,7 @@ from ..cluster.placement import Placement
 from ..cluster.taskmanager_watch import Presence
 from ..cluster.watches import Watches
 from ..config.taskmanager_config import TaskManagerConfig
-from ..serve.moved_outputs import MovedOutputs
+from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.shuffle_store import ShuffleStore
 from .copier_connections import CopierConnections
 from .copies_status import CopiesStatus
@@ -31,15 +30,26 @@ from .replication import Replication
 from .target import CopyServices, DriverNotices
 
 
+class ApplicationClients(Protocol):
+    """The clients of the applications."""
+
+    def lives(self, application_id: str) -> bool:
+        """Return whether an application has clients here, or had them a short time ago."""
+
+    def vouching(self, application_id: str) -> int:
+        """Return the features with which a copier says whether it has clients."""
+
+
 class Copies:
     """Copies and moves the map outputs of one TaskManager.
 
     Args:
         store: Has the map outputs.
-        moved: Sends readers of moved map outputs to other TaskManagers.
+        partitions: Sends readers of moved map outputs to other TaskManagers, and releases map
+            outputs that were released there.
         connector: Connects to other TaskManagers.
         drivers: The connected drivers.
-        is_alive: Returns whether an application has clients here, or had them a short time ago.
+        applications: The applications that have clients here, or had them a short time ago.
         counters: The counters of this TaskManager.
         config: The settings.
     """
@@ -47,10 +57,10 @@ class Copies:
     def __init__(
         self,
         store: ShuffleStore,
-        moved: MovedOutputs,
+        partitions: ResultPartitionManager,
         connector: PeerConnector,
         drivers: DriverNotices,
-        is_alive: Callable[[str], bool],
+        applications: ApplicationClients,
         counters: Counters,
         config: TaskManagerConfig,
     ) -> None:
@@ -68,15 +78,22 @@ class Copies:
             known=known,
             watches=watches,
             placement=Placement(known, connector.own_host),
-            connections=CopierConnections(connector.copier, is_alive),
+            connections=CopierConnections(
+                lambda address, application_id: connector.copier(
+                    address, application_id, applications.vouching(application_id)
+                ),
+                applications.lives,
+            ),
             holdings=Holdings(),
+            moved=partitions.moved,
             drivers=drivers,
+            release=partitions.release_shuffle,
             streams=OwnerSlots(config.replication.copy_streams, config.replication.copy_streams),
             counters=counters,
             config=config.replication,
         )
         self.replication: Final = Replication(self.services)
-        self.migration: Final = Migration(self.services, moved)
+        self.migration: Final = Migration(self.services, self.replication.watch_shared)
 
     def status(self) -> CopiesStatus:
         """Return the status of copies and moves."""
@@ -93,5 +110,6 @@ class Copies:
 
     def _changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
         self.replication.changed(place, now, before)
+        self.migration.changed(place, now)
         if now is Presence.LOST:
             self._connector.abort_readers_of(place)

@@ -8,25 +8,27 @@ or for that driver. Each map output takes these steps:
 2. The drivers of its application acknowledge the new place. If there is no driver, or it does not
    answer in time, the move continues.
 3. ``PARTITION_MOVED`` sends readers to the new place.
+4. When all have taken these steps, each receiver is asked again for what it received, because it
+   may have lost it meanwhile. Only what a receiver still has then counts as moved.
 
-The map output is not removed here before its shuffle is released. A TaskManager that accepts work
-again, or restarts, therefore has one copy more than it needs.
+The map output is not removed here before its shuffle is released. So when a receiver is away, at
+any time after the move, its map outputs are read here again, and another drain moves them again. A
+TaskManager that accepts work again, or restarts, has one copy more than it needs.
 """
 
 import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ....transport.backoff import Backoff
 from ....transport.loop import run_together
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
-from ..serve.moved_outputs import MovedOutputs
 from ..store.stored_outputs import MapOutput
-from .target import CopyServices, Outcome
+from .target import CopyServices, Outcome, PeerTarget, RemoteTarget
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +72,15 @@ class Migration:
 
     Args:
         services: The parts of the TaskManager.
-        moved: Sends readers to new places.
+        watch_places: Watches the places at which map outputs are read.
     """
 
-    def __init__(self, services: CopyServices, moved: MovedOutputs) -> None:
+    def __init__(self, services: CopyServices, watch_places: Callable[[], None]) -> None:
         self._services: Final = services
-        self._moved: Final = moved
+        self._moved: Final = services.moved
+        self._watch_places: Final = watch_places
+        self._in_remote: set[MapAttemptKey] = set()
+        """Moved map outputs that are in the remote tier, which this TaskManager asked itself."""
         self._staying: dict[MapAttemptKey, str] = {}
         self._refusals: Counter[tuple[str, str]] = Counter()
         """Refusals in a row of this pass, by application and target."""
@@ -104,6 +109,7 @@ class Migration:
         self._active = True
         services = self._services
         applications: set[str] = set()
+        self._in_remote = {each for each in self._in_remote if self._moved.place(*each)}
         try:
             await services.watches.find_configured()
             backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -114,6 +120,7 @@ class Migration:
                 self._refusals.clear()
                 applications = {each.key.application_id for each in services.store.shuffles()}
                 await run_together(self._run_once(each) for each in applications)
+                await run_together(self._confirm(each) for each in applications)
                 if not self.progress.staying:
                     break
         finally:
@@ -126,11 +133,68 @@ class Migration:
     def undo(self) -> None:
         """Let moved map outputs be read here again, and notify the drivers."""
         self._staying.clear()
+        for key, map_attempt_ids in self._moved.take_back_all().items():
+            self._tell_back(key, map_attempt_ids, "")
+        self._watch_places()
+
+    def changed(self, place: TaskManagerPlace, now: Presence) -> None:
+        """Serve again what has moved to a TaskManager that is away or lost.
+
+        It may come back with its data. Until then readers get the data here, as they would have to
+        wait there.
+        """
+        if now in (Presence.AWAY, Presence.LOST):
+            self._take_back_from(place, f"{place}, which took it, does not answer")
+
+    def _take_back_from(self, place: TaskManagerPlace, reason: str) -> None:
+        back = self._moved.take_back_all(place)
+        for key, map_attempt_ids in back.items():
+            self._tell_back(key, map_attempt_ids, reason)
+        if back:
+            count = sum(map(len, back.values()))
+            logger.warning("%d moved map outputs are read here again: %s", count, reason)
+
+    def _tell_back(self, key: ShuffleKey, map_attempt_ids: Sequence[int], reason: str) -> None:
+        """Notify the drivers of map outputs that are read here again.
+
+        Those with a reason stay until the next pass, or the next drain, moves them again.
+        """
         lookup = self._services.store.lookup
-        for key, attempts in self._moved.take_back().items():
-            back = [each for each in attempts if lookup(key, each) is not None]
-            if back:
-                self._services.drivers.tell_held(key, back)
+        here = [each for each in map_attempt_ids if lookup(key, each) is not None]
+        attempts = [MapAttemptKey(key, each) for each in here]
+        self._in_remote.difference_update(attempts)
+        if reason:
+            self._staying.update(dict.fromkeys(attempts, reason))
+        if here:
+            self._services.drivers.tell_held(key, here)
+
+    async def _confirm(self, application_id: str) -> None:
+        """Ask the receivers of an application's map outputs again; take back what they lost."""
+        services = self._services
+        asked = (
+            (MapAttemptKey(key, each), place)
+            for key, places in self._moved.of(application_id).items()
+            for each, place in places.items()
+        )
+
+        async def ask_some() -> None:
+            for attempt, place in asked:
+                output = services.store.lookup(*attempt)
+                is_remote = attempt in self._in_remote
+                if output is None or is_remote or self._moved.place(*attempt) != place:
+                    continue
+                await services.streams.take(application_id)
+                try:
+                    outcome, reason = await PeerTarget(place, services).confirm(output)
+                finally:
+                    services.streams.release(application_id)
+                if outcome is Outcome.ABSENT:  # asking for each of many would take too long
+                    self._take_back_from(place, reason)
+                elif outcome is not Outcome.COPIED and self._moved.place(*attempt) == place:
+                    self._moved.take_back(attempt.shuffle, [attempt.map_attempt_id])
+                    self._tell_back(attempt.shuffle, [attempt.map_attempt_id], reason)
+
+        await run_together(ask_some() for _ in range(services.config.copy_streams))
 
     async def _run_once(self, application_id: str) -> None:
         """Try each map output of an application that has not moved once."""
@@ -185,8 +249,11 @@ class Migration:
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
                 logger.warning("a driver did not acknowledge a move within %g s", seconds)
-        if services.store.map_outputs(key):  # else it was released meanwhile
+        here = services.store.map_outputs(key)  # others were released meanwhile
+        places = {each: place for each, place in places.items() if each in here}
+        if places:
             self._moved.move(key, places)
+            self._watch_places()
             services.counters.map_outputs_moved += len(places)
 
     async def _copy(self, attempt: MapAttemptKey, output: MapOutput) -> TaskManagerPlace | None:
@@ -218,6 +285,8 @@ class Migration:
                 outcome = await target.copy(output, pace, moved=True)
                 if outcome is Outcome.COPIED:
                     del self._refusals[refusals]
+                    if target.name == RemoteTarget.name:
+                        self._in_remote.add(attempt)
                     return target.place, ""
                 if outcome is not Outcome.FAILED:
                     self._refusals[refusals] += 1

@@ -149,6 +149,14 @@ class Replication:
             if used == place:
                 copies.changed(place, now, before)
 
+    def watch_shared(self) -> None:
+        """Watch the TaskManagers that have map outputs of this one, and no others."""
+        if self._closed:
+            return
+        if len(self.holdings):
+            self._services.watches.watch_configured()
+        self._services.watches.keep(self._shared())
+
     async def close(self) -> None:
         """Cancel the copies being made, which continue after the next start. Idempotent."""
         self._closed = True
@@ -165,7 +173,7 @@ class Replication:
         copies = self._applications.get(application_id)
         if copies is None:
             copies = self._applications[application_id] = ApplicationCopies(
-                application_id, self._services, self._restore, self._watch_shared, self._ended
+                application_id, self._services, self._restore, self.watch_shared, self._ended
             )
         return copies
 
@@ -184,15 +192,14 @@ class Replication:
     def _purge(self, application_id: str) -> None:
         """Forget everything about map outputs of an application that are no longer here."""
         copies = self._applications.get(application_id)
-        if copies is None:
-            return
-        copies.released()
-        if copies.is_idle:
-            self._ended(copies)
-        if not self.holdings.has_application(application_id):
-            self._services.connections.end_application(application_id)
-        self._watch_shared()
-        if not len(self.holdings):
+        if copies is not None:
+            copies.released()
+            if copies.is_idle:
+                self._ended(copies)
+            if not self.holdings.has_application(application_id):
+                self._services.connections.end_application(application_id)
+        self.watch_shared()
+        if not len(self.holdings) and not len(self._services.moved):
             self._services.watches.forget_configured()
 
     def _ended(self, copies: ApplicationCopies) -> None:
@@ -202,15 +209,9 @@ class Replication:
         if not self.holdings.has_application(application_id):
             self._applications.pop(application_id, None)
 
-    def _watch_shared(self) -> None:
-        if self._closed:
-            return
-        if len(self.holdings):
-            self._services.watches.watch_configured()
-        self._services.watches.keep(self._shared())
-
     def _shared(self) -> Iterable[TaskManagerPlace]:
-        """Yield the places of the TaskManagers with which map outputs are shared."""
+        """Yield the places of the TaskManagers that have map outputs of this one."""
+        yield from self._services.moved.places()
         for application_id, taskmanager_id in self.holdings.holders():
             place = self._services.known.place_for(application_id, taskmanager_id)
             if place is not None:

@@ -9,10 +9,11 @@
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ....protocol.errors import ErrorCode, SluiceError
+from ....protocol.limits import MAX_I64
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import CopyOf
 from ...counters import Counters
@@ -21,12 +22,15 @@ from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
+from ..cluster.taskmanager_watch import Presence
 from ..cluster.watches import Watches
 from ..config.cluster_config import ReplicationConfig
+from ..serve.moved_outputs import MovedOutputs
 from ..store.errors import StorageError
+from ..store.extent_reader import is_damaged
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput
-from .copier import Pace, copy_output
+from .copier import Pace, copy_output, is_there
 from .copier_connections import CopierConnections
 from .holdings import Holdings
 
@@ -107,7 +111,9 @@ class CopyServices(NamedTuple):
         placement: Ranks them.
         connections: Connections to them.
         holdings: Which of them have which map output.
+        moved: Which map outputs are read at which of them.
         drivers: The connected drivers.
+        release: Releases the map attempts of a shuffle below a number; returns the bytes freed.
         streams: Copies and moves that run at a time.
         counters: The counters of this TaskManager.
         config: Numbers and times.
@@ -119,7 +125,9 @@ class CopyServices(NamedTuple):
     placement: Placement
     connections: CopierConnections
     holdings: Holdings
+    moved: MovedOutputs
     drivers: DriverNotices
+    release: Callable[[ShuffleKey, int], int]
     streams: OwnerSlots
     counters: Counters
     config: ReplicationConfig
@@ -157,7 +165,10 @@ class PeerTarget:
                 leg = await services.connections.acquire(self.place, output.key.application_id)
                 is_new = await copy_output(leg, services.store, output, copy_of, pace)
         except Exception as error:  # noqa: BLE001
-            return self._failed(output, failure_of(error, "copying a map output"))
+            failure = failure_of(error, "copying a map output")
+            if failure.code is ErrorCode.CHECKSUM_MISMATCH:
+                await self._repair(output)
+            return self._failed(output, failure)
         if is_new:
             services.counters.copies_made += 1
             services.counters.copy_bytes_out += output.total_bytes
@@ -165,6 +176,53 @@ class PeerTarget:
             services.counters.copies_found += 1
         services.holdings.has(MapAttemptKey(output.key, output.map_attempt_id), self.name)
         return Outcome.COPIED
+
+    async def confirm(self, output: MapOutput) -> tuple[Outcome, str]:
+        """Ask the TaskManager whether it has a map output.
+
+        Returns:
+            COPIED if it has it; otherwise ABSENT or REFUSED, and the reason.
+
+        Cancellation: safe.
+        """
+        services = self._services
+        copy_of = CopyOf(0, services.store.taskmanager_id, output.replicas, moved=True)
+        try:
+            with output.kept():
+                leg = await services.connections.acquire(self.place, output.key.application_id)
+                if await is_there(leg, output, copy_of):
+                    return Outcome.COPIED, ""
+        except Exception as error:  # noqa: BLE001
+            failure = failure_of(error, "asking for a map output that has moved")
+            if failure.code is ErrorCode.PARTITION_RELEASED and isinstance(failure, RemoteError):
+                self._learn_release(output, failure)
+            outcome = Outcome.ABSENT if failure.code in ABSENCE else Outcome.REFUSED
+            return outcome, f"{self.place}: {failure.code.name}: {failure.message}"
+        return Outcome.REFUSED, f"{self.place} took it and no longer has it"
+
+    async def _repair(self, output: MapOutput) -> None:
+        """Drop a map output if it is damaged here and another TaskManager has it.
+
+        The network may have damaged it, so it is read once more. It is reported as lost. Those that
+        have it then notice that it is not here, and send it.
+        """
+        services = self._services
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        holding = services.holdings.get(attempt)
+        for taskmanager_id in set() if holding is None else holding.others - {self.name}:
+            place = services.known.place_for(output.key.application_id, taskmanager_id)
+            if place is None or services.watches.presence(place) is Presence.LOST:
+                continue
+            outcome, _ = await PeerTarget(place, services).confirm(output)
+            if outcome is not Outcome.COPIED or not await is_damaged(
+                services.store.read_all, output
+            ):
+                continue
+            if services.store.lookup(*attempt) is output:
+                logger.error("damaged map output %s is dropped: %s has a copy", attempt, place)
+                services.counters.damaged_map_outputs_dropped += 1
+                services.store.drop(output, is_lost=True)
+            return
 
     def _failed(self, output: MapOutput, error: SluiceError) -> Outcome:
         placement = self._services.placement
@@ -179,9 +237,27 @@ class PeerTarget:
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
             logger.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
             return Outcome.FAILED
-        if error.code is not ErrorCode.PARTITION_RELEASED:  # it is soon released here too
+        if error.code is not ErrorCode.PARTITION_RELEASED:
             placement.refuse(self.name, output.key.application_id)
+        elif not is_own:
+            self._learn_release(output, error)
         return Outcome.REFUSED
+
+    def _learn_release(self, output: MapOutput, error: SluiceError) -> None:
+        """Release what was released at the other TaskManager while this one was away.
+
+        A release with a bound applies to all TaskManagers. One without a bound may be older than
+        the map output, and the driver repeats it here.
+        """
+        try:
+            end = int(str(error.value))
+        except ValueError:
+            return
+        if output.map_attempt_id < end <= MAX_I64:
+            logger.info(
+                "%s was released below map attempt %d, says %s", output.key, end, self.place
+            )
+            self._services.release(output.key, end)
 
 
 class RemoteTarget:

@@ -119,6 +119,13 @@ class PipelinedRegistry:
         """Return the shuffles of an application that have pipelined partitions."""
         return [key for key in self._registered if key.application_id == application_id]
 
+    def release_one(self, key: ShuffleKey, map_attempt_id: int, error: SluiceError) -> None:
+        """Release a partition; requests that come for it later get the error too."""
+        registration = self._registered.get(key, {}).get(map_attempt_id)
+        if registration is not None:
+            self.unregister(key, map_attempt_id, registration.partition, error)
+            registration.release(error)
+
     def release(self, key: ShuffleKey, error: SluiceError, end: int | None = None) -> None:
         """Release a shuffle, or its partitions below ``end``, with their failures."""
         attempts = self._registered.pop(key, {})

@@ -16,17 +16,17 @@ from functools import partial
 from mypy_extensions import mypyc_attr
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ...errors import InvalidRequest, PartitionReleased
+from ...errors import InvalidRequest, PartitionReleased, ShuttingDown
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
 from ..bounds.accounts import Accounts, Resource
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
-from ..store.releases import Releases
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, release_regions
 from .moved_outputs import MovedOutputs
+from .new_copies import require_new_copy
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
@@ -45,6 +45,8 @@ class ResultPartitionManager:
             have some; also when its producer is gone by then.
         on_shuffle_released: Called when a shuffle, or its map attempts below a number, is released
             without its application.
+        on_replaced: Called with a copy that was dropped because its origin sends other bytes.
+        on_pipelined_gone: Called when a pipelined partition is consumed, has failed or is released.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class ResultPartitionManager:
         request_timeout_seconds: float,
         on_replicated: Callable[[MapOutput], None] | None = None,
         on_shuffle_released: Callable[[ShuffleKey, int | None], None] | None = None,
+        on_replaced: Callable[[Lost], None] | None = None,
+        on_pipelined_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
@@ -61,9 +65,11 @@ class ResultPartitionManager:
         self._waiting: dict[ShuffleKey, dict[asyncio.Future[None], int | None]] = {}
         """Waiting requests, each with the map attempt that it waits for."""
         self._pipelined = PipelinedRegistry()
-        self._releases = Releases()
+        self._releases = store.releases
         self._on_replicated = on_replicated
+        self._on_pipelined_gone = on_pipelined_gone
         self._on_shuffle_released = on_shuffle_released
+        self._on_replaced = on_replaced
         self.moved = MovedOutputs(self.wake)
         """Map outputs that are read elsewhere."""
 
@@ -105,6 +111,8 @@ class ResultPartitionManager:
             if output.origin:
                 self.require_unreleased(output.key, output.map_attempt_id)
                 await self._until_not_pending(output)
+                if self._store.lookup(*attempt) is not None:
+                    self.require_new_copy(attempt, output.origin, output.checksum())
             committed = self._store.commit(output)
         except (SluiceError, asyncio.CancelledError):
             release_regions(output.regions)
@@ -126,8 +134,13 @@ class ResultPartitionManager:
         Raises:
             ReleasedDuringCommit: A driver has released the shuffle here.
         """
-        if self._releases.has_copy(MapAttemptKey(key, map_attempt_id)):
-            raise ReleasedDuringCommit(*key, map_attempt_id)
+        attempt = MapAttemptKey(key, map_attempt_id)
+        if self._releases.has_copy(attempt):
+            raise ReleasedDuringCommit(*key, map_attempt_id, self._releases.bound(attempt))
+
+    def require_new_copy(self, attempt: MapAttemptKey, origin: str, checksum: int | None) -> None:
+        """Check that a copy is not here, as :func:`.new_copies.require_new_copy` does."""
+        require_new_copy(self._store, attempt, origin, checksum, self._on_replaced)
 
     def _committed(self, output: MapOutput, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
@@ -179,6 +192,7 @@ class ResultPartitionManager:
         """
         if self._pipelined.unregister(key, map_attempt_id, partition, failure):
             self.wake(key)
+            self._on_pipelined_gone()
 
     def lost_of(self, application_id: str) -> Lost:
         """Return the map attempts of an application that were lost with a directory."""
@@ -201,7 +215,6 @@ class ResultPartitionManager:
             Bytes of storage freed.
         """
         freed = self._store.release_shuffle(key, end)
-        self._releases.add(key, end)
         if end is None:
             self.moved.forget(lambda other: other == key)
         else:
@@ -245,6 +258,25 @@ class ResultPartitionManager:
             self._release_unstored(key)
         return freed
 
+    async def end_pipelined(self) -> None:
+        """Release all pipelined partitions, because the TaskManager stops.
+
+        Their writers and readers get SHUTTING_DOWN.
+
+        Cancellation: safe.
+        """
+        for key, map_attempt_id, _ in list(self._pipelined):
+            error = ShuttingDown(
+                "The TaskManager stopped before the readers of a pipelined partition reached its "
+                "end",
+                value=f"map attempt {map_attempt_id} of shuffle {key.shuffle_id}",
+                remedy="Await partition.wait_consumed() before it stops, or raise "
+                "drain_timeout_seconds",
+                map_attempt_id=map_attempt_id,
+            )
+            self._pipelined.release_one(key, map_attempt_id, error)
+        await asyncio.sleep(0)  # the readers' connections send it in their next turn
+
     def released(self) -> "asyncio.Future[None] | None":
         """Return a future that ends when a restart will not undo the last release; None: now."""
         return self._store.released()
@@ -254,6 +286,7 @@ class ResultPartitionManager:
             f"Shuffle {key.shuffle_id} was released", value=key.application_id or None
         )
         self._pipelined.release(key, error, end)
+        self._on_pipelined_gone()
         for waiter, missing in list(self._waiting.get(key, {}).items()):
             if (end is None or missing is None or missing < end) and not waiter.done():
                 waiter.set_exception(error)

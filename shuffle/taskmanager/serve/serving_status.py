@@ -79,6 +79,7 @@ class ServedChannelsStatus(msgspec.Struct, frozen=True, gc=False):
     """All channels that one leg serves together."""
 
     metric_prefix: ClassVar[str] = "served_channel_"
+    key_fields: ClassVar[tuple[str, ...]] = ("leg",)
 
     leg: str = ""
     """``"peer"`` or ``"consumer"``."""

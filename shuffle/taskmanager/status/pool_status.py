@@ -58,7 +58,7 @@ class NetworkPoolStatus(msgspec.Struct, frozen=True, gc=False):
     metric_prefix: ClassVar[str] = "network_memory_"
 
     total_segments: int = 0
-    segment_size_bytes: Annotated[int, gauge("Size of one segment.")] = 0
+    segment_size_bytes: Annotated[int, gauge("Size of one segment.", combine="max")] = 0
     available_segments: Annotated[int, _SEGMENTS.at(state="free")] = 0
     lent_segments: Annotated[int, _SEGMENTS.at(state="lent")] = 0
     in_flight_segments: Annotated[int, _SEGMENTS.at(state="in_flight")] = 0

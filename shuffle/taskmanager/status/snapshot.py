@@ -1,5 +1,6 @@
 """Assembles the status of a TaskManager from the parts that their owners return."""
 
+import time
 from typing import NamedTuple
 
 from msgspec import structs
@@ -129,6 +130,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         counters=counters,
         serves=_serves(environment),
         no_room_because=None if full is None else utf8_text(full),
+        cpu_seconds=time.process_time(),
     )
 
 

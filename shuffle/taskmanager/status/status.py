@@ -14,7 +14,7 @@ import msgspec
 from ....protocol import framing
 from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import BoundedCounts, Counters
-from ...metric import Metric, gauge, total
+from ...metric import Combined, Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
 from ..bounds.accounts import ApplicationStatus
 from ..ingest.producing_status import ProducersStatus
@@ -22,6 +22,7 @@ from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
+from .process_status import ProcessStatus
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
@@ -83,11 +84,20 @@ class EventLoopStatus(msgspec.Struct, frozen=True, gc=False):
     """The lag of the event loop, measured once a second."""
 
     last_lag_seconds: Annotated[
-        float, gauge("The last measured lag of the event loop.", "event_loop_lag_last_seconds")
+        float,
+        gauge(
+            "The last measured lag of the event loop.",
+            "event_loop_lag_last_seconds",
+            combine="max",
+        ),
     ] = 0.0
     max_lag_seconds: Annotated[
         float,
-        gauge("The worst lag of the event loop in the last minute.", "event_loop_lag_max_seconds"),
+        gauge(
+            "The worst lag of the event loop in the last minute.",
+            "event_loop_lag_max_seconds",
+            combine="max",
+        ),
     ] = 0.0
 
 
@@ -134,6 +144,8 @@ class ConnectionStatus(msgspec.Struct, frozen=True, gc=False):
 class TrafficStatus(msgspec.Struct, frozen=True, gc=False):
     """Messages and bytes of the accepted connections of one role since the start."""
 
+    key_fields: ClassVar[tuple[str, ...]] = ("role",)
+
     role: str = ""
     messages_in: Annotated[int, _MESSAGES.at(direction="in")] = 0
     messages_out: Annotated[int, _MESSAGES.at(direction="out")] = 0
@@ -156,7 +168,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
         TaskManagerState,
         gauge("1 for the current state.", "taskmanager_state", by="state", zeros=STATES),
     ] = "starting"
-    uptime_seconds: Annotated[float, gauge("Time since the daemon started.")] = 0.0
+    uptime_seconds: Annotated[float, gauge("Time since the daemon started.", combine="max")] = 0.0
     pools: tuple[PoolStatus, ...] = ()
     network_pool: NetworkPoolStatus = NetworkPoolStatus()
     storage: tuple[TierStatus, ...] = ()
@@ -180,19 +192,27 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
         gauge(
             "Time at which the TLS certificate expires, since 1970; absent without TLS.",
             "tls_certificate_expiry_timestamp_seconds",
+            combine="min",
         ),
     ] = None
     counters: Counters = msgspec.field(default_factory=Counters)
     serves: Served | None = None
     """Whose connections are accepted: those with a credential, those of this host, or any."""
-    no_room_because: str | None = None
+    no_room_because: Annotated[str | None, Combined("every")] = None
     """The reason why no tier takes a region; None if one does."""
+    cpu_seconds: float = 0.0
+    """CPU time of the process since it started."""
+    processes: tuple[ProcessStatus, ...] = ()
+    """Its data processes; empty if it is a single process."""
 
     @property
     def not_ready_because(self) -> str | None:
         """The reason why this TaskManager should get no new work; None if it should get some."""
         if self.state != "ready":
             return f"state is {self.state}"
+        if self.processes and not any(each.state == "ready" for each in self.processes):
+            states = ", ".join(f"{each.process} is {each.condition}" for each in self.processes)
+            return f"no data process is ready: {states}"
         if not any(tier.healthy for tier in self.storage):
             reasons = "; ".join(f"{tier.directory}: {tier.reason}" for tier in self.storage)
             return f"no storage directory is healthy: {reasons}"

@@ -177,6 +177,14 @@ def _head(status: TaskManagerStatus) -> str:
 def _tables(status: TaskManagerStatus) -> Iterator[Table]:
     counters, copies = status.counters, status.copies
     yield _table(
+        "Data processes",
+        status.processes,
+        "process state=condition pid> up>uptime_seconds restarts> cpu>cpu_seconds late> "
+        "connections> bytes_in> bytes_out> address taskmanager=taskmanager_id",
+        pid=lambda process: process.pid or "-",
+        late=lambda process: f"{process.max_lag_seconds * 1000:.0f} ms",
+    )
+    yield _table(
         "Network memory",
         [status.network_pool],
         "segments>total_segments size>segment_size_bytes free>available_segments "

@@ -75,6 +75,24 @@ class StorageInUse(StorageUnavailable):
         self.holder = holder
 
 
+class DirectoryHangs(StorageUnavailable):
+    """A directory does not answer, so its calls were given up.
+
+    Args:
+        directory: The directory.
+        reason: How that was noticed.
+    """
+
+    retryable = True
+
+    def __init__(self, directory: Path | str, reason: str) -> None:
+        super().__init__(
+            directory,
+            reason,
+            "Check the disk; the directory is used again, without a restart, when it answers",
+        )
+
+
 class RemoteFailed(StorageError):
     """A request to the remote tier failed, after all retries.
 
@@ -240,15 +258,40 @@ class DuplicateMapOutput(StorageError):
         )
 
 
-class ReleasedDuringCommit(StorageError):
-    """The shuffle was released before the commit was written."""
+class OtherMapOutput(StorageError):
+    """A copy has the name of a map output with other bytes."""
 
-    code = ErrorCode.PARTITION_RELEASED
+    code = ErrorCode.REGION_MISMATCH
 
     def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
         super().__init__(
+            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} "
+            "has other bytes here than its copy",
+            value=map_attempt_id,
+            remedy="Give each map attempt an id of its own, also when a task is repeated",
+            map_attempt_id=map_attempt_id,
+        )
+
+
+class ReleasedDuringCommit(StorageError):
+    """The shuffle was released before the commit was written.
+
+    Args:
+        application_id: The application.
+        shuffle_id: The shuffle.
+        map_attempt_id: The map attempt.
+        end: The bound of the release, for a copier that does not know of it; None: none.
+    """
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(
+        self, application_id: str, shuffle_id: int, map_attempt_id: int, end: int | None = None
+    ) -> None:
+        super().__init__(
             f"shuffle {shuffle_id} of {application_id} was released during the commit "
             f"of map attempt {map_attempt_id}",
+            value=end,
             remedy="Nothing to do: a released shuffle is no longer read",
             map_attempt_id=map_attempt_id,
         )

@@ -1,13 +1,16 @@
 """Reads extents of any tier: from the page cache, or as their tiers read them."""
 
-from collections.abc import Sequence
-from functools import partial
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from ....transport.fair_queue import Flow
 from ....transport.loop import run_together
-from .errors import OutsideRegion
-from .files.io_threads import CALL_COST, IoThreads
+from .errors import DirectoryHangs, OutsideRegion, RemoteFailed, StorageError
+from .files.io_threads import CALL_COST, Used
+from .stored_outputs import MapOutput
 from .tiers.tier import Extent, ExtentRead, Tier
 
 
@@ -21,6 +24,9 @@ class ExtentRange(NamedTuple):
 
 AHEAD_BYTES: Final = 2 * 1024 * 1024
 """Maximum bytes that a view reads ahead into the page cache."""
+
+CHECKED_BYTES: Final = 256 * 1024
+"""Bytes that are read at a time to verify a checksum."""
 
 CACHED_READS = 32
 """Maximum reads that the event loop makes at once: with more, other work would wait."""
@@ -44,30 +50,31 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     )
 
 
-async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Flow) -> None:
-    """Read extents of any tier; one thread call makes all reads of disks.
+async def read_extents(reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[Used] = ()) -> None:
+    """Read extents of any tier; one thread call makes all reads of a disk.
 
     Args:
-        threads: Threads for reads of the disk tier.
         reads: The reads; the call retains their extents.
         flow: The flow in whose turn they run.
+        uses: What has the buffers. It is retained as long as a thread uses them after this call.
 
     Raises:
         OutsideRegion: A range ends beyond its extent.
         StorageReadFailed: The disk failed or returned less than was written.
+        DirectoryHangs: The disk does not answer.
         RemoteFailed: The remote tier does not answer.
         RemoteObjectMissing: An object is missing.
-        asyncio.CancelledError: Raised only when no thread uses the buffers.
+        asyncio.CancelledError: Raised only when no thread uses the buffers, or their disk hangs.
     """
-    by_kind: dict[type[Tier], list[ExtentRead]] = {}
+    by_tier: dict[Tier, list[ExtentRead]] = {}
     for read in reads:
         if not read.is_within:
             raise OutsideRegion(read.end, read.extent.length)
-        by_kind.setdefault(type(read.extent.tier), []).append(read)
+        by_tier.setdefault(read.extent.tier, []).append(read)
     for read in reads:  # now, before a task's first step: other owners may release it then
         read.extent.retain()
     try:
-        works = [kind.read_all(some, threads, flow) for kind, some in by_kind.items()]
+        works = [tier.read_all(some, flow, uses) for tier, some in by_tier.items()]
         if len(works) == 1:
             await works[0]
         else:
@@ -77,24 +84,29 @@ async def read_extents(threads: IoThreads, reads: Sequence[ExtentRead], flow: Fl
             read.extent.release()
 
 
-async def will_need(threads: IoThreads, ranges: Sequence[ExtentRange], flow: Flow) -> None:
+async def will_need(ranges: Sequence[ExtentRange], flow: Flow) -> None:
     """Advise the kernel to read ranges into the page cache. Errors of the disk are ignored.
 
     Args:
-        threads: Threads of the disk tier.
         ranges: The bytes. Their extents need not be retained: advice on other bytes does no harm.
         flow: The flow in whose turn the disks read.
+
+    Cancellation: safe; advice that a thread is giving is completed.
     """
     by_tier: dict[Tier, list[tuple[int, int]]] = {}
     for extent, offset, length in ranges:
         by_tier.setdefault(extent.tier, []).append((extent.offset + offset, length))
-    cost = sum(each.length for each in ranges) + (len(ranges) - 1) * CALL_COST
-    await threads.run_for(flow, cost, partial(_advise, by_tier))
+    works = [_advise(tier, places, flow) for tier, places in by_tier.items()]
+    if len(works) == 1:
+        await works[0]
+    else:
+        await run_together(works)
 
 
-def _advise(by_tier: dict[Tier, list[tuple[int, int]]]) -> None:
-    for tier, places in by_tier.items():
-        tier.will_need(_merged(places))
+async def _advise(tier: Tier, places: list[tuple[int, int]], flow: Flow) -> None:
+    cost = sum(length for _, length in places) + (len(places) - 1) * CALL_COST
+    with contextlib.suppress(DirectoryHangs):
+        await tier.threads.run_for(flow, cost, lambda: tier.will_need(_merged(places)))
 
 
 def _merged(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -105,3 +117,32 @@ def _merged(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
             offset, length = merged[-1][0], merged.pop()[1] + length
         merged.append((offset, length))
     return merged
+
+
+async def is_damaged(
+    read_all: Callable[[Sequence[ExtentRead], Flow], Awaitable[None]], output: MapOutput
+) -> bool:
+    """Return whether bytes of a map output cannot be read, or do not have their checksum.
+
+    Args:
+        read_all: Reads extents.
+        output: The map output.
+
+    Cancellation: safe.
+    """
+    flow = Flow(output.key.application_id, 0)
+    try:
+        with output.kept():
+            for region in output.regions:
+                extent, found = region.extent, 0
+                if extent is None:
+                    continue
+                for offset in range(0, extent.length, CHECKED_BYTES):
+                    piece = memoryview(bytearray(min(CHECKED_BYTES, extent.length - offset)))
+                    await read_all([ExtentRead(extent, offset, [piece])], flow)
+                    found = crc32c(piece, found)
+                if found != region.crc32c:
+                    return True
+    except StorageError as error:
+        return not isinstance(error, DirectoryHangs | RemoteFailed)  # what has no answer is unknown
+    return False

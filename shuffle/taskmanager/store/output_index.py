@@ -11,7 +11,8 @@ from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Account, Accounts, Resource
-from .journal.rows import pack_secure
+from .journal.rows import pack_released, pack_secure
+from .releases import Releases
 from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of, kept_bytes
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
@@ -65,6 +66,7 @@ class OutputIndex:
     Attributes:
         journal_bytes: Approximate bytes of the valid rows in the journal of each arena, by the
             arena's id; ``ANYWHERE`` has the rows of map outputs without bytes in any arena.
+        releases: The releases of shuffles, to refuse later commits and copies.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -72,6 +74,7 @@ class OutputIndex:
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
         self._open: dict[MapAttemptKey, OpenOutput] = {}
         self._lost: dict[ShuffleKey, set[int]] = {}
+        self.releases: Final = Releases(accounts)
         self.map_outputs = 0
         self.stored_bytes = 0
         self.journal_bytes: Counter[bytes] = Counter()
@@ -215,12 +218,25 @@ class OutputIndex:
 
     def live_bytes(self, arena: bytes) -> int:
         """Return the approximate bytes of the valid rows in an arena's journal."""
-        return self.journal_bytes[arena] + self.journal_bytes[ANYWHERE]
+        rows = self.journal_bytes[arena] + self.journal_bytes[ANYWHERE]
+        return rows + self.releases.journal_bytes
 
-    def lose(self, is_lost: Callable[[MapOutput], bool]) -> list[MapOutput]:
-        """Remove map outputs whose bytes are gone; the caller releases them."""
+    def lose(
+        self, is_lost: Callable[[MapOutput], bool], only: ShuffleKey | None = None
+    ) -> list[MapOutput]:
+        """Remove map outputs whose bytes are gone; the caller releases them.
+
+        Args:
+            is_lost: Whether one is lost.
+            only: The shuffle that has them; None: any may.
+        """
         lost: list[MapOutput] = []
-        for key, entry in list(self.entries()):
+        if only is None:
+            found = list(self.entries())
+        else:
+            its = self.entry(only)
+            found = [] if its is None else [(only, its)]
+        for key, entry in found:
             kept = dict(entry.outputs)
             for output in entry.outputs.values():
                 if is_lost(output):
@@ -250,8 +266,8 @@ class OutputIndex:
         return [ShuffleKey(application_id, s) for s in self._applications.get(application_id, ())]
 
     def applications(self) -> list[str]:
-        """Return the applications with committed map outputs."""
-        return list(self._applications)
+        """Return the applications with committed map outputs or released shuffles."""
+        return list(dict.fromkeys((*self._applications, *self.releases.applications())))
 
     def entries(self) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
         """Iterate over all shuffles."""
@@ -283,6 +299,10 @@ class OutputIndex:
             for first, regions in output.rows()
             if arena in (arenas := arenas_of(regions)) or not arenas
         ]
+
+    def released_rows(self) -> list[bytes]:
+        """Return the rows of the releases of all applications, which every journal has."""
+        return [pack_released(*each) for each in self.releases.items()]
 
     def outputs(self) -> list[MapOutput]:
         """Return all map outputs."""

@@ -1,6 +1,6 @@
 """Writes one region into its extent."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +9,9 @@ from crc32c import crc32c
 from ....transport.fair_queue import Flow
 from ...names import ShuffleKey
 from ..bounds.accounts import Account, Resource
-from .errors import OutsideRegion, StorageError, StorageReadFailed
+from .errors import DirectoryHangs, OutsideRegion, StorageError, StorageReadFailed
 from .files.file_calls import read_into
-from .files.io_threads import IoThreads
+from .files.io_threads import IoThreads, Used
 from .stored_outputs import Region, kept_bytes
 from .tiers.tier import Extent
 
@@ -45,7 +45,7 @@ class RegionWriter:
         first_subpartition: Number of the region's first subpartition.
         index: The region's index; see :func:`region_index`.
         account: The account of the application, which has room for the index.
-        threads: Threads for writes to the disk tier.
+        threads: Threads for writes to the tier of the extent.
         flow: The flow in whose turns the writes run.
     """
 
@@ -111,7 +111,9 @@ class RegionWriter:
             raise RuntimeError(f"{self._extent!r} is not in memory: use write()")
         return view
 
-    async def write(self, offset: int, buffers: list[memoryview]) -> None:
+    async def write(
+        self, offset: int, buffers: list[memoryview], uses: Sequence[Used] = ()
+    ) -> None:
         """Write buffers in order. Several calls may run at a time.
 
         The remote tier only accepts bytes in order, so a call waits for the calls before it.
@@ -119,13 +121,16 @@ class RegionWriter:
         Args:
             offset: Position of the first buffer in the region, in bytes.
             buffers: Must not change until the call has ended.
+            uses: What has the buffers. It is retained as long as a thread uses them after this
+                call, because the disk hangs.
 
         Raises:
             OutsideRegion: The buffers end beyond the region; no byte was written.
             StorageWriteFailed: The write failed. The region can only be aborted.
+            DirectoryHangs: The disk does not answer. The region can only be aborted.
             RemoteFailed: The upload of these bytes, or of bytes before them, failed.
-            asyncio.CancelledError: Raised when the buffers are free again; the extent's content is
-                unknown.
+            asyncio.CancelledError: Raised when the buffers are free again, or their disk hangs; the
+                extent's content is unknown.
         """
         self._check_open()
         end = offset + sum(len(buffer) for buffer in buffers)
@@ -147,9 +152,11 @@ class RegionWriter:
         extent.retain()  # an abort must not free the space while the thread writes there
         self._writes += 1
         try:
-            await self._threads.run_for(
-                self._flow, end - offset, partial(tier.write, extent.offset + offset, buffers)
-            )
+            write = partial(tier.write, extent.offset + offset, buffers)
+            await self._threads.run_for(self._flow, end - offset, write, (extent, *uses))
+        except DirectoryHangs as error:
+            self._failure = error
+            raise
         except OSError as error:
             self._failure = tier.write_failure(extent.offset + offset, end - offset, error)
             raise self._failure from error
@@ -194,8 +201,10 @@ class RegionWriter:
             OutsideRegion: The area's file was truncated.
             StorageReadFailed: The area could not be read.
             StorageWriteFailed: The write failed. The region can only be aborted.
+            DirectoryHangs: The disk does not answer. The region can only be aborted.
             RemoteFailed: The upload failed.
-            asyncio.CancelledError: Raised only when no thread uses the area or the extent.
+            asyncio.CancelledError: Raised when no thread uses the area or the extent, or the
+                disk hangs. The area is retained while a thread uses it.
         """
         self._check_open()
         extent = self._extent
@@ -216,7 +225,10 @@ class RegionWriter:
                     break  # aborted meanwhile
                 end = min(start + COPY_CALL_BYTES, self.length)
                 copy = partial(_copy, extent, (start, end), area, offset + start, checksum, value)
-                value = await self._threads.run_for(self._flow, end - start, copy)
+                value = await self._threads.run_for(self._flow, end - start, copy, (extent, area))
+        except DirectoryHangs as error:
+            self._failure = error
+            raise
         except OSError as error:
             self._failure = extent.tier.write_failure(extent.offset, self.length, error)
             raise self._failure from error

@@ -8,14 +8,12 @@
     read_all(…), extent.view  ◀──────────────────── lookup() / map_outputs() ◀────┘
 
 One event-loop thread owns all state. Only :meth:`ShuffleStore.open` blocks: run it before serving,
-or in a thread before the loop uses the store. Afterwards ``io_threads`` threads access the disks,
-and another thread writes the journal.
+or in a thread before the loop uses the store. Afterwards threads of each directory access it.
 
 A map output whose commit was acknowledged survives the process, because its bytes are in the page
 cache or in tmpfs. A reboot loses the map outputs of the memory tier.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -24,17 +22,12 @@ from ....transport.fair_queue import OWN_FLOW, Flow
 from ...names import MapAttemptKey, ShuffleKey
 from ..bounds.accounts import Accounts, Resource
 from ..config.storage_config import StorageConfig
-from .errors import (
-    DuplicateMapOutput,
-    RemoteObjectMissing,
-    StorageClosed,
-    StorageUnavailable,
-)
+from .errors import DuplicateMapOutput, RemoteObjectMissing, StorageClosed, StorageUnavailable
 from .extent_reader import ExtentRange, read_cached, read_extents, will_need
+from .journal import rows
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .journal.recovery import open_storage
-from .journal.rows import pack_release_application, pack_release_attempts, pack_release_shuffle
 from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .store_health import StoreHealth
@@ -44,6 +37,9 @@ from .tiers.tier import ExtentRead
 from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from .files.io_threads import Used
     from .remote.remote_outputs import RemoteOutputs
     from .remote.remote_watch import RemoteWatch
 
@@ -60,7 +56,8 @@ class ShuffleStore:
         self.accounts = storage.accounts
         """The accounts of the applications whose bytes this store holds."""
         self._index = storage.index
-        self._threads = storage.threads
+        self.releases = storage.index.releases
+        """The releases of shuffles, to refuse later commits and copies."""
         self._tiers = Tiers(
             storage.memory,
             storage.disks,
@@ -141,7 +138,8 @@ class ShuffleStore:
         account.require_room(Resource.METADATA_BYTES, kept_bytes(*index))
         extent = self._tiers.allocate(length, account) if length else None
         flow = Flow(key.application_id, connection)
-        return RegionWriter(key, extent, first_subpartition, index, account, self._threads, flow)
+        threads = self._storage.threads.memory if extent is None else extent.tier.threads
+        return RegionWriter(key, extent, first_subpartition, index, account, threads, flow)
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: write its row to the journal, then make it visible.
@@ -236,16 +234,16 @@ class ShuffleStore:
             StorageClosed: The store was closed.
         """
         self._check_open()
+        is_new = self.releases.add(key, end)
         if self.remote is not None:
             self.remote.released(key, end)
         below = MAX_I64 + 1 if end is None else end
         refused = self._journal.refuse(lambda each: each.shuffle == key and each[1] < below)
         entry = self._index.pop(key) if end is None else self._index.pop_below(key, end)
         secured = self._index.pop_released(lambda each: each.shuffle == key and each[1] < below)
-        if entry is None and not refused and not secured:
+        if entry is None and not refused and not secured and not is_new:
             return 0
-        row = pack_release_shuffle(key) if end is None else pack_release_attempts(key, end)
-        self._journal.release(row, [*secured, *regions_of([entry])])
+        self._journal.release(rows.pack_release(key, end), [*secured, *regions_of([entry])])
         return 0 if entry is None else entry.stored_bytes
 
     def release_application(self, application_id: str) -> int:
@@ -256,12 +254,22 @@ class ShuffleStore:
         refused = self._journal.refuse(lambda each: each.shuffle.application_id == application_id)
         keys = self._index.shuffles_of(application_id)
         secured = self._index.pop_released(lambda each: each[0].application_id == application_id)
-        if not keys and not refused and not secured:
+        had_releases = self.releases.forget(application_id)
+        if not keys and not refused and not secured and not had_releases:
             return 0
         entries = [self._index.pop(key) for key in keys]
-        row = pack_release_application(application_id)
+        row = rows.pack_release_application(application_id)
         self._journal.release(row, [*secured, *regions_of(entries)])
         return sum(entry.stored_bytes for entry in entries if entry is not None)
+
+    def drop(self, output: MapOutput, *, is_lost: bool = False) -> None:
+        """Drop a map output, and report it if it is lost. It may be committed again."""
+        self._check_open()
+        self._index.lose(lambda each: each is output, output.key)
+        row = rows.pack_drop_committed(output.key, output.map_attempt_id)
+        self._journal.release(row, output.regions)
+        if is_lost:
+            self._health.report_lost({output.key: [output.map_attempt_id]})
 
     def released(self) -> "asyncio.Future[None] | None":
         """Return a future for the last release to survive a restart; None: it does.
@@ -341,21 +349,24 @@ class ShuffleStore:
         """Whether a map output was here until its directory was lost."""
         return self._index.is_lost(key, map_attempt_id)
 
-    async def read_all(self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW) -> None:
-        """Fill buffers from extents, reading all disks in one thread call.
+    async def read_all(
+        self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW, uses: "Sequence[Used]" = ()
+    ) -> None:
+        """Fill buffers from extents, reading each disk in one thread call.
 
         Args:
             reads: The reads; the call retains their extents.
             flow: The flow in whose turn they run.
+            uses: What has the buffers; retained while a thread uses them after this call.
 
         Raises:
             StorageReadFailed: The disk failed or returned less than was written.
+            DirectoryHangs: The disk does not answer.
             OutsideRegion: A range ends beyond its extent.
-            asyncio.CancelledError: Raised only after no thread uses the buffers; their
-                content is unknown.
+            asyncio.CancelledError: Raised only after no thread uses the buffers, or the disk hangs.
         """
         try:
-            await read_extents(self._threads, reads, flow)
+            await read_extents(reads, flow, uses)
         except RemoteObjectMissing as error:
             if self.remote is not None:
                 self.remote.note_missing(error.extent)
@@ -364,14 +375,14 @@ class ShuffleStore:
     async def will_need(self, ranges: Sequence[ExtentRange], flow: Flow) -> None:
         """Advise the kernel which bytes a flow reads soon; see ``will_need``."""
         if not self._closed:
-            await will_need(self._threads, ranges, flow)
+            await will_need(ranges, flow)
 
     def read_cached(self, reads: Sequence[ExtentRead]) -> bool:
         """Fill buffers at once if the page cache has all bytes; see ``read_cached``."""
         return read_cached(reads)
 
     def applications(self) -> list[str]:
-        """Return the applications with committed map outputs, including adopted ones."""
+        """Return the applications with map outputs or releases, including adopted ones."""
         return self._index.applications()
 
     def shuffles(self) -> list[ShuffleStatus]:
@@ -413,11 +424,13 @@ class ShuffleStore:
     async def close(self) -> None:
         """Write the queued rows, then close all files and unlock the directories.
 
-        The next process adopts the data. Idempotent. Do not cancel it: it only waits for disks.
+        The next process adopts the data. A directory that does not answer is given up: its rows
+        fail, and its last thread closes it. Idempotent. Do not cancel it: it only waits for disks.
         """
         if self._closed:
             return
         self._closed = True
+        late = self._storage.threads.abandon_later()
         await self._health.close()
         if self._remote_watch is not None:
             await self._remote_watch.close()
@@ -427,8 +440,9 @@ class ShuffleStore:
         if self._tiers.remote is not None:
             await self._tiers.remote.close()
         await self._tiers.upkeep.end()
-        await asyncio.to_thread(self._threads.end)
-        self._tiers.close()
+        await self._storage.threads.close()
+        late.cancel()
+        self._tiers.close(self._storage.threads)
         self._storage.unlock()
 
     def _check_open(self) -> None:

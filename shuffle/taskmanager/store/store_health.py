@@ -1,8 +1,6 @@
 """Applies changes in the health of directories to a store."""
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +8,14 @@ from typing import TYPE_CHECKING
 from ..config.storage_config import StorageConfig
 from .errors import StorageError
 from .health.directories import DirectoryLock
-from .health.directory_probe import ProbedDirectory, identity_of
+from .health.directory_probe import ProbedDirectory
 from .health.health_watch import HealthWatch
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .output_index import Lost
 from .stored_outputs import MapOutput, arenas_of, release_regions
 from .tiers.arena_tier import ArenaTier
+from .tiers.disk_tier import DiskTier
 from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:
@@ -64,7 +63,10 @@ class StoreHealth:
         self._on_unlocked = on_unlocked
         directories = {tier.directory: True for tier in self._tiers.tiers()}
         directories |= dict.fromkeys(self._tiers.left_out(), False)
-        self._watch = HealthWatch(self, directories, self._config)
+        for tier in self._tiers.tiers():
+            if isinstance(tier, DiskTier):
+                tier.note_free()
+        self._watch = HealthWatch(self, directories, self._storage.threads, self._config)
 
     def watched(self, directory: Path) -> tuple[ArenaTier | None, ProbedDirectory]:
         """Return the tier of a directory, if it has one, and the expected files."""
@@ -74,7 +76,7 @@ class StoreHealth:
             # directory may be an unmounted disk, whose mount point must stay empty.
             make = directory not in self._config.data_directories
             return tier, ProbedDirectory(directory, make=make)
-        files = [(tier.path, identity_of(os.fstat(tier.fd)))]
+        files = [(tier.path, tier.identity)]
         journal = self._journal.files.journals.get(tier.tier_id)
         if journal is not None and journal.path.parent == directory:
             files.append((journal.path, journal.identity()))
@@ -114,11 +116,19 @@ class StoreHealth:
         for output in outputs:
             lost.setdefault(output.key, []).append(output.map_attempt_id)
             release_regions(output.regions)
-        if self._on_lost is not None and lost:
+        if lost:
+            self.report_lost(lost)
+
+    def report_lost(self, lost: Lost) -> None:
+        """Report map outputs that are no longer here."""
+        if self._on_lost is not None:
             self._on_lost(lost)
 
     async def take_back(self, tier: ArenaTier) -> bool:
-        """Use a directory again with its content; return whether that succeeded."""
+        """Use a directory again with its content; return whether that succeeded.
+
+        Cancellation: safe; the journal's rewrite is completed.
+        """
         if tier.tier_id not in self._journal.files.journals and not await self._journal.restore(
             tier.tier_id
         ):
@@ -127,15 +137,21 @@ class StoreHealth:
         return True
 
     async def make_anew(self, directory: Path) -> bool:
-        """Use a directory again with an empty arena; return whether that succeeded."""
+        """Use a directory again with an empty arena; return whether that succeeded.
+
+        Cancellation: waits until its thread has ended, or is abandoned.
+        """
+        probes = self._storage.threads.of(directory).probe
         try:
-            tier = await asyncio.to_thread(self._storage.open_anew, directory, self._config)
+            tier = await probes.run(self._storage.open_anew, directory, self._config)
         except StorageError as error:
             if self._refusals.get(directory) != str(error):  # log it once, not every few seconds
                 logger.error("left out: %s", error)
                 self._refusals[directory] = str(error)
             return False
         self._refusals.pop(directory, None)
+        if isinstance(tier, DiskTier):
+            tier.note_free()
         self._tiers.use_anew(tier)
         restored = await self._journal.restore(tier.tier_id)
         if not restored:
@@ -143,6 +159,9 @@ class StoreHealth:
         return restored
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching.
+
+        Cancellation: safe; the watch has stopped.
+        """
         if self._watch is not None:
             await self._watch.close()

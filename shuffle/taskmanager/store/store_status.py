@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ...metric import gauge, total
+from ...metric import Combined, gauge, total
 from ...names import ShuffleKey, utf8_text
 
 TierKind: TypeAlias = Literal["memory", "disk", "remote"]
@@ -17,6 +17,7 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     """One directory of the storage, or the remote tier."""
 
     metric_prefix: ClassVar[str] = "storage_"
+    key_fields: ClassVar[tuple[str, ...]] = ("tier", "directory")
 
     tier: str = ""
     """``"memory"``, ``"disk"`` or ``"remote"``."""
@@ -31,7 +32,7 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     free_bytes: Annotated[int, gauge("Bytes that new extents can get.", by="tier directory")] = 0
     reason: str = ""
     """Why it gets no new map outputs; else empty."""
-    largest_free_bytes: int = 0
+    largest_free_bytes: Annotated[int, Combined("max")] = 0
     """The longest region that it can take now."""
     extents: int = 0
     """Regions in it, including those being written."""
@@ -44,6 +45,8 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
 
 class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):
     """The map outputs of one shuffle on this TaskManager."""
+
+    key_fields: ClassVar[tuple[str, ...]] = ("application_id", "shuffle_id")
 
     application_id: str = ""
     shuffle_id: int = 0

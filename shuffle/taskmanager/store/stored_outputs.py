@@ -17,7 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, compress, count, pairwise
+from struct import Struct
 from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
 
 from ....protocol.schema import EVERY_SUBPARTITION
 from ...names import ShuffleKey
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 REGION_BYTES: Final = 320
 """Memory of a region and its extent, and its bytes in a row of a journal, without the index."""
+
+_SHAPE: Final = Struct("<II")
 
 _MIN_SAVED_ENTRIES: Final = 32
 """Entries that leaving out empty subpartitions must save: a second array costs 80 bytes."""
@@ -273,6 +278,15 @@ class MapOutput:
     def total_bytes(self) -> int:
         """Bytes over all regions."""
         return sum([region.offsets[-1] for region in self.regions])
+
+    def checksum(self) -> int:
+        """Return a checksum over its bytes and the subpartitions that they belong to."""
+        found = crc32c(_SHAPE.pack(self.num_subpartitions, len(self.regions)))
+        for region in self.regions:
+            found = crc32c(_SHAPE.pack(region.first_subpartition, region.crc32c), found)
+            # A copy may not have the empty subpartitions at the end.
+            found = crc32c(array("Q", region.lengths()).tobytes().rstrip(b"\0"), found)
+        return found
 
     @contextmanager
     def kept(self) -> Iterator[None]:

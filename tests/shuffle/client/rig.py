@@ -36,16 +36,7 @@ if TYPE_CHECKING:
 
 SEGMENTS = 16
 SEGMENT_SIZE_BYTES = 64
-ACK = HelloAck(
-    VERSION,
-    "tm",
-    SEGMENT_SIZE_BYTES,
-    FLOW_CREDIT,
-    0,
-    "host",
-    1,
-    "i",
-)
+ACK = HelloAck(VERSION, "tm", SEGMENT_SIZE_BYTES, FLOW_CREDIT, 0, "host", 1, "i", 0, 1)
 
 
 SHUFFLE = ShuffleKey("app", 1)

@@ -20,6 +20,7 @@ from sluice.protocol.schema import (
     PartitionFinished,
     PipelinedData,
     TaskEvent,
+    WatchConsumption,
 )
 from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from sluice.shuffle.partition.flush_pace import FlushPace
@@ -135,6 +136,7 @@ async def test_finish_waits_for_credit_then_for_the_answer():
     await turns()
     assert rig.connection.sent == [
         PipelinedData(partition.number, 0, DATA),
+        WatchConsumption(partition.number),
         FinishPartition(partition.number, 3, 0),
     ]
     assert not finishing.done()

@@ -47,6 +47,9 @@ class Partition:
     def finished(self):
         self.log.append("finished")
 
+    def consumed(self):
+        self.log.append("consumed")
+
     def failed(self, error):
         assert self.failure is None
         self.failure = error

@@ -63,7 +63,7 @@ class Rig:
         self.connection = FakeConnection()
         self.connection.max_payload_bytes = SEGMENT
         self.counters = Counters()
-        ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1, "i")
+        ack = HelloAck(1, "tm", SEGMENT, 0, 0, "host", 1, "i", 0, 1)
         self.client = PartitionRequestClient(self.connection, ack, self.counters)
         self.pool = NetworkBufferPool(32, SEGMENT)
         self.floating = self.pool.create_local_pool("gate", 1, 8)

@@ -54,7 +54,7 @@ class Rig:
     def __init__(self) -> None:
         self.connection = StandingConnection()
         self.connection.max_payload_bytes = SEGMENT
-        ack = HelloAck(1, "tm", SEGMENT, FLOW_WATERMARK, 0, "host", 1, "i")
+        ack = HelloAck(1, "tm", SEGMENT, FLOW_WATERMARK, 0, "host", 1, "i", 0, 1)
         self.client = UncreditedPartitionRequestClient(self.connection, ack, Counters())
         self.pool = NetworkBufferPool(SEGMENTS, SEGMENT)
         self.gates = [self.pool.create_local_pool(f"gate {n}", 1, FLOATING) for n in range(2)]

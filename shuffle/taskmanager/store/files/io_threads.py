@@ -3,14 +3,17 @@
 Calls wait in a :class:`~sluice.transport.fair_queue.FairQueue`. A thread that finishes a call takes
 the next one itself, so that the threads stay busy while the event loop is busy. If a thread is
 free, a call starts at once.
+
+A call to a disk that hangs may never end. :meth:`IoThreads.abandon` fails all calls at once. What a
+running call uses stays in use until its thread has ended.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from .....transport.fair_queue import OWN_FLOW, FairQueue, Flow
 
@@ -21,6 +24,19 @@ CALL_COST: Final = 64 * 1024
 """Cost of a call in addition to its bytes, so small calls cannot starve large ones. A thread moves
 about this many bytes in the time of an empty call."""
 
+SLOWEST_CALL_BYTES: Final = 4 * 1024 * 1024
+"""A call may take the time limit of its disk, and as long again for each of these many bytes."""
+
+
+class Used(Protocol):
+    """A buffer, an extent or a file that a call uses. Both methods run in the event loop."""
+
+    def retain(self) -> object:
+        """Keep it: the call was abandoned, and its thread still uses it."""
+
+    def release(self) -> None:
+        """Free it: the thread of the abandoned call has ended."""
+
 
 class IoThreads:
     """A few threads that make the blocking calls of an event loop.
@@ -30,15 +46,33 @@ class IoThreads:
         name: Prefix of their names.
     """
 
-    __slots__ = ("_busy", "_count", "_executor", "_lock", "_queue")
+    __slots__ = (
+        "_at_end",
+        "_busy",
+        "_calls",
+        "_count",
+        "_executor",
+        "_idle",
+        "_lock",
+        "_queue",
+        "_refusal",
+        "_running",
+    )
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
-        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._executor: Executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._calls = 0
+        """Calls whose callers wait."""
+        self._idle: asyncio.Future[None] | None = None
+        self._refusal: Callable[[], Exception] | None = None
+        """Makes the error of each call while the threads are abandoned."""
         self._lock = threading.Lock()
         """Protects the fields below, for a few microseconds at a time."""
         self._busy = 0
         self._queue: FairQueue[_Call] = FairQueue()
+        self._running: set[_Call] = set()
+        self._at_end: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
@@ -48,28 +82,42 @@ class IoThreads:
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call of the TaskManager's own in a thread and wait for it.
 
+        Raises:
+            Exception: The error of the call, or that of :meth:`abandon`.
+
         Cancellation: a running call is not interrupted, because the thread may use the caller's
-        buffers; CancelledError is raised when it has ended. So the buffers can always be reused
-        when this returns or raises. The wait lasts as long as one disk access. A call that has not
-        started is withdrawn.
+        buffers; CancelledError is raised when it has ended or is abandoned. So buffers can be
+        reused when this returns or raises, except for those of an abandoned call. The wait lasts
+        as long as one disk access. A call that has not started is withdrawn.
         """
         return await self.run_for(OWN_FLOW, 0, lambda: call(*args, **kwargs))
 
-    async def run_for(self, flow: Flow, size_bytes: int, function: Callable[[], T]) -> T:
+    async def run_for(
+        self,
+        flow: Flow,
+        size_bytes: int,
+        function: Callable[[], T],
+        uses: Sequence[Used] = (),
+    ) -> T:
         """Run a blocking call of a connection in a thread, like :meth:`run`.
 
         Args:
             flow: The flow in whose turn it runs.
             size_bytes: Bytes that it moves.
             function: The call.
+            uses: The buffers, extents and files that the call uses and its caller frees. If the
+                call is abandoned while it runs, they are retained until its thread has ended.
         """
-        call = _Call(asyncio.get_running_loop(), function)
+        if self._refusal is not None:
+            raise self._refusal()
+        call = _Call(asyncio.get_running_loop(), function, size_bytes, uses)
         with self._lock:
             self._queue.add(flow, size_bytes + CALL_COST, call)
             is_free = self._busy < self._count
             self._busy += is_free
         if is_free:
             self._executor.submit(self._work)
+        self._calls += 1
         try:
             result: T = await call.done
         except asyncio.CancelledError:
@@ -80,25 +128,112 @@ class IoThreads:
             raise
         finally:
             del call  # an error's traceback has this frame, and would refer to itself
+            self._calls -= 1
+            if self._idle is not None and not self._calls and not self._idle.done():
+                self._idle.set_result(None)
         return result
 
+    # ---- a disk that hangs -----------------------------------------------------------------------
+
+    def abandon(self, refusal: Callable[[], Exception]) -> None:
+        """Fail all calls, and each later one, until :meth:`resume`.
+
+        Calls that wait are withdrawn. The threads of running calls cannot be interrupted.
+
+        Args:
+            refusal: Makes the error of a call.
+        """
+        self._refusal = refusal
+        waiting: list[_Call] = []
+        with self._lock:
+            while (call := self._queue.take()) is not None:
+                waiting.append(call)
+            running = list(self._running)
+        for call in waiting:
+            call.fail(refusal(), is_running=False)
+        for call in running:
+            call.fail(refusal(), is_running=True)
+
+    def resume(self) -> bool:
+        """Accept calls again if no abandoned one still runs; return whether calls are accepted."""
+        if self._refusal is not None:
+            with self._lock:
+                if self._running:
+                    return False
+            self._refusal = None
+        return True
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether calls are refused."""
+        return self._refusal is not None
+
+    def count_time(self, seconds: float, limit_seconds: float) -> bool:
+        """Count time for the running calls; return whether one of them takes too long.
+
+        The owner counts time, and not a clock, because a call is not late while the whole process
+        is stopped.
+
+        Args:
+            seconds: Time since the last call of this method.
+            limit_seconds: Longest time that a small call may take.
+        """
+        with self._lock:
+            running = list(self._running)
+        return any([call.is_late(seconds, limit_seconds) for call in running])
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Wait for all calls, then end the threads. Abandoned calls are not waited for.
+
+        Cancellation: safe; the threads do not end.
+        """
+        if self._calls:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        self.end()
+
     def end(self) -> None:
-        """Wait for all running and queued calls, and end the threads. Blocks."""
-        self._executor.shutdown()
+        """Wait for all running and queued calls unless abandoned, and end the threads. Blocks."""
+        self._executor.shutdown(wait=self._refusal is None)
+
+    def when_idle(self, function: Callable[[], None]) -> None:
+        """Call a function when no call runs: now, or in the thread whose call ends last."""
+        with self._lock:
+            is_busy = bool(self._running)
+            if is_busy:
+                self._at_end.append(function)
+        if not is_busy:
+            function()
 
     def _work(self) -> None:
         """Make calls in turn until none waits. Runs in a thread."""
-        while (call := self._next()) is not None:
+        call: _Call | None = None
+        while (call := self._next(call)) is not None:
             call.make()
 
-    def _next(self) -> "_Call | None":
-        """Return the next call, or None to end the thread's work."""
+    def _next(self, ended: "_Call | None") -> "_Call | None":
+        """Return the next call, or None to end the thread's work.
+
+        Args:
+            ended: The call that this thread has just made.
+        """
+        at_end: list[Callable[[], None]] = []
         with self._lock:
+            if ended is not None:
+                self._running.discard(ended)
+                if self._at_end and not self._running:
+                    at_end, self._at_end = self._at_end, at_end
             call = self._queue.take()
             if call is None:
                 self._busy -= 1
                 if self._busy == 0:
                     self._queue.forget_idle()
+            else:
+                self._running.add(call)
+        for function in at_end:
+            function()
         return call
 
 
@@ -109,12 +244,31 @@ class _Call:
         done: Gets the result, unless its waiter is canceled.
     """
 
-    __slots__ = ("_ended", "_function", "_loop", "done")
+    __slots__ = (
+        "_abandoned",
+        "_ended",
+        "_function",
+        "_loop",
+        "_seconds",
+        "_size_bytes",
+        "_uses",
+        "done",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        function: Callable[[], object],
+        size_bytes: int,
+        uses: Sequence[Used],
+    ) -> None:
         self._loop = loop
         self._function: Callable[[], object] | None = function
+        self._size_bytes = size_bytes
+        self._uses = uses
+        self._seconds: float | None = None
         self._ended = False
+        self._abandoned = False
         self.done: asyncio.Future[Any] = loop.create_future()
 
     def make(self) -> None:
@@ -129,7 +283,7 @@ class _Call:
         del self, failure  # an error's traceback has this frame, and would refer to itself
 
     async def until_ended(self) -> None:
-        """Wait until the thread is done, even if canceled, and drop the result."""
+        """Wait until the thread is done or abandoned, even if canceled, and drop the result."""
         while not self._ended:
             self.done = self._loop.create_future()
             try:
@@ -139,7 +293,30 @@ class _Call:
             except BaseException:  # noqa: BLE001 - its waiter raises CancelledError instead
                 return
 
+    def fail(self, error: Exception, *, is_running: bool) -> None:
+        """Fail the call, and keep what its thread still uses."""
+        if self._ended:
+            return
+        self._ended = True
+        self._abandoned = is_running
+        if not self.done.done():
+            self.done.set_exception(error)
+        if is_running:
+            for each in self._uses:
+                each.retain()
+
+    def is_late(self, seconds: float, limit_seconds: float) -> bool:
+        """Count time for a running call; return whether it takes too long."""
+        # Not counted at first sight: it may have begun a moment ago.
+        self._seconds = 0.0 if self._seconds is None else self._seconds + seconds
+        return self._seconds >= limit_seconds * (1 + self._size_bytes // SLOWEST_CALL_BYTES)
+
     def _tell(self, result: object, failure: BaseException | None) -> None:
+        if self._abandoned:
+            uses, self._uses = self._uses, ()
+            for each in uses:
+                each.release()
+            return
         self._ended = True
         if self.done.done():  # cancelled
             return

@@ -54,6 +54,8 @@ class DirectoryLock:
                 opened.callback(os.close, self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _write_holder(self._fd)
+                status = os.fstat(self._fd)
+                self._identity = status.st_dev, status.st_ino
             except OSError as error:
                 if error.errno == errno.EWOULDBLOCK:
                     raise StorageInUse(directory, _holder(self.path)) from error
@@ -62,8 +64,7 @@ class DirectoryLock:
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode of the lock file."""
-        status = os.fstat(self._fd)
-        return status.st_dev, status.st_ino
+        return self._identity
 
     def release(self) -> None:
         """Unlock the directory. Idempotent."""

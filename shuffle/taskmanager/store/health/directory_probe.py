@@ -79,6 +79,15 @@ def probe(probed: ProbedDirectory) -> Finding:
     return Finding(Condition.GOOD)
 
 
+def free_bytes(directory: Path) -> int | None:
+    """Return the free bytes of a directory's disk; None if it cannot tell. Blocks."""
+    try:
+        usage = os.statvfs(directory)
+    except OSError:
+        return None
+    return usage.f_bavail * usage.f_frsize
+
+
 def _missing(probed: ProbedDirectory) -> str:
     """Return what is missing; empty if everything is there."""
     if probed.identity not in (None, identity_of(probed.directory.stat())):

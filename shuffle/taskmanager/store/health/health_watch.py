@@ -3,21 +3,30 @@
 Each directory has its own task and thread, so that a disk that does not answer does not delay the
 others. A probe that takes too long counts as failed, and the next one starts when it has ended. Its
 time counts only while the event loop is on time: a late loop says nothing about a disk.
+
+A directory *hangs* if a probe or another call takes too long. Its calls fail then, until a probe is
+in time again and the threads of all failed calls have ended. Before that, while a probe is late,
+new regions go to other disks if they have room.
 """
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from .....transport.loop import done_on_time, start_task
 from ...config.storage_config import StorageConfig
-from ..files.io_threads import IoThreads
+from ..files.directory_threads import DirectoryThreads, StorageThreads
 from ..tiers.arena_tier import ArenaTier
+from ..tiers.disk_tier import DiskTier
 from .directory_health import Change, Condition, DirectoryHealth, Finding, HealthState
-from .directory_probe import PROBE_BYTES, ProbedDirectory, probe
+from .directory_probe import PROBE_BYTES, ProbedDirectory, free_bytes, probe
 
 logger = logging.getLogger(__name__)
+
+LATE_PART: Final = 4
+"""While a probe takes longer than this part of ``slow_disk_seconds``, other disks are preferred."""
 
 
 class WatchedStore(Protocol):
@@ -48,13 +57,19 @@ class HealthWatch:
     Args:
         store: The store.
         directories: The directories, each with whether it could be used at the start.
+        threads: The threads of the directories.
         config: Interval of probes, and the limit for slow disks.
     """
 
     def __init__(
-        self, store: WatchedStore, directories: dict[Path, bool], config: StorageConfig
+        self,
+        store: WatchedStore,
+        directories: dict[Path, bool],
+        threads: StorageThreads,
+        config: StorageConfig,
     ) -> None:
         self._store = store
+        self._threads = threads
         self._interval_seconds = config.health_check_seconds
         self._slow_seconds = config.slow_disk_seconds
         self._slow = Finding(
@@ -62,41 +77,63 @@ class HealthWatch:
             f"it is slow: {PROBE_BYTES} bytes took longer than "
             f"slow_disk_seconds = {config.slow_disk_seconds:g}",
         )
-        self._threads = {each: IoThreads(1, "sluice-health") for each in directories}
+        self._hangs = Finding(
+            Condition.BAD,
+            f"it hangs: a call took longer than slow_disk_seconds = {config.slow_disk_seconds:g}",
+        )
         self._tasks = [
             start_task(self._watch(directory, DirectoryHealth(_state(usable))))
             for directory, usable in directories.items()
         ]
 
     async def close(self) -> None:
-        """Stop watching, and wait for running probes."""
+        """Stop watching, and wait for running probes until they are abandoned.
+
+        Cancellation: safe; the watch has stopped.
+        """
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for threads in self._threads.values():
-            await asyncio.to_thread(threads.end)
 
     async def _watch(self, directory: Path, health: DirectoryHealth) -> None:
+        threads = self._threads.of(directory)
         while True:
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(self._interval_seconds)  # a disk does not tell when it fails
             tier, probed = self._store.watched(directory)
             if tier is not None and not tier.healthy:
                 health.failed()
-            under_way = start_task(self._threads[directory].run(probe, probed))
+            under_way = start_task(threads.probe.run(_look, probed))
             try:
-                is_slow = not await done_on_time(under_way, self._slow_seconds)
+                soon_seconds = self._slow_seconds / LATE_PART
+                soon = await done_on_time(under_way, soon_seconds)
+                if tier is not None:
+                    tier.answers = soon
+                left_seconds = self._slow_seconds - soon_seconds
+                is_slow = not soon and not await done_on_time(under_way, left_seconds)
                 if is_slow:
+                    threads.abandon(self._slow.reason)
                     await self._draw(directory, tier, health, self._slow)
-                finding = await asyncio.shield(under_way)
+                finding, free = await asyncio.shield(under_way)
             except asyncio.CancelledError:
                 await asyncio.wait({under_way})
+                if not under_way.cancelled():
+                    under_way.exception()  # retrieved: the store closes and has abandoned it
                 raise
+            if isinstance(tier, DiskTier) and free is not None:
+                tier.note_free(free)
+            is_stuck = not is_slow and self._is_stuck(threads)
             if self._store.watched(directory)[1] != probed:
                 continue  # a journal was rewritten meanwhile, or the directory was replaced
-            if is_slow and finding.condition is Condition.GOOD:
-                finding = self._slow
+            if finding.condition is Condition.GOOD and (is_slow or is_stuck):
+                finding = self._slow if is_slow else self._hangs
             await self._draw(directory, tier, health, finding)
+
+    def _is_stuck(self, threads: DirectoryThreads) -> bool:
+        """Return whether calls hang although a probe was in time, and give them up."""
+        if threads.count_time(self._interval_seconds, self._slow_seconds):
+            threads.abandon(self._hangs.reason)
+        return not threads.resume()
 
     async def _draw(
         self, directory: Path, tier: ArenaTier | None, health: DirectoryHealth, finding: Finding
@@ -115,7 +152,7 @@ class HealthWatch:
         self, directory: Path, tier: ArenaTier | None, change: Change, reason: str
     ) -> bool:
         if change is Change.MAKE_ANEW:
-            return await self._store.make_anew(directory)
+            return await self._in_time(directory, self._store.make_anew(directory))
         if tier is not None:
             match change:
                 case Change.LEAVE_OUT:
@@ -125,8 +162,29 @@ class HealthWatch:
                 case Change.STOP:
                     self._store.unlocked(tier, reason)
                 case Change.TAKE_BACK:
-                    return await self._store.take_back(tier)
+                    return await self._in_time(directory, self._store.take_back(tier))
         return True
+
+    async def _in_time(self, directory: Path, work: Coroutine[Any, Any, bool]) -> bool:
+        """Use a directory again; give its calls up if it hangs meanwhile.
+
+        Cancellation: waits until the work has ended, which it does when it is abandoned.
+        """
+        threads, task = self._threads.of(directory), start_task(work)
+        try:
+            while not await done_on_time(task, self._interval_seconds):
+                if threads.count_time(self._interval_seconds, self._slow_seconds):
+                    threads.abandon(self._hangs.reason)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            raise
+        return task.result()
+
+
+def _look(probed: ProbedDirectory) -> tuple[Finding, int | None]:
+    """Return the result of a probe, and the free bytes of the disk. Blocks."""
+    finding = probe(probed)
+    return finding, free_bytes(probed.directory) if finding.condition is Condition.GOOD else None
 
 
 def _state(usable: bool) -> HealthState:

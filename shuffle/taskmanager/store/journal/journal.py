@@ -24,10 +24,11 @@ Space for the next rows is reserved. The last part of it is only for releases, w
 """
 
 import contextlib
+import errno
 import logging
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -37,6 +38,7 @@ from ..errors import CorruptJournal, StorageUnavailable
 from ..files.file_calls import open_file
 from ..files.file_format import HEADER, is_file_of_releases
 from ..files.journal_places import generation_of, is_on_a_disk, releases_path, run_of
+from ..health.directory_probe import identity_of
 from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
 from .rows import is_undoing
 
@@ -82,6 +84,8 @@ class Journal:
         self.tier_id = tier_id
         self.run = run_of(path)
         self._fds = fds
+        # Now, because the disk may hang later.
+        self._identity = identity_of(os.fstat(fds[0])) if fds[0] >= 0 else (0, 0)
         self._sizes = sizes
         self._rooms = (
             ReservedRoom(fds[0], sizes[0], RESERVED_BYTES),
@@ -107,6 +111,7 @@ class Journal:
         entries: Iterable[Entry],
         releases: Sequence[Entry] = (),
         above: int = 0,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Self:
         """Write the next generation of an arena's journal and put it into place.
 
@@ -117,9 +122,10 @@ class Journal:
             entries: The first rows, without releases.
             releases: The releases, which follow them.
             above: The previous generation, which may be in another place.
+            is_wanted: Whether to put it into place, asked when that is all that is left to do.
 
         Raises:
-            OSError: The file cannot be written; partial files are removed.
+            OSError: The file cannot be written, or is not wanted; partial files are removed.
         """
         if is_on_a_disk(directory):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -134,6 +140,10 @@ class Journal:
             for target, rows in ((second, releases), (temporary, [*entries, *releases])):
                 fds.append(open_file(target, os.O_TRUNC))
                 sizes.append(_write_file(fds[-1], tier_id, rows))
+            journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
+            journal.reserve()
+            if not is_wanted():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             temporary.rename(path)
         except BaseException:
             for fd in fds:
@@ -142,8 +152,6 @@ class Journal:
                 with contextlib.suppress(OSError):
                     target.unlink()
             raise
-        journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
-        journal.reserve()
         return journal
 
     def reserve(self) -> bool:
@@ -194,8 +202,7 @@ class Journal:
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode of the file that is open."""
-        status = os.fstat(self._fds[0])
-        return status.st_dev, status.st_ino
+        return self._identity
 
     def begin_run(self, run: int) -> None:
         """Rename the file to a new run, and reserve room if there is some.

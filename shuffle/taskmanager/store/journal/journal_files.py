@@ -2,20 +2,23 @@
 
 If a journal has no room for a row, it is rewritten in another place (:mod:`.journal_places`), and
 the row is appended there. If no place has room, the tier accepts no map outputs until one has. One
-task calls all methods, one batch of rows after another; each journal has a thread for its writes.
+task for each journal calls the methods, one batch of rows after another. The thread of the
+directory in which a journal lies makes its calls; if that directory hangs, they fail.
 """
 
-import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from ..files.io_threads import IoThreads
-from ..files.journal_places import require_room
+from .....transport.fair_queue import OWN_FLOW
+from ..errors import DirectoryHangs
+from ..files.io_threads import IoThreads, Used
+from ..files.journal_places import is_on_a_disk, require_room
 from ..tiers.tier import FULL
 from ..tiers.tiers import Tiers
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class JournalWrite:
@@ -37,12 +42,14 @@ class JournalWrite:
         releases: Rows of releases.
         failure: Why the rows of map outputs were not written; None if they were.
         release_failure: Why the rows of releases were not written; None if they were.
+        uses: What the rows refer to; retained if the disk hangs while they are written.
     """
 
     entries: list[Entry] = field(default_factory=list)
     releases: list[Entry] = field(default_factory=list)
     failure: OSError | None = None
     release_failure: OSError | None = None
+    uses: Sequence[Used] = ()
 
 
 class JournalFiles:
@@ -52,6 +59,7 @@ class JournalFiles:
         storage: Has the run, the open journals, and the index, from which journals are rewritten.
         tiers: Notified when a journal refuses a write.
         kept: Returns the releases that a rewritten journal must have, because others lack them.
+        waiting: Returns the rows of an arena's journal that wait for other journals.
 
     Attributes:
         journals: The journals that accept rows.
@@ -59,15 +67,20 @@ class JournalFiles:
     """
 
     def __init__(
-        self, storage: "OpenedStorage", tiers: Tiers, kept: Callable[[], list[Entry]]
+        self,
+        storage: "OpenedStorage",
+        tiers: Tiers,
+        kept: Callable[[], list[Entry]],
+        waiting: Callable[[bytes], list[Entry]],
     ) -> None:
         self.journals = dict(storage.journals)
         self.compactions = 0
-        self._run = storage.run
+        self._run_number = storage.run
         self._number = 0
         self._index = storage.index
         self._tiers = tiers
         self._kept = kept
+        self._waiting = waiting
         self._full: set[bytes] = set()
         """Arenas whose journals have no room in any directory."""
         self._moved = {
@@ -78,17 +91,16 @@ class JournalFiles:
         """Arenas whose journals are not beside them."""
         self._generations = {arena: journal.generation for arena, journal in self.journals.items()}
         self._compact_above_bytes = dict.fromkeys(self.journals, 0)
-        self._threads = {arena: IoThreads(1, "sluice-journal") for arena in self.journals}
+        self._threads = storage.threads
 
     @property
     def size_bytes(self) -> int:
         """Length of all journals."""
         return sum(journal.size_bytes for journal in self.journals.values())
 
-    @property
-    def lack_room(self) -> bool:
+    def lacks_room(self, arena: bytes) -> bool:
         """Whether :meth:`look_for_room` must be called again."""
-        return bool(self._full or self._moved)
+        return arena in self._full or arena in self._moved
 
     @property
     def misses_rows(self) -> bool:
@@ -98,16 +110,19 @@ class JournalFiles:
     def entry(self, row: bytes) -> Entry:
         """Assign a row its place in the order of all rows."""
         self._number += 1
-        return Entry(self._run, self._number, row)
+        return Entry(self._run_number, self._number, row)
 
     async def append(self, arena: bytes, write: JournalWrite) -> None:
-        """Append rows to a journal, moving it if necessary; set failures in ``write``."""
+        """Append rows to a journal, moving it if necessary; set failures in ``write``.
+
+        Cancellation: waits until the thread has ended, or is abandoned.
+        """
         if arena not in self.journals:
             write.failure = write.release_failure = OSError("the directory is left out")
             return
-        error = await self._put(arena, write.entries, write.releases)
+        error = await self._put(arena, write.entries, write.releases, write.uses)
         if error is not None and await self._move(arena, error):
-            error = await self._put(arena, write.entries, write.releases)
+            error = await self._put(arena, write.entries, write.releases, write.uses)
         if error is None:
             return
         write.failure = write.release_failure = error
@@ -123,17 +138,26 @@ class JournalFiles:
         self._full.discard(arena)
         self._moved.discard(arena)
         if journal is not None:
-            journal.close()
+            self._close(journal)
+
+    def _close(self, journal: Journal) -> None:
+        """Close a journal when no thread uses it: another file may get the descriptor then."""
+        self._threads_of(journal.path.parent).when_idle(journal.close)
 
     async def restore(self, arena: bytes) -> bool:
-        """Rewrite a left-out journal; return whether it accepts rows again."""
-        self._threads.setdefault(arena, IoThreads(1, "sluice-journal"))
+        """Rewrite a left-out journal; return whether it accepts rows again.
+
+        Cancellation: waits until the thread has ended, or is abandoned.
+        """
         self._compact_above_bytes.setdefault(arena, 0)
         return await self._write_anew(arena, self._tiers.journal_places(arena))
 
-    async def look_for_room(self) -> None:
-        """Move journals back beside their arenas, and check full ones for room."""
-        for arena in sorted(self._moved):
+    async def look_for_room(self, arena: bytes) -> None:
+        """Move a journal back beside its arena, or check a full one for room.
+
+        Cancellation: waits until the thread has ended, or is abandoned.
+        """
+        if arena in self._moved:
             home = self._tiers.directory_of(arena)
             if (
                 home is not None
@@ -141,48 +165,85 @@ class JournalFiles:
                 and await self._rewrite(arena, home) is None
             ):
                 logger.warning("the journal of %s has moved back there", home)
-            elif not await self._threads[arena].run(self.journals[arena].is_in_place):
+            elif not await self._answers(arena, Journal.is_in_place):
                 await self._write_anew(arena, self._tiers.journal_places(arena))
-        for arena in sorted(self._full):
-            if await self._threads[arena].run(self.journals[arena].reserve):
+        if arena in self._full:
+            if await self._answers(arena, Journal.reserve):
                 self._note_room(arena)
-                continue
+                return
             for place in self._tiers.journal_places(arena)[1:]:
                 if await self._finds_room(arena, place) and not await self._rewrite(arena, place):
                     self._note_room(arena)
                     break
 
-    async def compact_if_worthwhile(self) -> None:
-        """Rewrite the journals that consist mostly of dead rows."""
-        for arena, journal in list(self.journals.items()):
-            live = self._index.live_bytes(arena)
-            dead = journal.size_bytes - live
-            if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
-                continue
-            error = await self._rewrite(arena, journal.path.parent)
-            if error is None:
-                self.compactions += 1
-                self._compact_above_bytes[arena] = 0
-                continue
-            self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
-            logger.error("the journal %s cannot be rewritten: %s", journal.path, error)
-            if error.errno not in FULL and arena not in self._moved:
-                self._note_failure(arena, error)
+    async def compact_if_worthwhile(self, arena: bytes) -> None:
+        """Rewrite a journal that consists mostly of dead rows.
 
-    async def close(self) -> None:
-        """Wait for the threads, then close the files."""
-        for threads in self._threads.values():
-            await asyncio.to_thread(threads.end)
+        Cancellation: waits until the thread has ended, or is abandoned.
+        """
+        journal = self.journals.get(arena)
+        if journal is None:
+            return
+        live = self._index.live_bytes(arena)
+        dead = journal.size_bytes - live
+        if dead < max(live, COMPACTION_FLOOR_BYTES, self._compact_above_bytes[arena]):
+            return
+        error = await self._rewrite(arena, journal.path.parent)
+        if error is None:
+            self.compactions += 1
+            # What the index does not count, such as missed releases, must not cause the next one.
+            self._compact_above_bytes[arena] = 2 * max(0, self.journals[arena].size_bytes - live)
+            return
+        self._compact_above_bytes[arena] = 2 * dead  # not again with every batch
+        logger.error("the journal %s cannot be rewritten: %s", journal.path, error)
+        if error.errno not in FULL and arena not in self._moved:
+            self._note_failure(arena, error)
+
+    def close(self) -> None:
+        """Close the files, each when no thread uses it."""
         for journal in self.journals.values():
-            journal.close()
+            self._close(journal)
+
+    # ---- calls in threads ------------------------------------------------------------------------
+
+    def _threads_of(self, place: Path) -> IoThreads:
+        """Return the thread of the directory in which a place for journals lies."""
+        return self._threads.of(place.parent if is_on_a_disk(place) else place).journal
+
+    async def _run(
+        self, place: Path, call: Callable[[], T], size_bytes: int = 0, uses: Sequence[Used] = ()
+    ) -> T:
+        """Run a call in the thread of a place.
+
+        Raises:
+            OSError: The call failed, or the directory hangs.
+        """
+        try:
+            return await self._threads_of(place).run_for(OWN_FLOW, size_bytes, call, uses)
+        except DirectoryHangs as error:
+            raise OSError(errno.ETIMEDOUT, error.reason) from error
+
+    async def _answers(self, arena: bytes, question: Callable[[Journal], bool]) -> bool:
+        """Return the answer about a journal; False if its directory hangs."""
+        journal = self.journals[arena]
+        try:
+            return await self._run(journal.path.parent, partial(question, journal))
+        except OSError:
+            return False
 
     async def _put(
-        self, arena: bytes, entries: Sequence[Entry], releases: Sequence[Entry]
+        self,
+        arena: bytes,
+        entries: Sequence[Entry],
+        releases: Sequence[Entry],
+        uses: Sequence[Used] = (),
     ) -> OSError | None:
         """Append rows to the journal of an arena; return the error if that fails."""
-        append = self.journals[arena].append
+        journal = self.journals[arena]
+        size_bytes = sum(len(entry.row) for entry in (*entries, *releases))
+        append = partial(journal.append, entries, releases)
         try:
-            await self._threads[arena].run(partial(append, entries, releases))
+            await self._run(journal.path.parent, append, size_bytes, uses)
         except OSError as error:
             return error
         return None
@@ -224,7 +285,7 @@ class JournalFiles:
         """Return whether a place has room for a journal."""
         look = partial(require_room, place, self._needed_bytes(arena))
         try:
-            await self._threads[arena].run(look)
+            await self._run(place, look)
         except OSError:
             return False
         return True
@@ -249,25 +310,30 @@ class JournalFiles:
         """Write a journal's next generation to a place; return the error, if any."""
         old = self.journals.get(arena)
         outputs = self._index.outputs_in(arena)
-        secured = self._index.secured_in(arena)
+        packed = [*self._index.secured_in(arena), *self._index.released_rows()]
         first = self._number
-        self._number += len(outputs) + len(secured)
-        kept = self._kept()
-        above = self._generations.get(arena, 0)
+        self._number += len(outputs) + len(packed)
+        kept, waiting = self._kept(), self._waiting(arena)
+        above, run = self._generations.get(arena, 0), self._run_number
         moves = old is None or old.path.parent != place
         needed_bytes = self._needed_bytes(arena)
+        written = _WrittenJournal()
 
         def write() -> Journal:
             # Outputs are immutable, so the thread may read them while the event loop runs. Releases
             # in the meantime wait in the queue, and are appended to the new file.
             if moves:
                 require_room(place, needed_bytes)
-            rows = chain(map(pack_commit, outputs), secured)
-            entries = (Entry(self._run, first + n, row) for n, row in enumerate(rows, 1))
-            return Journal.create(place, arena, self._run, entries, kept, above)
+            rows = chain(map(pack_commit, outputs), packed)
+            new = (Entry(run, first + n, row) for n, row in enumerate(rows, 1))
+            entries = chain(waiting, new)
+            create = partial(Journal.create, place, arena, run, entries, kept, above)
+            return written.keep(create(written.is_wanted))
 
+        # A write that is given up may still complete: its generation is not used again.
+        self._generations[arena] = above + 1
         try:
-            journal = await self._threads[arena].run(write)
+            journal = await self._run(place, write, needed_bytes, (written,))
         except OSError as error:
             return error
         self.journals[arena] = journal
@@ -277,5 +343,34 @@ class JournalFiles:
         else:
             self._moved.add(arena)
         if old is not None:
-            await self._threads[arena].run(old.remove)
+            try:
+                await self._run(old.path.parent, old.remove)
+            except OSError:  # the next start removes it
+                self._close(old)
         return None
+
+
+class _WrittenJournal:
+    """The new generation that a thread writes; removed if the thread is late with it."""
+
+    def __init__(self) -> None:
+        self._journal: Journal | None = None
+        self._is_given_up = False
+
+    def keep(self, journal: Journal) -> Journal:
+        """Hand over a complete journal. Runs in the thread."""
+        self._journal = journal
+        return journal
+
+    def is_wanted(self) -> bool:
+        """Whether something waits for the journal. Runs in the thread."""
+        return not self._is_given_up
+
+    def retain(self) -> None:
+        """Note that nothing waits for the journal."""
+        self._is_given_up = True
+
+    def release(self) -> None:
+        """Remove it: the old one goes on."""
+        if self._journal is not None:
+            self._journal.remove()

@@ -2,10 +2,12 @@
 
 A row goes to the journals of all arenas that hold bytes of its map output, and is valid when each
 of them has it; the row of a release goes to every journal. A journal without room for a row moves
-to another place, and back when there is room beside its arena (:mod:`.journal_files`). One task
-drains the queue, so rows and rewrites never overlap, and rows have one order. Each journal has a
-thread for its writes: even a write to the page cache blocks while the kernel throttles writers on a
-busy disk.
+to another place, and back when there is room beside its arena (:mod:`.journal_files`).
+
+Each journal has a lane with a queue (:mod:`.journal_lane`), and each directory a thread for its
+journals: even a write to the page cache blocks while the kernel throttles writers on a busy disk.
+Rows are numbered when they are queued, so they have one order although lanes write them at
+different times.
 
 The space of a released map output is freed when the journal beside it has the release. Otherwise a
 crash could bring the map output back after its bytes were overwritten.
@@ -15,32 +17,25 @@ shuffle or application that is being released.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from .....protocol.errors import ErrorCode
-from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Resource
-from ..errors import JournalWriteFailed, ReleasedDuringCommit, StorageClosed, StorageError
-from ..stored_outputs import MapOutput, Region, journals_for
+from ..errors import JournalWriteFailed, ReleasedDuringCommit, StorageError
+from ..stored_outputs import MapOutput, Region, arenas_of, journals_for
 from ..tiers.tiers import Tiers
 from .journal import Entry
-from .journal_files import JournalFiles, JournalWrite
+from .journal_files import JournalFiles
+from .journal_lane import JournalLane
 from .pending_rows import PendingRelease, PendingRow
 from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
 
 if TYPE_CHECKING:
     from ..tiers.tier import Extent
     from .opened_storage import OpenedStorage
-
-logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 1.0
-"""Interval to check whether a full journal has room again, and whether a moved one can move back:
-the system does not notify of free space."""
 
 
 class JournalWriter:
@@ -56,24 +51,17 @@ class JournalWriter:
     """
 
     def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
-        self.files = JournalFiles(storage, tiers, self._kept_releases)
+        self.files = JournalFiles(storage, tiers, self._kept_releases, self._kept_rows)
         self._index = storage.index
         self._accounts = storage.accounts
         self._tiers = tiers
-        self._queue: list[PendingRow | PendingRelease] = []
-        self._in_flight: list[PendingRow | PendingRelease] = []
+        self._lanes = {arena: JournalLane(arena, self.files, self) for arena in self.files.journals}
         self._pending: dict[MapAttemptKey, PendingRow] = {}
-        self._late: list[PendingRelease] = []
-        """Valid releases that a journal on a full disk does not have yet."""
+        self._releases: dict[PendingRelease, None] = {}
+        """Releases that a journal in use does not have yet, in their order."""
         self._missed = list(storage.lost.values())
         """Releases that a left-out journal does not have, and rows of lost arenas."""
         self._last_release: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        self._must_look = False
-        """Whether the next round checks for room."""
-        self._leaving: set[bytes] = set()
-        self._restores: list[tuple[bytes, asyncio.Future[bool]]] = []
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         """Whether the commit of a map attempt is being written."""
@@ -139,17 +127,25 @@ class JournalWriter:
         return None if last is None or (last.done() and last.exception() is None) else last
 
     def refuse(self, released: Callable[[MapAttemptKey], bool]) -> int:
-        """Fail running commits of released map attempts; return their number."""
-        refused = 0
+        """Fail running commits of released map attempts.
+
+        Returns:
+            Their number, and that of failed ones whose rows may still reach a journal: they need
+            the row of the release.
+        """
+        refused = sum(map(released, self._doubtful()))
         for attempt, entry in self._pending.items():
             if entry.refusal is None and released(attempt):
                 entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
                 refused += 1
         return refused
 
+    def _doubtful(self) -> set[MapAttemptKey]:
+        return {attempt for lane in self._lanes.values() for attempt in lane.doubtful}
+
     def lose(self, arena: bytes) -> None:
         """Stop writing to the journal of a lost arena, and record the loss in all others."""
-        self._leaving.add(arena)
+        self._lane(arena).leave()
         self._put_release(pack_lose(arena), [])
 
     def restore(self, arena: bytes) -> "asyncio.Future[bool]":
@@ -158,20 +154,36 @@ class JournalWriter:
         Returns:
             A future with whether the journal takes rows again.
         """
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._restores.append((arena, done))
-        self._begin()
-        return done
+        return self._lane(arena).restore()
 
     async def close(self) -> None:
-        """Write the queued rows, then close the files."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
-        if self._retry is not None:
-            self._retry.cancel()
-        for release in self._late:
-            self._give_back(release, set(release.arenas))
-        await self.files.close()
+        """Write the queued rows, then close the files.
+
+        Cancellation: safe; the files stay open.
+        """
+        while tasks := [lane.task for lane in self._lanes.values() if lane.task is not None]:
+            await asyncio.wait(tasks)
+        for lane in self._lanes.values():
+            for release in lane.close():
+                self._give_back(release, set(release.arenas))
+        self.files.close()
+
+    @property
+    def tasks(self) -> "list[asyncio.Task[None]]":
+        """The running tasks of the lanes."""
+        return [lane.task for lane in self._lanes.values() if lane.task is not None]
+
+    # ---- queueing --------------------------------------------------------------------------------
+
+    def _by_health(self) -> list[bytes]:
+        """Return the arenas with journals, healthy ones last: a row without bytes goes there."""
+        return sorted(self.files.journals, key=self._tiers.is_healthy)
+
+    def _lane(self, arena: bytes) -> JournalLane:
+        lane = self._lanes.get(arena)
+        if lane is None:
+            lane = self._lanes[arena] = JournalLane(arena, self.files, self)
+        return lane
 
     def _put_row(
         self,
@@ -183,146 +195,88 @@ class JournalWriter:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         account = self._accounts.of(attempt.shuffle.application_id)
         account.hold(Resource.METADATA_BYTES, len(row))
-        arenas, needs_all = journals_for(regions, list(self.files.journals))
-        self._pending[attempt] = PendingRow(attempt, regions, row, arenas, needs_all, publish, done)
-        self._put(self._pending[attempt])
+        arenas, needs_all = journals_for(regions, self._by_health())
+        entry = self.files.entry(row)
+        pending = PendingRow(attempt, regions, entry, arenas, needs_all, publish, done)
+        self._pending[attempt] = pending
+        for arena in list(arenas):
+            self._lane(arena).put(pending)
         return done
 
     def _put_release(self, row: bytes, regions: Iterable[Region]) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         extents = [region.extent for region in regions if region.extent is not None]
-        self._put(PendingRelease(row, set(self.files.journals), extents, done))
+        arenas = {arena for arena, lane in self._lanes.items() if lane.takes_releases}
+        release = PendingRelease(self.files.entry(row), arenas, extents, done)
+        self._releases[release] = None
+        for arena in list(arenas):
+            self._lanes[arena].put(release)
+        if not arenas:
+            self._end_release(release)
         return done
-
-    def _put(self, entry: PendingRow | PendingRelease) -> None:
-        self._queue.append(entry)
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._task is None:
-            self._task = start_task(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            while self._queue or self._leaving or self._restores or self._must_look:
-                while self._leaving:
-                    self.files.leave(self._leaving.pop())
-                while self._restores:
-                    await self._restore(*self._restores.pop())
-                if self._must_look:
-                    self._must_look = False
-                    await self.files.look_for_room()
-                self._in_flight = [*self._late, *self._queue]
-                self._late, self._queue = [], []
-                writes = await self._write(self._in_flight)
-                batch, self._in_flight = self._in_flight, []
-                self._complete(batch, writes)
-                await self.files.compact_if_worthwhile()
-                self._look_again_later()
-        except BaseException as error:  # the loop ends, or a bug: no caller may wait forever
-            left = [*self._in_flight, *self._queue]
-            self._in_flight, self._queue = [], []
-            failure: StorageError = JournalWriteFailed(None, repr(error))
-            if isinstance(error, asyncio.CancelledError):
-                failure = StorageClosed()
-            for entry in left:
-                self._fail(entry, failure)
-            for _, done in self._restores:
-                done.cancel()
-            raise
-        finally:
-            self._task = None
-
-    # ---- writing ---------------------------------------------------------------------------------
-
-    async def _write(
-        self, batch: Sequence[PendingRow | PendingRelease]
-    ) -> dict[bytes, JournalWrite]:
-        """Append a batch to the journals; return the write of each, by arena."""
-        writes: dict[bytes, JournalWrite] = {}
-        for each in batch:
-            if isinstance(each, PendingRelease):
-                each.entry = each.entry or self.files.entry(each.row)
-                for arena in each.arenas:
-                    writes.setdefault(arena, JournalWrite()).releases.append(each.entry)
-            elif each.refusal is None:
-                entry = self.files.entry(each.row)
-                for arena in each.arenas:
-                    writes.setdefault(arena, JournalWrite()).entries.append(entry)
-        appends = [self.files.append(arena, write) for arena, write in writes.items()]
-        if len(appends) == 1:  # a task would cost turns of the event loop
-            await appends[0]
-        else:
-            await run_together(appends)
-        return writes
 
     def _kept_releases(self) -> list[Entry]:
         """Return the releases that other journals may lack; a rewritten one needs them."""
-        under_way = (each for each in self._in_flight if isinstance(each, PendingRelease))
-        late = (each.entry for each in (*self._late, *under_way) if each.entry is not None)
-        return [*self._missed, *late]
+        return [*self._missed, *(release.entry for release in self._releases)]
 
-    async def _restore(self, arena: bytes, done: "asyncio.Future[bool]") -> None:
-        restored = await self.files.restore(arena)
-        if restored and not self.files.misses_rows:
-            self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
-        if not done.done():
-            done.set_result(restored)
+    def _kept_rows(self, arena: bytes) -> list[Entry]:
+        """Return the rows that a journal has and that wait for others; a rewritten one needs them.
 
-    def _look_again_later(self) -> None:
-        """Schedule a check for room if a journal lacks rows or room, or has moved."""
-        if self._retry is None and (self._late or self.files.lack_room):
-            loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(RETRY_SECONDS, self._look_again)
-
-    def _look_again(self) -> None:
-        self._retry = None
-        self._must_look = True
-        self._begin()
-
-    # ---- completion ------------------------------------------------------------------------------
-
-    def _complete(
-        self, batch: Sequence[PendingRow | PendingRelease], writes: Mapping[bytes, JournalWrite]
-    ) -> None:
-        failures = {arena: each.failure for arena, each in writes.items() if each.failure}
-        kept = {arena for arena, each in writes.items() if each.release_failure is None}
-        for each in batch:
-            if isinstance(each, PendingRelease):
-                self._complete_release(each, kept)
-                continue
-            refused = each.arenas & failures.keys()
-            failed = next(iter(refused), None) if each.needs_all or refused == each.arenas else None
-            if each.refusal is not None:
-                self._fail(each, each.refusal)
-            elif failed is not None:
-                journal = self._tiers.directory_of(failed)
-                self._fail(each, JournalWriteFailed(journal, str(failures[failed])))
-            else:
-                self._forget(each)
-                each.publish()
-                if not each.done.done():
-                    each.done.set_result(None)
-
-    def _complete_release(self, release: PendingRelease, kept: set[bytes]) -> None:
-        """Complete a release, and free its extents in arenas whose journals have it.
-
-        Args:
-            release: The release.
-            kept: Arenas whose journals have the releases of its batch.
+        They are not in the index yet.
         """
-        written = release.arenas & kept
-        left_out = {arena for arena in release.arenas if arena not in self.files.journals}
-        release.arenas -= written | left_out
-        if release.entry is not None and self.files.misses_rows:
-            self._missed.append(release.entry)
+        return [
+            row.entry
+            for row in self._pending.values()
+            if arena not in row.arenas and arena in arenas_of(row.regions)
+        ]
+
+    # ---- completion, reported by the lanes -------------------------------------------------------
+
+    def row_written(self, row: PendingRow, arena: bytes, failure: OSError | None) -> None:
+        """Complete a row when all journals that it needs have it, or fail it."""
+        row.arenas.discard(arena)
+        if row.is_over:
+            return
+        if row.refusal is not None:
+            self.fail(row, row.refusal)
+        elif failure is None:
+            if not row.arenas or not row.needs_all:
+                self._publish(row)
+        elif row.needs_all or not row.arenas:
+            directory = self._tiers.directory_of(arena)
+            self.fail(row, JournalWriteFailed(directory, str(failure)))
+
+    def _publish(self, row: PendingRow) -> None:
+        row.is_over = True
+        self._forget(row)
+        row.publish()
+        if not row.done.done():
+            row.done.set_result(None)
+
+    def release_written(self, release: PendingRelease, arena: bytes, *, written: bool) -> None:
+        """Free the extents in an arena whose journal has a release, or is left out."""
+        release.arenas.discard(arena)
+        if release not in self._releases:
+            return
         if written and not release.done.done():
             release.done.set_result(None)
-        self._give_back(release, written | left_out)
-        if release.arenas:
-            self._late.append(release)
-        elif not release.done.done():
-            self._fail(release, JournalWriteFailed(None, "no directory is left"))
+        self._give_back(release, {arena})
+        if not release.arenas:
+            self._end_release(release)
+
+    def restored(self, *, written: bool) -> None:
+        """Forget the missed releases once every journal has them."""
+        if written and not self.files.misses_rows:
+            self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
+
+    def _end_release(self, release: PendingRelease) -> None:
+        """End a release: no further journal will write it."""
+        del self._releases[release]
+        if self.files.misses_rows:
+            self._missed.append(release.entry)
+        self._give_back(release, {extent.tier.tier_id for extent in release.extents})
+        if not release.done.done():
+            self._fail_release(release, JournalWriteFailed(None, "no directory is left"))
 
     def _give_back(self, release: PendingRelease, arenas: set[bytes]) -> None:
         """Release the extents of some arenas, and objects if the release is valid."""
@@ -335,13 +289,16 @@ class JournalWriter:
                 kept.append(extent)
         release.extents = kept
 
-    def _fail(self, entry: PendingRow | PendingRelease, failure: StorageError) -> None:
+    def fail(self, entry: PendingRow | PendingRelease, failure: StorageError) -> None:
+        """Fail an entry, once."""
         if isinstance(entry, PendingRelease):
-            self._give_back(entry, {extent.tier.tier_id for extent in entry.extents})
-            if not entry.done.done():
-                entry.done.set_exception(failure)
-                entry.done.exception()  # retrieved: most callers do not wait for a release
+            if self._releases.pop(entry, entry) is None:
+                self._give_back(entry, {extent.tier.tier_id for extent in entry.extents})
+                self._fail_release(entry, failure)
             return
+        if entry.is_over:
+            return
+        entry.is_over = entry.has_failed = True
         self._forget(entry)
         taken = self._index.open_output(entry.attempt)
         if taken is not None and taken.taken:  # a commit that failed cannot be resumed
@@ -353,8 +310,13 @@ class JournalWriter:
             for region in entry.regions:
                 region.release()
 
+    def _fail_release(self, release: PendingRelease, failure: StorageError) -> None:
+        if not release.done.done():
+            release.done.set_exception(failure)
+            release.done.exception()  # retrieved: most callers do not wait for a release
+
     def _forget(self, entry: PendingRow) -> None:
         if self._pending.get(entry.attempt) is entry:
             del self._pending[entry.attempt]
             account = self._accounts.of(entry.attempt.shuffle.application_id)
-            account.give_back(Resource.METADATA_BYTES, len(entry.row))
+            account.give_back(Resource.METADATA_BYTES, len(entry.entry.row))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
 from ..errors import StorageUnavailable
-from ..files.io_threads import IoThreads
+from ..files.directory_threads import StorageThreads
 from ..health.directories import DirectoryLock, keep_id
 from ..output_index import OutputIndex
 from ..store_status import TierKind, TierStatus
@@ -36,7 +36,7 @@ class OpenedStorage:
         memory: The memory tier, if there is one.
         disks: One tier per usable data directory, in the order of the configuration.
         remote: The remote tier, if there is one.
-        threads: Threads of the store.
+        threads: The threads of all directories.
         upkeep: The upkeep of the tiers.
         left_out: Directories that cannot be used, or the URL of the remote tier.
         refused: The errors of left-out data directories.
@@ -52,7 +52,7 @@ class OpenedStorage:
 
     accounts: Accounts
     index: OutputIndex
-    threads: IoThreads
+    threads: StorageThreads
     upkeep: Upkeep
     taskmanager_id: str = ""
     memory: MemoryTier | None = None
@@ -119,7 +119,11 @@ class OpenedStorage:
             StorageUnavailable: It cannot be opened.
         """
         trim = self.upkeep.trim_soon
-        return DiskTier.open(directory, config.disk_quota_bytes, config.min_free_bytes, trim)
+        tier = DiskTier.open(
+            directory, config.disk_quota_bytes, config.min_free_bytes, trim, config.disk_sharers
+        )
+        tier.threads = self.threads.of(directory).data
+        return tier
 
     def open_memory(self, directory: Path, capacity_bytes: int) -> MemoryTier:
         """Open the arena of a locked directory on tmpfs.
@@ -127,7 +131,9 @@ class OpenedStorage:
         Raises:
             StorageUnavailable: It cannot be opened.
         """
-        return MemoryTier.open(directory, capacity_bytes, self.upkeep.trim_soon)
+        tier = MemoryTier.open(directory, capacity_bytes, self.upkeep.trim_soon)
+        tier.threads = self.threads.of(directory).data
+        return tier
 
     def leave_out(
         self, kind: TierKind, place: Path | str, error: StorageUnavailable, what: str = "left out"
@@ -137,9 +143,9 @@ class OpenedStorage:
         self.left_out[place] = TierStatus.left_out(kind, place, error.reason)
 
     def unlock(self) -> None:
-        """Unlock the directories."""
+        """Unlock each directory as soon as none of its threads can write to it."""
         for lock in self.locks:
-            lock.release()
+            self.threads.of(lock.directory).when_idle(lock.release)
 
     @contextlib.contextmanager
     def closed_on_error(self) -> Iterator[Self]:

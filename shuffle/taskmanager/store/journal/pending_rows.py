@@ -21,22 +21,26 @@ class PendingRow:
     Attributes:
         attempt: The map attempt.
         regions: The regions of the row.
-        row: The packed row.
-        arenas: Arenas whose journals get it.
+        entry: The row in the order of all rows.
+        arenas: Arenas whose journals do not have it yet.
         needs_all: Whether all of these journals must have it, or any.
         publish: Makes the row visible.
         done: Resolved when the row is visible, or failed.
         refusal: Set by a release in the meantime: the row must not become visible.
+        is_over: Whether the row is visible or has failed; a journal may still be writing it.
+        has_failed: Whether it has failed.
     """
 
     attempt: MapAttemptKey
     regions: Sequence[Region]
-    row: bytes
+    entry: Entry
     arenas: set[bytes]
     needs_all: bool
     publish: Callable[[], None]
     done: "Future[None]"
     refusal: StorageError | None = None
+    is_over: bool = False
+    has_failed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -44,15 +48,13 @@ class PendingRelease:
     """A release to be written to all journals.
 
     Attributes:
-        row: The packed row.
+        entry: The row in the order of all rows.
         arenas: Arenas whose journals do not have it yet.
         extents: Extents to release when the journal beside them has the row.
         done: Resolved when a restart will not undo the release, or failed.
-        entry: The row in the order of all rows; None before the first write.
     """
 
-    row: bytes
+    entry: Entry
     arenas: set[bytes]
     extents: list[Extent]
     done: "Future[None]"
-    entry: Entry | None = None

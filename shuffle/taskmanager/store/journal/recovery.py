@@ -5,13 +5,14 @@ import gc
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
-from ..errors import StorageInUse, StorageUnavailable
+from ..errors import DirectoryHangs, StorageInUse, StorageUnavailable
+from ..files.directory_threads import StorageThreads
 from ..files.file_format import arenas_in, report_other_formats
-from ..files.io_threads import IoThreads
 from ..files.journal_places import keep_damaged, place_on, remove_unused
 from ..health.directories import DirectoryLock, has_same_id, taskmanager_id
 from ..health.directory_probe import PROBE_NAME
@@ -22,9 +23,10 @@ from ..tiers.memory_tier import MemoryTier
 from ..tiers.tier import FULL, Tier
 from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
-from .journal import COMPACTION_FLOOR_BYTES, FoundJournal, Journal, open_journal
+from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
 from .opened_storage import OpenedStorage
 from .replay import lost_arenas, replay
+from .start_calls import while_it_answers
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
         StorageInUse: Another process uses one of them.
         StorageUnavailable: No data directory can be used.
     """
-    threads = IoThreads(config.io_threads, "sluice-storage")
-    storage = OpenedStorage(accounts, OutputIndex(accounts), threads, Upkeep(threads))
+    threads = StorageThreads(config.io_threads, len(config.data_directories))
+    storage = OpenedStorage(accounts, OutputIndex(accounts), threads, Upkeep())
     collects = gc.isenabled()
     gc.disable()  # it would scan all adopted objects again and again, and find no garbage
     try:
@@ -65,7 +67,7 @@ def _open(storage: OpenedStorage, config: StorageConfig) -> None:
         _open_left_memory(storage, memory_directory)
     if config.remote is not None:
         _open_remote(storage, config, config.remote)
-    _recover(storage)
+    _recover(storage, config.slow_disk_seconds)
     if not storage.disks:
         raise _none_usable(storage)
     storage.taskmanager_id = taskmanager_id(storage.directories)
@@ -88,14 +90,24 @@ def _none_usable(storage: OpenedStorage) -> StorageUnavailable:
 
 
 def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -> None:
-    try:
-        lock = _lock(storage, directory)
+    def locked() -> tuple[DirectoryLock, DiskTier]:
+        lock = DirectoryLock(directory)
         try:
-            storage.disks.append(storage.open_disk(directory, config))
-        except StorageUnavailable:
-            storage.locks.remove(lock)
+            return lock, storage.open_disk(directory, config)
+        except BaseException:
             lock.release()
             raise
+
+    def close(opened: tuple[DirectoryLock, DiskTier]) -> None:
+        lock, tier = opened
+        tier.close()
+        lock.release()
+
+    try:
+        slow_seconds = config.slow_disk_seconds
+        lock, tier = while_it_answers(directory, slow_seconds, locked, close)
+        storage.locks.append(lock)
+        storage.disks.append(tier)
     except StorageInUse:
         raise  # the configuration is wrong, the disk is not broken
     except StorageUnavailable as error:
@@ -167,6 +179,7 @@ def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> Non
 
     try:
         storage.remote = RemoteTier.open(config, url)
+        storage.remote.threads = storage.threads.memory
     except StorageUnavailable as error:
         storage.leave_out(RemoteTier.kind, url, error, "running without a remote tier")
 
@@ -176,23 +189,24 @@ def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
     return storage.locks[-1]
 
 
-def _recover(storage: OpenedStorage) -> None:
+def _recover(storage: OpenedStorage, slow_seconds: float) -> None:
     """Adopt the map outputs in the journals, and open the journals for appending."""
-    found = _find_journals(storage)
+    found = _find_journals(storage, slow_seconds)
     arenas = {tier.tier_id: tier for tier in storage.tiers}
     tiers: dict[bytes, Tier] = {**arenas}
     if storage.remote is not None:
         tiers[storage.remote.tier_id] = storage.remote
     replayed = replay(found)
     storage.lost = lost_arenas(found.values())
+    for application_id, released in replayed.released.items():
+        storage.index.releases.adopt(application_id, released)
     adoption = Adoption(tiers, storage.accounts, storage.index)
     doubted = {arena: arenas[arena] for arena, each in found.items() if each.damage}
     adoption.adopt(replayed.commits, replayed.secured, doubted)
     storage.forgotten = adoption.forgotten + replayed.broken
     for tier in arenas.values():
-        tier.finish_adoption()
+        _finish(tier, slow_seconds)
         report_excess(tier)
-        report_other_formats(tier.directory)
     counts = (storage.index.map_outputs, storage.index.stored_bytes, storage.forgotten)
     if any(counts):
         message = "adopted %d map outputs (%d bytes); %d others are incomplete and were dropped"
@@ -203,15 +217,29 @@ def _recover(storage: OpenedStorage) -> None:
         stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
         stale |= arena in replayed.undone or arena in storage.stale
         stale |= storage.has_unused_memory  # its journal is removed with the releases in it
-        journal = _journal_of(storage, tier, each, adoption, is_stale=stale)
-        if journal is not None:
-            storage.journals[arena] = journal
-    if not storage.left_out:
+        if tier.healthy:
+            journal = _journal_of(storage, tier, each, adoption, stale, slow_seconds)
+            if journal is not None:
+                storage.journals[arena] = journal
+    if not storage.left_out and all(tier.healthy for tier in arenas.values()):
         used = [journal.path.parent for journal in storage.journals.values()]
         remove_unused([disk.directory for disk in storage.disks], used)
 
 
-def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
+def _finish(tier: ArenaTier, slow_seconds: float) -> None:
+    """Truncate an arena, and report what other versions left beside it."""
+
+    def finish() -> None:
+        tier.finish_adoption()
+        report_other_formats(tier.directory)
+
+    try:
+        while_it_answers(tier.directory, slow_seconds, finish)
+    except DirectoryHangs as error:
+        tier.fail(error.reason)
+
+
+def _find_journals(storage: OpenedStorage, slow_seconds: float) -> dict[bytes, FoundJournal]:
     """Read the journals of all directories, and choose the number of the new run.
 
     Rows of a directory that was missing in the last run are ignored: its map outputs were reported
@@ -221,7 +249,7 @@ def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
     tiers = storage.tiers
     with ThreadPoolExecutor(max(1, len(tiers)), "sluice-recovery") as threads:
         opened = [
-            threads.submit(open_journal, tier.directory, tier.tier_id, _other_places(storage, tier))
+            threads.submit(_open_journal, tier, _other_places(storage, tier), slow_seconds)
             for tier in tiers
         ]
     for tier, future in zip(tiers, opened, strict=True):
@@ -232,7 +260,9 @@ def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
             continue
         if journal_found is not None:
             found[tier.tier_id] = journal_found
-    rows = [entry.run for each in found.values() for entry in (*each.entries, *each.releases)]
+    # A rewritten journal has the releases of earlier runs as number 0 of its own.
+    entries = (entry for each in found.values() for entry in (*each.entries, *each.releases))
+    rows = [entry.run for entry in entries if entry.number]
     last_run = max(rows, default=0)
     storage.run = max([last_run, *(each.journal.run for each in found.values())]) + 1
     for arena, each in list(found.items()):
@@ -250,6 +280,15 @@ def _find_journals(storage: OpenedStorage) -> dict[bytes, FoundJournal]:
             found[arena] = each._replace(entries=[], releases=[], doubtful=0)
             storage.stale.add(arena)
     return found
+
+
+def _open_journal(tier: ArenaTier, others: list[Path], slow_seconds: float) -> FoundJournal | None:
+    def close(found: FoundJournal | None) -> None:
+        if found is not None:
+            found.journal.close()
+
+    read = partial(open_journal, tier.directory, tier.tier_id, others)
+    return while_it_answers(tier.directory, slow_seconds, read, close)
 
 
 def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
@@ -273,13 +312,37 @@ def _journal_of(
     tier: ArenaTier,
     found: FoundJournal | None,
     adoption: Adoption,
-    *,
     is_stale: bool,
+    slow_seconds: float,
 ) -> Journal | None:
     """Return the journal of this run: the existing one, or its next generation.
 
-    A tier without a journal accepts no new regions, but its map outputs can still be read.
+    A tier without a journal accepts no new regions, but its map outputs can still be read. If it
+    hangs now, its journal is rewritten when it answers.
     """
+
+    def begin() -> Journal | None:
+        return _begun_journal(storage, tier, found, adoption, is_stale=is_stale)
+
+    def close(late: Journal | None) -> None:
+        if late is not None:
+            late.close()
+
+    try:
+        return while_it_answers(tier.directory, slow_seconds, begin, close)
+    except DirectoryHangs as error:
+        tier.fail(error.reason)
+        return None
+
+
+def _begun_journal(
+    storage: OpenedStorage,
+    tier: ArenaTier,
+    found: FoundJournal | None,
+    adoption: Adoption,
+    *,
+    is_stale: bool,
+) -> Journal | None:
     old = None if found is None else found.journal
     is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
     try:
@@ -315,7 +378,9 @@ def _next_generation(
     above = 0 if old is None else old.generation
     failure: OSError | None = None
     for place in (tier.directory, *_other_places(storage, tier)):
-        rows = adoption.rows_in(tier.tier_id)
+        # Before the rows of this run, the first of which has the number 1.
+        released = [Entry(storage.run, 0, row) for row in storage.index.released_rows()]
+        rows = [*adoption.rows_in(tier.tier_id), *released]
         try:
             new = Journal.create(place, tier.tier_id, storage.run, rows, gone, above)
         except OSError as error:

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ....names import MapAttemptKey
+from ..releases import ReleasedShuffles
 from ..tiers.tier import is_arena
 from .journal import Entry, FoundJournal
 from .rows import (
     LOSE_ROW,
     CommitRow,
+    DropCommittedRow,
     DropRow,
     LoseRow,
     ReleaseApplicationRow,
     ReleaseAttemptsRow,
+    ReleasedRow,
     ReleaseShuffleRow,
     SecureRow,
     unpack,
@@ -62,12 +65,14 @@ class Replayed:
         secured: The rows of each uncommitted map output, in the order of the regions.
         broken: Number of committed map outputs whose row is missing in a journal.
         undone: Arenas whose journals have rows, but not the release that undoes them.
+        released: The releases of each application.
     """
 
     commits: list[Committed] = field(default_factory=list)
     secured: list[list[Secured]] = field(default_factory=list)
     broken: int = 0
     undone: set[bytes] = field(default_factory=set)
+    released: dict[str, ReleasedShuffles] = field(default_factory=dict)
 
 
 def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
@@ -123,6 +128,7 @@ class _State:
         )
         self._secured: dict[MapAttemptKey, dict[int, Secured]] = {}
         self._undone: set[bytes] = set()
+        self._released: defaultdict[str, ReleasedShuffles] = defaultdict(ReleasedShuffles)
 
     def apply(self, entry: Entry, arenas: Arenas) -> None:
         """Apply the next row."""
@@ -143,27 +149,36 @@ class _State:
             case SecureRow():
                 self._secure(Secured(entry, arenas, row))
             case ReleaseShuffleRow(key=key):
+                self._released[key.application_id].add(key.shuffle_id, None)
                 shuffles = self._commits.get(key.application_id, {})
                 self._undo(arenas, shuffles.pop(key.shuffle_id, {}).values())
                 self._drop(arenas, lambda attempt: attempt.shuffle == key)
             case ReleaseAttemptsRow(key=key, end=end):
+                self._released[key.application_id].add(key.shuffle_id, end)
                 attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
                 released = [each for each in attempts if each < end]
                 self._undo(arenas, [attempts.pop(each) for each in released])
                 self._drop(arenas, lambda each: each.shuffle == key and each.map_attempt_id < end)
             case ReleaseApplicationRow(application_id=application_id):
+                self._released.pop(application_id, None)
                 for attempts in self._commits.pop(application_id, {}).values():
                     self._undo(arenas, attempts.values())
                 self._drop(arenas, lambda each: each.shuffle.application_id == application_id)
+            case ReleasedRow(application_id=application_id, released=released):
+                self._released[application_id] = released  # it includes what was before
             case LoseRow():
                 pass  # it was applied when the rows were put in order
+            case DropCommittedRow(key=key):
+                attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
+                if row.map_attempt_id in attempts:
+                    self._undo(arenas, [attempts.pop(row.map_attempt_id)])
             case DropRow():
                 dropped = MapAttemptKey(row.key, row.map_attempt_id)
                 self._drop(arenas, lambda attempt: attempt == dropped)
 
     def end(self) -> Replayed:
         """Return the result."""
-        result = Replayed(undone=self._undone)
+        result = Replayed(undone=self._undone, released=self._released)
         committed: set[MapAttemptKey] = set()
         for shuffles in self._commits.values():
             for attempts in shuffles.values():

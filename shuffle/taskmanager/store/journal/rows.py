@@ -14,6 +14,8 @@
     [4, application, shuffle, map attempt]                          such a map output was dropped
     [5, tier id]                                    an arena is gone, with all rows of its journal
     [6, application, shuffle, end]             release of a shuffle's map attempts below a number
+    [8, application, shuffle, map attempt]                a committed map output was dropped again
+    [7, application, first shuffles, last shuffles, ends]     the releases of an application so far
 
 ``offsets`` are the cumulative offsets of a region as raw integers of ``item size`` bytes in the
 byte order of the machine (the header of the journal names it); the last one is the extent's length.
@@ -28,6 +30,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from ....names import ShuffleKey, shuffle_key
+from ..releases import ReleasedShuffles
 from ..stored_outputs import MapOutput, Region
 
 _COMMIT = 0
@@ -41,11 +44,22 @@ _SECURE = 3
 _DROP = 4
 _LOSE = 5
 _RELEASE_ATTEMPTS = 6
+_RELEASED = 7
+_DROP_COMMITTED = 8
 
 LOSE_ROW = b"\x92\x05"
 """First bytes of the row of a lost arena."""
 
-_UNDOING = frozenset({_RELEASE_SHUFFLE, _RELEASE_APPLICATION, _DROP, _LOSE, _RELEASE_ATTEMPTS})
+_UNDOING = frozenset(
+    {
+        _RELEASE_SHUFFLE,
+        _RELEASE_APPLICATION,
+        _DROP,
+        _LOSE,
+        _RELEASE_ATTEMPTS,
+        _DROP_COMMITTED,
+    }
+)
 
 _TYPECODES = {4: "I", 8: "Q"}
 _NUMBER_BYTES = 4
@@ -60,6 +74,8 @@ _TYPES: dict[int, tuple[type, ...]] = {
     _DROP: (int, str, int, int),
     _LOSE: (int, bytes),
     _RELEASE_ATTEMPTS: (int, str, int, int),
+    _RELEASED: (int, str, bytes, bytes, bytes),
+    _DROP_COMMITTED: (int, str, int, int),
 }
 _LONGER = {_COMMIT: _COMMIT_OF_SEVERAL, _SECURE: _SECURE_OF_PROCESS}
 _REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
@@ -125,6 +141,20 @@ class DropRow(NamedTuple):
     map_attempt_id: int
 
 
+class ReleasedRow(NamedTuple):
+    """The releases of an application, which a rewritten journal has instead of their own rows."""
+
+    application_id: str
+    released: ReleasedShuffles
+
+
+class DropCommittedRow(NamedTuple):
+    """A committed map output was dropped: it is damaged, or its origin has other bytes."""
+
+    key: ShuffleKey
+    map_attempt_id: int
+
+
 class LoseRow(NamedTuple):
     """An arena was lost: earlier rows in its journal are not valid."""
 
@@ -137,8 +167,10 @@ Row = (
     | ReleaseShuffleRow
     | ReleaseAttemptsRow
     | ReleaseApplicationRow
+    | ReleasedRow
     | SecureRow
     | DropRow
+    | DropCommittedRow
 )
 
 
@@ -185,6 +217,11 @@ def pack_drop(key: ShuffleKey, map_attempt_id: int) -> bytes:
     return _pack((_DROP, *key, map_attempt_id))
 
 
+def pack_drop_committed(key: ShuffleKey, map_attempt_id: int) -> bytes:
+    """Pack the row of a committed map output that was dropped again."""
+    return _pack((_DROP_COMMITTED, *key, map_attempt_id))
+
+
 def pack_release_shuffle(key: ShuffleKey) -> bytes:
     """Pack the row of a shuffle's release."""
     return _pack((_RELEASE_SHUFFLE, *key))
@@ -195,9 +232,20 @@ def pack_release_attempts(key: ShuffleKey, end: int) -> bytes:
     return _pack((_RELEASE_ATTEMPTS, *key, end))
 
 
+def pack_release(key: ShuffleKey, end: int | None) -> bytes:
+    """Pack the row of a release: of a shuffle, or of its map attempts below a number."""
+    return pack_release_shuffle(key) if end is None else pack_release_attempts(key, end)
+
+
 def pack_release_application(application_id: str) -> bytes:
     """Pack the row of an application's release."""
     return _pack((_RELEASE_APPLICATION, application_id))
+
+
+def pack_released(application_id: str, released: ReleasedShuffles) -> bytes:
+    """Pack the releases of an application."""
+    values = released.firsts, released.lasts, released.ends
+    return _pack((_RELEASED, application_id, *(each.tobytes() for each in values)))
 
 
 def pack_lose(tier_id: bytes) -> bytes:
@@ -239,6 +287,8 @@ def _row(kind: int, fields: Any) -> Row:
         return ReleaseApplicationRow(fields[1])
     if kind == _LOSE:
         return LoseRow(fields[1])
+    if kind == _RELEASED:
+        return ReleasedRow(fields[1], _unpack_released(*fields[2:]))
     key = shuffle_key(fields[1], fields[2])
     if kind == _COMMIT:
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))
@@ -248,12 +298,25 @@ def _row(kind: int, fields: Any) -> Row:
         return ReleaseShuffleRow(key)
     if kind == _RELEASE_ATTEMPTS:
         return ReleaseAttemptsRow(key, fields[3])
+    if kind == _DROP_COMMITTED:
+        return DropCommittedRow(key, fields[3])
     if kind == _SECURE:
         return SecureRow(key, fields[3], fields[4], fields[5], _unpack_regions(fields[6]))
     if kind == _SECURE_OF_PROCESS:
         regions = _unpack_regions(fields[6])
         return SecureRow(key, fields[3], fields[4], fields[5], regions, fields[7])
     return DropRow(key, fields[3])
+
+
+def _unpack_released(firsts: bytes, lasts: bytes, ends: bytes) -> ReleasedShuffles:
+    released = ReleasedShuffles()
+    released.firsts.frombytes(firsts)
+    released.lasts.frombytes(lasts)
+    released.ends.frombytes(ends)
+    if not len(released.firsts) == len(released.lasts) == len(released.ends):
+        msg = "its intervals are incomplete"
+        raise ValueError(msg)
+    return released
 
 
 def _unpack_regions(regions: Sequence[Any]) -> tuple[RegionRow, ...]:

@@ -7,7 +7,6 @@ only, because a server's answer may repeat parts of a credential.
 
 import asyncio
 import configparser
-import contextlib
 import datetime
 import importlib
 import os
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .....transport.trusted_path import UntrustedPath, require_trusted
 from ..errors import StorageError, StorageUnavailable
+from .remote_directory import Identity, identity_of, remove_files
 
 if TYPE_CHECKING:
     from ...config.storage_config import StorageConfig
@@ -27,6 +27,8 @@ T = TypeVar("T")
 DELETE_BATCH: Final = 1000
 """Maximum number of objects that S3 deletes in one request."""
 
+_DIRECTORY: Final = "file://"
+
 _GRACE: Final = 1.5
 """A request is canceled after this many times its deadline, because a hung file system ignores
 deadlines."""
@@ -34,9 +36,6 @@ deadlines."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{3,40})</Code>")
 _OS_ERROR: Final = re.compile(r"(?:\(os error |^\[Errno )(\d+)")
-_UNFINISHED: Final = re.compile(r".+#\d+")
-"""How ``obstore`` names a file until it is complete."""
-
 _NO_ROOM: Final = frozenset({28, 122})
 _PHRASES: Final = (
     ("Connection refused", "connection refused"),
@@ -95,6 +94,8 @@ class RemoteObjects:
         self._obstore: Any = importlib.import_module("obstore")
         self._store = store
         self.url = url
+        self.is_directory = url.startswith(_DIRECTORY)
+        """Whether the objects are files below a directory, and not in a bucket."""
         self._timeout_seconds = timeout_seconds
         self.requests = 0
         """Number of requests; all these counters only grow."""
@@ -118,7 +119,7 @@ class RemoteObjects:
             raise StorageUnavailable(
                 url, "obstore is not installed", "pip install sluice-shuffle[remote]"
             ) from error
-        if url.startswith("file://"):
+        if url.startswith(_DIRECTORY):
             store = _open_directory(stores, url)
         else:
             store = _open_bucket(stores, url, config)
@@ -270,16 +271,34 @@ class RemoteObjects:
         )
         return [str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]
 
-    async def remove_unfinished(self, prefix: str, before: datetime.datetime) -> int:
+    async def identity(self) -> Identity:
+        """Return the identity of a remote directory.
+
+        Raises:
+            RemoteFailure: It cannot be examined.
+        """
+        path = self.url.removeprefix(_DIRECTORY)
+        return await self._request(asyncio.to_thread(identity_of, path))
+
+    async def remove_unfinished(
+        self,
+        prefix: str,
+        before: datetime.datetime,
+        is_live: Callable[[str], bool] = lambda name: False,
+    ) -> int:
         """Remove incomplete files of dead processes; return their number.
 
-        Listings do not show them. In S3, a lifecycle rule removes incomplete uploads, see
-        ``docs/operate/remote.md``.
+        Listings do not show them. In S3 a lifecycle rule does it (``docs/operate/remote.md``).
+
+        Args:
+            prefix: The directory to search.
+            before: Younger files stay.
+            is_live: Whether the object with this last part of a name is being written.
         """
-        if not self.url.startswith("file://"):
+        if not self.is_directory:
             return 0
-        top = Path(self.url.removeprefix("file://")) / prefix
-        return await asyncio.to_thread(_remove_unfinished, top, before.timestamp())
+        top = Path(self.url.removeprefix(_DIRECTORY)) / prefix
+        return await remove_files(top, before.timestamp(), is_live)
 
     async def _request(self, request: Coroutine[Any, Any, T]) -> T:
         self.requests += 1
@@ -305,18 +324,6 @@ async def _next_page(pages: Any) -> list[Any] | None:
     except StopAsyncIteration:
         return None
     return page
-
-
-def _remove_unfinished(top: Path, before: float) -> int:
-    removed = 0
-    for directory, _, names in os.walk(top):
-        for name in names:
-            path = Path(directory, name)
-            with contextlib.suppress(OSError):  # others remove them too
-                if _UNFINISHED.fullmatch(name) and path.stat().st_mtime < before:
-                    path.unlink()
-                    removed += 1
-    return removed
 
 
 def failure_in_words(error: Exception) -> RemoteFailure:

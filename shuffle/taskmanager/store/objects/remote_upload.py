@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from .....transport.loop import start_task
 from ..errors import StorageError
+from .remote_marker import CHECK_REQUESTS
 from .remote_objects import RemoteFailure, RemoteObjects
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class UploadBudget:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.used_bytes = 0
-        self.uploads: set[asyncio.Task[None]] = set()
+        self.uploads: dict[asyncio.Task[None], Upload] = {}
         """Uploads under way."""
 
     @property
@@ -88,6 +89,7 @@ class Upload:
         part_bytes: Size of a part.
         budget: Memory for parts.
         failed: Handles a failure and returns the error for it.
+        require_stored: Checks that the object with this name is where readers find it.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Upload:
         part_bytes: int,
         budget: UploadBudget,
         failed: Callable[[RemoteFailure, int], StorageError],
+        require_stored: Callable[[str], Awaitable[None]],
     ) -> None:
         self.name = name
         self.length = length
@@ -105,6 +108,7 @@ class Upload:
         self._part_bytes = max(part_bytes, -(-length // MAX_PARTS))
         self._budget = budget
         self._failed = failed
+        self._require_stored = require_stored
         self._position = 0
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._part: bytearray | None = None
@@ -161,8 +165,8 @@ class Upload:
         """
         self._check()
         if self._task is not None:
-            # The parts in memory, and the request that ends the upload.
-            await self._wait({self._task}, PARTS_IN_MEMORY + 1)
+            # The parts in memory, the request that ends the upload, and the check.
+            await self._wait({self._task}, PARTS_IN_MEMORY + 1 + CHECK_REQUESTS)
         self._check()
         if not self._stored:
             raise RuntimeError(f"{self._position} of {self.length} bytes of {self.name} came")
@@ -261,8 +265,8 @@ class Upload:
 
     def _begin(self, put: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._task = start_task(self._end(put))
-        self._budget.uploads.add(self._task)
-        self._task.add_done_callback(self._budget.uploads.discard)
+        self._budget.uploads[self._task] = self
+        self._task.add_done_callback(self._budget.uploads.pop)
         return self._task
 
     async def _each_part(self) -> AsyncIterator[bytearray]:
@@ -278,6 +282,8 @@ class Upload:
     async def _end(self, put: Coroutine[Any, Any, None]) -> None:
         try:
             await put
+            if not self._aborted:
+                await self._require_stored(self.name)
             self._stored = True
             self._objects.written_bytes += self.length
         except UploadAborted:

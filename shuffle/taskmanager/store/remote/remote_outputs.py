@@ -32,7 +32,6 @@ from ..objects.remote_names import (
 from ..objects.remote_objects import RemoteFailure
 from ..objects.remote_upload import Upload
 from ..output_index import OutputIndex
-from ..releases import Releases
 from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import MAX_DELETES, RemoteExtent, RemoteTier
@@ -93,7 +92,7 @@ class RemoteOutputs:
         self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
         """Objects of the map outputs that this TaskManager moved or found."""
         self._marked: set[str] = set()
-        self._releases = Releases()
+        self._releases = index.releases
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -142,6 +141,7 @@ class RemoteOutputs:
                 # else keep them until the application ends
                 raise self.tier.upload_failure(failure, output.total_bytes) from failure
             is_ours = there == manifest
+        await self.tier.require_stored(name, output.total_bytes)
         if is_ours:
             self._note(attempt, names)
             self.moves += 1
@@ -242,9 +242,10 @@ class RemoteOutputs:
                 self.lookups += 1
                 data = await self.tier.objects.get(manifest_name(attempt))
         except RemoteFailure as failure:
-            if failure.missing:
-                return None
-            raise self.tier.fetch_failure(failure, 0) from failure
+            if not failure.missing:
+                raise self.tier.fetch_failure(failure, 0) from failure
+            await self.tier.require_same()
+            return None
         known = self._index.get(*attempt)
         if known is not None or self._releases.has_copy(attempt):
             return known
@@ -333,7 +334,6 @@ class RemoteOutputs:
 
     def released(self, key: ShuffleKey, end: int | None) -> None:
         """Delete a shuffle's known moved map outputs, all or below ``end``."""
-        self._releases.add(key, end)
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
         if known:

@@ -22,7 +22,6 @@ from ..objects.remote_names import (
     application_marker,
     name_of_application,
     number_in,
-    taskmanager_marker,
 )
 from ..tiers.remote_tier import RemoteTier
 
@@ -51,9 +50,7 @@ class RemoteSweep:
         Raises:
             RemoteFailure: A request failed.
         """
-        marker = taskmanager_marker(self._tier.taskmanager_id)
-        await self._tier.objects.put(marker, b"")
-        return await self._tier.objects.modified(marker)
+        return await self._tier.marker.touch()
 
     async def run(self) -> None:
         """Sweep once.
@@ -61,14 +58,15 @@ class RemoteSweep:
         Raises:
             RemoteFailure: It failed partway; the next sweep does the rest.
         """
-        before = await self.touch() - self._age
+        now = await self.touch()
+        before = now - self._age
         known = {name_of_application(each) for each in self._applications() if each}
         for name in known:
             await self._tier.objects.put(application_marker(name), b"")
-        await self._sweep_own(before)
+        await self._sweep_own(before, now)
         await self._sweep_gone(before, known)
 
-    async def _sweep_own(self, before: datetime.datetime) -> None:
+    async def _sweep_own(self, before: datetime.datetime, now: datetime.datetime) -> None:
         own = f"{REGIONS}/{self._tier.taskmanager_id}"
         orphans: list[str] = []
         async for each in self._tier.objects.listed(own):
@@ -76,9 +74,23 @@ class RemoteSweep:
             if each.modified < before and number is not None and not self._tier.is_live(number):
                 orphans.append(each.name)
         await self._remove(orphans)
-        for prefix in (own, MOVED):
-            removed = await self._tier.objects.remove_unfinished(prefix, before)
-            self._tier.removed_orphans += removed
+        # Only this process writes below its id, so what it does not write is a killed process's.
+        await self._remove_unfinished(own, now, self._is_written)
+        for prefix in (MOVED, APPLICATIONS, TASKMANAGERS):
+            await self._remove_unfinished(prefix, before)
+
+    def _is_written(self, name: str) -> bool:
+        number = number_in(name)
+        return number is None or self._tier.is_live(number)
+
+    async def _remove_unfinished(
+        self,
+        prefix: str,
+        before: datetime.datetime,
+        is_live: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        removed = await self._tier.objects.remove_unfinished(prefix, before, is_live)
+        self._tier.removed_orphans += removed
 
     async def _sweep_gone(self, before: datetime.datetime, known: set[str]) -> None:
         objects = self._tier.objects
@@ -99,6 +111,7 @@ class RemoteSweep:
                 stale.append(each.name)
         for taskmanager_id in await objects.parts_below(REGIONS):
             if taskmanager_id not in here:
+                await self._remove_unfinished(f"{REGIONS}/{taskmanager_id}", before)
                 for name in await objects.parts_below(f"{REGIONS}/{taskmanager_id}"):
                     if name not in known:
                         await self._remove_old(f"{REGIONS}/{taskmanager_id}/{name}", before)

@@ -43,8 +43,10 @@ class ArenaTier(Tier):
 
     Attributes:
         lost: Whether its directory and its map outputs are gone.
+        answers: Whether its last probe was answered soon; if not, other disks are preferred.
         has_journal_room: Whether its journal has room for the rows of new map outputs.
         directory_identity: Device and inode of its directory.
+        identity: Device and inode of its file.
     """
 
     def __init__(
@@ -59,12 +61,15 @@ class ArenaTier(Tier):
         self.path = path
         self.fd = fd
         self.lost = False
+        self.answers = True
         self.has_journal_room = True
         status = path.parent.stat()
         self.directory_identity = status.st_dev, status.st_ino
         self._allocator = SlotAllocator(capacity_bytes)
         self._extents = 0  # in use
-        self._found_bytes = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        self.identity = status.st_dev, status.st_ino
+        self._found_bytes = status.st_size
         self._retained_bytes = retained_bytes
         # Below this there is no excess, so most releases need only one comparison.
         self._always_kept_bytes = min(
@@ -121,6 +126,12 @@ class ArenaTier(Tier):
         ):
             self._on_excess(self)
         self._close_if_unused()
+
+    def recover(self) -> None:
+        """Use this tier again, and return the space that was freed meanwhile."""
+        super().recover()
+        if self._on_excess is not None and self.excess_bytes:
+            self._on_excess(self)
 
     @property
     def takes_regions(self) -> bool:
@@ -242,6 +253,12 @@ class ArenaTier(Tier):
         self._allocator.free(offset, length)
         if at_end and not failure:
             self._allocator.trim_to(offset)
+        self._close_if_unused()
+
+    def withdraw_trim(self, offset: int, length: int) -> None:
+        """Put a range back that was not trimmed."""
+        self._trimming_bytes -= length
+        self._allocator.free(offset, length)
         self._close_if_unused()
 
     def give_back_above_capacity(self) -> None:

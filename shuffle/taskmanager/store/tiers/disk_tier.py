@@ -19,7 +19,7 @@ from ..files.file_calls import (
     read_without_waiting,
     write_from,
 )
-from ..files.io_threads import CALL_COST, IoThreads
+from ..files.io_threads import CALL_COST, Used
 from .arena_files import open_arena
 from .arena_tier import ArenaTier
 from .slot_allocator import occupied_bytes
@@ -48,6 +48,19 @@ class _FullMark:
     room_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """The disk at its last probe.
+
+    Attributes:
+        free_bytes: Free bytes, without those for unwritten extents.
+        allocated_bytes: Bytes that had been allocated ever.
+    """
+
+    free_bytes: int
+    allocated_bytes: int
+
+
 class DiskTier(ArenaTier):
     """Extents in a file on disk.
 
@@ -61,6 +74,7 @@ class DiskTier(ArenaTier):
         min_free_bytes: Bytes to leave free on the disk.
         on_excess: Called when there is excess for :meth:`begin_trim` to return.
         retained_bytes: Free space at the end of the file that is kept for reuse.
+        sharers: Number of data processes on the disk, for the sizes that are reported only.
 
     Attributes:
         can_read_cached: Whether file system, kernel and Python can read from the page cache only.
@@ -77,12 +91,17 @@ class DiskTier(ArenaTier):
         quota_bytes: int | None,
         min_free_bytes: int,
         on_excess: Callable[[ArenaTier], None] | None,
-        retained_bytes: int = RETAINED_FREE_BYTES,
+        retained_bytes: int,
+        sharers: int = 1,
     ) -> None:
         super().__init__(path, fd, quota_bytes, retained_bytes, on_excess)
         self._min_free_bytes = min_free_bytes
+        self._sharers = sharers
         self._unwritten_bytes = 0
+        self._allocated_bytes = 0  # only grows
         self._full_at: _FullMark | None = None
+        self._probed: _Probed | None = None
+        self._found_free_bytes = _free_bytes(fd)
         self.can_read_cached = True
         self._advice_bytes = largest_advice_bytes(fd)
 
@@ -93,6 +112,7 @@ class DiskTier(ArenaTier):
         quota_bytes: int | None,
         min_free_bytes: int,
         on_excess: Callable[[ArenaTier], None] | None = None,
+        sharers: int = 1,
     ) -> "DiskTier":
         """Open or create the arena of a directory whose lock the caller holds.
 
@@ -102,7 +122,8 @@ class DiskTier(ArenaTier):
         path, fd = open_arena(directory)
         # The kernel's own read-ahead would read bytes of other reducers.
         advise_random(fd)
-        return cls(path, fd, quota_bytes, min_free_bytes, on_excess)
+        retained = RETAINED_FREE_BYTES
+        return cls(path, fd, quota_bytes, min_free_bytes, on_excess, retained, sharers)
 
     def allocate(self, length: int) -> Extent | None:
         """Allocate an extent, or return None if the tier is full or not healthy."""
@@ -114,7 +135,9 @@ class DiskTier(ArenaTier):
         offset = self._allocator.allocate(length)
         if offset is None:
             return None
-        self._unwritten_bytes += occupied_bytes(length)
+        size_bytes = occupied_bytes(length)
+        self._unwritten_bytes += size_bytes
+        self._allocated_bytes += size_bytes
         return self._extent(offset, length)
 
     def written(self, extent: Extent) -> None:
@@ -147,7 +170,7 @@ class DiskTier(ArenaTier):
                 logger.warning("storage directory %s is full: %s", self.directory, error)
             self._full_at = _FullMark(
                 written_bytes=self._allocator.used_bytes - self._unwritten_bytes,
-                room_bytes=self._room_bytes(),
+                room_bytes=self._room_now_bytes(),
             )
         else:
             self.fail(str(error))
@@ -164,23 +187,27 @@ class DiskTier(ArenaTier):
             min(within, allocator.tail_free_bytes + room),
         )
 
+    def _free_bytes(self, used_bytes: int) -> int:
+        """Return the bytes that new extents can get: without a quota an equal share."""
+        free = super()._free_bytes(used_bytes)
+        return free // self._sharers if self._allocator.capacity_bytes is None else free
+
     def whole_bytes(self) -> int:
         """Return the total bytes that the tier can hold, with the disk as it is now."""
-        on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0)
+        on_disk = self._allocator.frontier_bytes + max(self._room_bytes(), 0) // self._sharers
         quota_bytes = self._allocator.capacity_bytes
         return on_disk if quota_bytes is None else min(on_disk, quota_bytes)
 
-    @classmethod
-    async def read_all(cls, reads: Sequence[ExtentRead], threads: IoThreads, flow: Flow) -> None:
-        """Fill buffers from the files of any disks, in one call of a thread."""
-        tiers = [each.extent.tier for each in reads if isinstance(each.extent.tier, cls)]
+    async def read_all(self, reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[Used]) -> None:
+        """Fill buffers from the file, in one call of a thread."""
         wanted = sum(len(buffer) for read in reads for buffer in read.buffers)
         cost = wanted + (len(reads) - 1) * CALL_COST
-        failed = await threads.run_for(flow, cost, partial(_read_each, tiers, reads))
+        used = [*[read.extent for read in reads], *uses]
+        failed = await self.threads.run_for(flow, cost, partial(_read_each, self, reads), used)
         if failed is not None:
             number, error = failed
             extent, offset, buffers = reads[number]
-            raise tiers[number].read_failure(extent.offset + offset, buffers, error) from error
+            raise self.read_failure(extent.offset + offset, buffers, error) from error
 
     def pieces(self, extent: Extent) -> Iterator[memoryview]:
         """Read an extent piece by piece."""
@@ -265,22 +292,48 @@ class DiskTier(ArenaTier):
             self._full_at = None
         return self._full_at is None
 
+    def note_free(self, free_bytes: int | None = None) -> None:
+        """Record the free bytes of the disk, as a probe found them; None: as the start did.
+
+        From then on the event loop asks the disk only right after it has answered: the question
+        may wait as long as a disk hangs.
+        """
+        free_bytes = self._found_free_bytes if free_bytes is None else free_bytes
+        self._probed = _Probed(free_bytes - self._unwritten_bytes, self._allocated_bytes)
+
     def _room_bytes(self) -> int:
-        """Bytes by which the file may grow: free disk space above the floor."""
+        """Bytes by which the file may grow: free disk space above the floor.
+
+        Until the next probe all that is allocated counts, although parts of it need no new space.
+        """
+        probed = self._probed
+        if probed is None:
+            return self._room_now_bytes()
+        allocated = self._allocated_bytes - probed.allocated_bytes
+        return probed.free_bytes - allocated - self._min_free_bytes
+
+    def _room_now_bytes(self) -> int:
         try:
-            usage = os.fstatvfs(self.fd)
+            free = _free_bytes(self.fd)
         except OSError as error:
             self.fail(str(error))
             return 0
-        free = usage.f_bavail * usage.f_frsize
         return free - self._unwritten_bytes - self._min_free_bytes
 
 
-def _read_each(
-    tiers: Sequence[DiskTier], reads: Sequence[ExtentRead]
-) -> tuple[int, OSError] | None:
+def _free_bytes(fd: int) -> int:
+    """Return the free bytes of a file's disk.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    usage = os.fstatvfs(fd)
+    return usage.f_bavail * usage.f_frsize
+
+
+def _read_each(tier: DiskTier, reads: Sequence[ExtentRead]) -> tuple[int, OSError] | None:
     """Read in a thread; return the number and the error of a read that failed."""
-    for number, (tier, (extent, offset, buffers)) in enumerate(zip(tiers, reads, strict=True)):
+    for number, (extent, offset, buffers) in enumerate(reads):
         try:
             tier.read(extent.offset + offset, buffers)
         except OSError as error:

@@ -13,7 +13,7 @@ from .....transport.fair_queue import Flow
 from ...bounds.accounts import Resource
 from ..errors import StorageUnavailable
 from ..files.file_calls import allot
-from ..files.io_threads import IoThreads
+from ..files.io_threads import Used
 from .arena_files import open_arena
 from .arena_tier import ArenaTier
 from .slot_allocator import PAGE_BYTES
@@ -234,11 +234,10 @@ class MemoryTier(ArenaTier):
         """Return the bytes of an extent; None when the tier is closed."""
         return None if self.is_closed else self._whole[offset : offset + length]
 
-    @classmethod
-    async def read_all(cls, reads: Sequence[ExtentRead], threads: IoThreads, flow: Flow) -> None:
+    async def read_all(self, reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[Used]) -> None:
         """Copy the bytes."""
         for extent, offset, buffers in reads:
-            view = extent.tier.view_of(extent.offset, extent.length)
+            view = self.view_of(extent.offset, extent.length)
             if view is None:
                 raise RuntimeError(f"{extent!r} no longer has bytes")
             for buffer in buffers:

@@ -17,6 +17,7 @@ from ...bounds.accounts import Resource
 from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
 from ..files.fair_slots import FairSlots
 from ..objects import remote_names
+from ..objects.remote_marker import RemoteMarker
 from ..objects.remote_names import region_name, taskmanager_marker
 from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
 from ..objects.remote_upload import MAX_PARTS, Upload, UploadBudget
@@ -26,7 +27,7 @@ from .tier import Extent, ExtentRead, Tier
 
 if TYPE_CHECKING:
     from ...config.storage_config import StorageConfig
-    from ..files.io_threads import IoThreads
+    from ..files.io_threads import Used
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class RemoteTier(Tier):
     Attributes:
         objects: The remote store.
         taskmanager_id: Set before the first object is named.
+        marker: The marker of this TaskManager.
         budget: Memory for uploads.
         failed: Set when the tier is left out.
         capacity_bytes: Maximum bytes of this TaskManager's objects; None: no limit.
@@ -103,6 +105,7 @@ class RemoteTier(Tier):
         super().__init__(objects.url, remote_names.remote_tier_id(objects.url))
         self.objects = objects
         self.taskmanager_id = ""
+        self.marker = RemoteMarker(objects, lambda: taskmanager_marker(self.taskmanager_id))
         self.budget = UploadBudget(config.remote_upload_bytes)
         self.failed = asyncio.Event()
         self.removed_orphans = 0
@@ -146,7 +149,13 @@ class RemoteTier(Tier):
     def upload(self, name: str, length: int) -> Upload:
         """Return an upload of an object, which allocates memory at the first byte."""
         return Upload(
-            self.objects, name, length, self._part_bytes, self.budget, self.upload_failure
+            self.objects,
+            name,
+            length,
+            self._part_bytes,
+            self.budget,
+            self.upload_failure,
+            self.marker.require_stored,
         )
 
     def adopt(self, offset: int, length: int, application_id: str = "") -> RemoteExtent:
@@ -204,8 +213,9 @@ class RemoteTier(Tier):
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    @classmethod
-    async def read_all(cls, reads: Sequence[ExtentRead], threads: "IoThreads", flow: Flow) -> None:
+    async def read_all(
+        self, reads: Sequence[ExtentRead], flow: Flow, uses: "Sequence[Used]"
+    ) -> None:
         """Fill buffers from objects with concurrent requests, one for adjacent reads.
 
         Raises:
@@ -214,7 +224,7 @@ class RemoteTier(Tier):
             StorageReadFailed: An object is shorter than when it was written.
         """
         requests = [
-            each.remote_tier._fetch(each, some, flow)
+            self._fetch(each, some, flow)
             for some in _together(reads)
             if isinstance(each := some[0].extent, RemoteExtent)
         ]
@@ -258,10 +268,33 @@ class RemoteTier(Tier):
     async def _missing(self, extent: RemoteExtent) -> StorageError:
         """Check this TaskManager's marker: is one object missing, or the whole store?"""
         try:
+            await self.marker.require_same()
             await self.objects.modified(taskmanager_marker(self.taskmanager_id))
         except RemoteFailure as failure:
             return self.fetch_failure(failure, extent.length)
         return RemoteObjectMissing(str(self.place), extent.name, extent)
+
+    async def require_same(self) -> None:
+        """Distinguish a missing object from a directory that is not mounted.
+
+        Raises:
+            RemoteFailed: The directory is not mounted, or does not answer.
+        """
+        try:
+            await self.marker.require_same()
+        except RemoteFailure as failure:
+            raise self.fetch_failure(failure, 0) from failure
+
+    async def require_stored(self, name: str, length: int) -> None:
+        """Check that an object which was written is where readers find it.
+
+        Raises:
+            RemoteFailed: It is not, or the directory does not answer.
+        """
+        try:
+            await self.marker.require_stored(name)
+        except RemoteFailure as failure:
+            raise self.upload_failure(failure, length) from failure
 
     # ---- failures --------------------------------------------------------------------------------
 
@@ -336,7 +369,12 @@ class RemoteTier(Tier):
 
     async def close(self) -> None:
         """Wait briefly for uploads and deletions; later sweeps delete what is left."""
-        await self._end(self.budget.uploads)
+        uploads = self.budget.uploads
+        if uploads:
+            await asyncio.wait(set(uploads), timeout=CLOSE_SECONDS)
+        for upload in list(uploads.values()):
+            upload.abort(lambda: None)  # a canceled one would leave its parts in a bucket
+        await self._end(set(uploads))
         self._closed = True
         if self._deleting is not None:
             await self._end({self._deleting})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .....transport.fair_queue import Flow
     from ..errors import StorageError
-    from ..files.io_threads import IoThreads
+    from ..files.io_threads import IoThreads, Used
     from ..objects.remote_upload import Upload
 
 logger = logging.getLogger(__name__)
@@ -175,6 +175,7 @@ class Tier:
         in_memory: Whether extents have a :attr:`Extent.view` to read and write.
         read_ahead_segments: Maximum segments of one read; 8 hide a thread's round trip.
         reads_ahead: Whether :meth:`will_need` has an effect.
+        threads: Threads for its blocking calls, set by its store.
         healthy: Whether it accepts new regions.
         reason: Why it is not healthy; else empty.
     """
@@ -184,6 +185,7 @@ class Tier:
     in_memory: ClassVar[bool] = False
     read_ahead_segments: ClassVar[int] = 8
     reads_ahead: ClassVar[bool] = False
+    threads: "IoThreads"
 
     def __init__(self, place: Path | str, tier_id: bytes) -> None:
         self.place = place
@@ -216,15 +218,21 @@ class Tier:
     def whole_bytes(self) -> int | None:
         """Return the total bytes that the tier can hold; None: no limit is known."""
 
-    @classmethod
     @abstractmethod
     async def read_all(
-        cls, reads: "Sequence[ExtentRead]", threads: "IoThreads", flow: "Flow"
+        self, reads: "Sequence[ExtentRead]", flow: "Flow", uses: "Sequence[Used]"
     ) -> None:
-        """Fill buffers from extents of tiers of this class, which the caller retains.
+        """Fill buffers from extents of this tier, which the caller retains.
+
+        Args:
+            reads: The reads.
+            flow: The flow in whose turn they run.
+            uses: What has the buffers; retained while an abandoned call uses them.
 
         Raises:
             StorageError: A read failed.
+
+        Cancellation: waits until no thread uses the buffers, or the call is abandoned.
         """
 
     def write(self, offset: int, buffers: list[memoryview]) -> None:

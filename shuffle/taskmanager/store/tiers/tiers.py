@@ -18,6 +18,7 @@ from .tier_shares import allowance, fair_share_bytes
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from ..files.directory_threads import StorageThreads
     from .remote_tier import RemoteTier
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Tiers:
                 has its share while others want theirs.
 
         Raises:
-            StorageFull: No tier has room.
+            StorageFull: No tier has room, whatever the application's quotas.
             QuotaExceeded: The application is at its quota of the last tier: disk or remote.
         """
         memory, size_bytes = self._memory, occupied_bytes(length)
@@ -134,8 +135,11 @@ class Tiers:
             extent = self._in_memory(reserve, length)
         if extent is None:
             remote = self.remote
-            last = DiskTier if remote is None or not remote.healthy else remote
-            account.require_room(last.resource, size_bytes)
+            if remote is not None and remote.healthy:
+                if length <= remote.largest_free_bytes():
+                    account.require_room(remote.resource, size_bytes)
+            elif any(disk.whole_bytes() != 0 for disk in self._disks):
+                account.require_room(DiskTier.resource, size_bytes)
         return extent
 
     def _in_memory(self, memory: MemoryTier, length: int) -> Extent | None:
@@ -146,12 +150,20 @@ class Tiers:
 
     def _on_disk(self, length: int, _: str) -> Extent | None:
         disks = self._disks
+        late: list[DiskTier] = []
         for step in range(len(disks)):
             # Round robin spreads the load over all disks, and fills them at the same rate.
             number = (self._next_disk + step) % len(disks)
+            if not disks[number].answers:
+                late.append(disks[number])
+                continue
             extent = disks[number].allocate(length)
             if extent is not None:
                 self._next_disk = number + 1
+                return extent
+        for disk in late:
+            extent = disk.allocate(length)
+            if extent is not None:
                 return extent
         return None
 
@@ -209,6 +221,10 @@ class Tiers:
         others = (disk.directory for disk in self._disks if disk is not tier and disk.healthy)
         return [tier.directory, *(place_on(each, arena) for each in others)]
 
+    def is_healthy(self, arena: bytes) -> bool:
+        """Return whether the tier of an arena accepts new regions."""
+        return self._by_id[arena].healthy
+
     def directory_of(self, arena: bytes) -> Path | None:
         """Return the directory of an arena, if there is one."""
         tier = self._by_id.get(arena)
@@ -239,7 +255,10 @@ class Tiers:
         self._by_id[tier.tier_id] = tier
         logger.warning("storage directory %s is used again, empty", directory)
 
-    def close(self) -> None:
-        """Close the files of all tiers and keep their content."""
+    def close(self, threads: "StorageThreads") -> None:
+        """Close the files of all tiers and keep their content.
+
+        The file of a directory that hangs is closed in the last thread that uses it.
+        """
         for tier in (*self.tiers(), *self._replaced):
-            tier.close()
+            threads.of(tier.directory).when_idle(tier.close)

@@ -21,7 +21,12 @@ from sluice.shuffle.errors import ProducerFailed
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.records.serializers import StringSerializer
 from tests.support.api_clients import api_clients, emitted
-from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.mini_cluster import (
+    eventually,
+    mini_cluster,
+    storage_leftovers,
+    until_clean,
+)
 
 if TYPE_CHECKING:
     from tests.support.mini_cluster import MiniCluster
@@ -126,6 +131,7 @@ async def test_the_last_connection_stays_while_its_application_has_data(tmp_path
         released = cluster[0].store.released()
         assert released is not None
         await released
+        await until_clean(cluster[0], storage_leftovers)  # each journal has the release
         for _ in range(3):
             look(cluster)
         await left.until_lost()

@@ -19,7 +19,7 @@ from tests.support.wire_clients import producer, read_gate, write_map_output
 if TYPE_CHECKING:
     from sluice.transport.connection import Connection
 
-FIRST = HelloAck(1, "tm-a", 32768, 0, 1024, "host-a", 7337, "1")
+FIRST = HelloAck(1, "tm-a", 32768, 0, 1024, "host-a", 7337, "1", 0, 1)
 CHANGES = {"advertised_host": "host-b", "instance_id": "2"}
 CLONE = replace(FIRST, **CHANGES)
 

@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.limits import COPIER_ADOPTED, COPIER_IDLE
 from sluice.shuffle.taskmanager.drivers.applications import Applications
+from tests.support.mini_cluster import eventually
+from tests.support.raises_code import raises_code
 
 
 class Rig:
@@ -120,7 +124,7 @@ async def test_another_taskmanager_keeps_it_and_this_one_does_so_nowhere(rig):
     assert rig.applications.snapshot() == []
 
 
-async def test_what_comes_from_another_taskmanager_only_is_kept_alive_nowhere_else():
+async def test_an_application_known_by_its_copies_only_is_kept_alive_nowhere_else():
     rig = Rig(1000)
     rig.applications.connected("a", copier=True)
     assert not rig.applications.lives("a")
@@ -131,25 +135,73 @@ async def test_what_comes_from_another_taskmanager_only_is_kept_alive_nowhere_el
     rig.applications.close()
 
 
-async def test_the_last_connection_of_all_starts_the_whole_deadline_anew():
-    rig = Rig(1000)
+async def test_copiers_that_come_and_go_keep_it_for_one_more_deadline():
+    """Copies that fail again and again kept it forever, at both TaskManagers."""
+    rig = Rig(0.02)
     rig.applications.connected("a")
-    rig.applications.connected("a", copier=True)
     rig.applications.disconnected("a")
     first = rig.deadline("a")
-    assert first is not None
-    ((_, connections, left),) = rig.applications.snapshot()
-    assert connections == 1
-    assert left is not None
+    for _ in range(3):
+        rig.applications.connected("a", copier=True)
+        rig.applications.disconnected("a", copier=True)
+        assert rig.deadline("a") is first
+    assert rig.applications.lives("a")
+    await rig.until_expired()
+    assert (rig.abandoned, rig.released) == (["a"], [])
+    assert not rig.applications.lives("a")
+    await rig.until_expired()
+    assert (rig.abandoned, rig.released) == (["a"], ["a"])
+    assert rig.applications.snapshot() == []
+    rig.applications.close()
+
+
+async def test_idle_copiers_do_not_prolong_the_last_deadline_either(rig):
+    """Two TaskManagers that copied in vain kept each other's data forever."""
+    rig.applications.connected("a")
+    rig.applications.disconnected("a")
+    for _ in range(2):  # the deadline after the client, and the one after the first copiers
+        deadline = rig.deadline("a")
+        for _ in range(3):
+            rig.applications.connected("a", copier=True)
+            rig.applications.disconnected("a", copier=True, idle=True)
+            assert rig.deadline("a") is deadline
+        await rig.until_expired()
+    assert (rig.abandoned, rig.released) == (["a"], ["a"])
+    assert rig.applications.snapshot() == []
+
+
+async def test_a_copier_with_clients_prolongs_what_comes_from_it():
+    rig = Rig(1000)
+    rig.applications.connected("a", copier=True)
     rig.applications.disconnected("a", copier=True)
-    second = rig.deadline("a")
-    assert second is not None
-    assert second is not first
-    assert first.cancelled()
-    ((_, connections, left),) = rig.applications.snapshot()
-    assert connections == 0
-    assert left is not None
-    assert left > 999
+    first = rig.deadline("a")
+    rig.applications.connected("a", copier=True)
+    rig.applications.disconnected("a", copier=True)
+    assert rig.deadline("a") is not first
+    rig.applications.close()
+
+
+async def test_the_end_is_remembered_whatever_connects_before_the_last_connection_goes():
+    rig = Rig(1000)
+    rig.applications.connected("a")
+    rig.applications.release("a")
+    rig.applications.connected("a")
+    rig.applications.disconnected("a")
+    rig.applications.disconnected("a")
+    with raises_code(ErrorCode.PARTITION_RELEASED):
+        rig.applications.require_unended("a", COPIER_IDLE)
+    rig.applications.close()
+
+
+async def test_the_oldest_of_too_many_ends_is_forgotten(monkeypatch):
+    monkeypatch.setattr(f"{Applications.__module__}.MAX_ENDED", 2)
+    rig = Rig(1000)
+    for name in ("a", "b", "c"):
+        rig.applications.release(name)
+    rig.applications.require_unended("a", COPIER_IDLE)
+    for name in ("b", "c"):
+        with raises_code(ErrorCode.PARTITION_RELEASED):
+            rig.applications.require_unended(name, COPIER_IDLE)
     rig.applications.close()
 
 
@@ -163,3 +215,42 @@ async def test_an_application_that_ended_goes_with_its_last_copier(rig):
     rig.applications.disconnected("a", copier=True)
     assert rig.released == ["a", "a"]
     assert rig.applications.snapshot() == []
+
+
+async def test_copiers_without_a_client_are_refused_after_the_end():
+    rig = Rig(1000)
+    applications = rig.applications
+    idle = applications.vouching("a")
+    assert idle == COPIER_IDLE
+    applications.require_unended("a", idle)
+    applications.release("a")
+    with raises_code(ErrorCode.PARTITION_RELEASED):
+        applications.require_unended("a", idle)
+    applications.require_unended("a", 0)  # it has a client
+    applications.connected("a")
+    assert applications.vouching("a") == 0
+    applications.require_unended("a", idle)
+    applications.close()
+
+
+async def test_the_end_of_an_application_is_forgotten_in_time(rig):
+    rig.applications.connected("a")
+    rig.applications.disconnected("a")
+    await rig.until_expired()
+    assert list(rig.applications._ended) == ["a"]
+    await eventually(lambda: not rig.applications._ended)
+
+
+async def test_an_adopted_application_is_copied_where_it_is_known():
+    rig = Rig(1000)
+    applications = rig.applications
+    applications.adopt("a")
+    adopted = applications.vouching("a")
+    assert adopted == COPIER_IDLE | COPIER_ADOPTED
+    applications.require_unended("a", adopted)
+    with raises_code(ErrorCode.PARTITION_RELEASED):
+        applications.require_unended("b", adopted)
+    applications.connected("a")
+    applications.disconnected("a")
+    assert applications.vouching("a") == COPIER_IDLE
+    applications.close()

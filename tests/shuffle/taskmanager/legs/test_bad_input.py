@@ -62,7 +62,7 @@ GARBAGE = {
     "an unknown type": (b"\0\0\0\2\0\0\0\0\x91\x63", ErrorCode.MALFORMED_MESSAGE),
     "a message before Hello": (encode(Ping(1)), ErrorCode.UNEXPECTED_MESSAGE),
     "an answer instead of a Hello": (
-        encode(HelloAck(1, "x", 4096, 0, 0, "x", 1, "i")),
+        encode(HelloAck(1, "x", 4096, 0, 0, "x", 1, "i", 0, 1)),
         ErrorCode.UNEXPECTED_MESSAGE,
     ),
 }
@@ -141,7 +141,7 @@ OUT_OF_STATE: list[tuple[int, Message, bytes]] = [
     (ROLE_DRIVER, AddCredit(1, 1), b""),
     (ROLE_DRIVER, TaskEvent(1, 1), b"x"),
     (ROLE_PEER, OpenGate(0, 1, 0, 1, 1, []), b""),
-    (ROLE_PEER, HelloAck(1, "x", 4096, 0, 0, "x", 1, "i"), b""),
+    (ROLE_PEER, HelloAck(1, "x", 4096, 0, 0, "x", 1, "i", 0, 1), b""),
 ]
 
 

@@ -63,7 +63,7 @@ class SlowDisk:
         """Let all wait, the innocent ones last; then serve them."""
         tasks = [asyncio.ensure_future(greedy[0])]
         assert await asyncio.to_thread(self.entered.wait, 20)
-        threads = cluster[0].store._threads
+        threads = cluster[0].store._storage.disks[0].threads
         for each in (*greedy[1:], *innocent):
             tasks.append(asyncio.ensure_future(each))
             await eventually(lambda: threads.waiting == len(tasks) - 1)

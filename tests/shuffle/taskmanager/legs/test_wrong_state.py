@@ -43,7 +43,7 @@ ROLE_NAMES = {
     m.ROLE_DRIVER: "driver",
     m.ROLE_COPIER: "copier",
 }
-ACK = m.HelloAck(1, REMOTE_ID, SEGMENT_SIZE_BYTES, m.FLOW_CREDIT, 0, "127.0.0.1", 1, "i")
+ACK = m.HelloAck(1, REMOTE_ID, SEGMENT_SIZE_BYTES, m.FLOW_CREDIT, 0, "127.0.0.1", 1, "i", 0, 1)
 
 
 def refused_in(allowed: frozenset[type[m.Message]]) -> list[str]:

@@ -5,6 +5,7 @@ As a program it records the metrics of the sample in ``tests/vectors/metrics.txt
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ def page_of_sample() -> str:
     """Return the metrics of the sample, without those of the process, in sorted lines."""
     registries = registry(lambda: STATUS), application_metrics.registry(lambda: STATUS)
     lines = [line for each in registries for line in generate_latest(each).decode().splitlines()]
-    return "".join(f"{line}\n" for line in sorted(lines) if "process_" not in line)
+    of_process = re.compile(r"(# (HELP|TYPE) )?process_")
+    return "".join(f"{line}\n" for line in sorted(lines) if not of_process.match(line))
 
 
 def families(status: TaskManagerStatus) -> dict[str, Metric]:

@@ -37,6 +37,8 @@ def test_every_counter_has_one_series():
     expected += structs.astuple(STATUS.remote)[3:]
     for traffic in STATUS.traffic:
         expected += structs.astuple(traffic)[1:]
+    for process in STATUS.processes:
+        expected += [process.restarts, process.cpu_seconds, process.bytes_in, process.bytes_out]
     for value in counters.values():
         expected += value.values() if isinstance(value, dict) else [value]
     assert sorted(counted) == sorted(expected)
@@ -145,6 +147,17 @@ def test_a_taskmanager_without_anything_has_metrics_too():
     found = values(EMPTY_STATUS)
     assert found['sluice_network_memory_segments{state="free"}'] == 8
     assert found["sluice_gates"] == 0
+
+
+def test_a_data_process_that_is_down_has_a_metric():
+    found = values(STATUS)
+    assert found['sluice_process_up{process="0"}'] == 1
+    assert found['sluice_process_up{process="1"}'] == 0
+    assert found['sluice_process_event_loop_lag_max_seconds{process="0"}'] == 0.625
+
+
+def test_a_single_process_has_no_series_by_process():
+    assert not [name for name in values(EMPTY_STATUS) if "sluice_process_" in name]
 
 
 def test_the_process_is_measured_too():

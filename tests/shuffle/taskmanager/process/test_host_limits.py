@@ -183,7 +183,8 @@ def test_hardly_any_descriptors_are_refused():
 @pytest.mark.parametrize(("threads", "refused"), [(56, False), (57, True)])
 def test_threads_beyond_the_control_group_are_refused(threads, refused):
     found = problems(
-        a_config(io_threads=threads), a_host(threads=56 + OTHER_THREADS + 2 * DIRECTORY_THREADS)
+        a_config(io_threads=threads),
+        a_host(threads=2 * 56 + OTHER_THREADS + 2 * DIRECTORY_THREADS),
     )
     assert [each.key for each in found] == ["io_threads"] * refused
 
@@ -276,3 +277,14 @@ def test_the_soft_limit_of_descriptors_is_raised(monkeypatch, caplog):
     assert "max_connections is 1436 instead of 8192" in caplog.text
     host_limits.fit(a_config())
     assert len(limits) == 3
+
+
+def test_several_data_processes_need_several_times_the_segments_and_threads():
+    one = TaskManagerConfig()
+    two = one.model_copy(update={"processes": 2})
+    segments = one.memory.network_segments * (one.memory.segment_size_bytes + RECEIVE_TAIL_BYTES)
+    tight = a_host(memory_bytes=segments * 3 // 2, threads=20)
+    assert [each.key for each in problems(one, tight)] == []
+    found = {each.key: each.text for each in problems(two, tight)}
+    assert set(found) == {"network_segments", "io_threads"}
+    assert all("for 2 data processes" in text for text in found.values())

@@ -18,8 +18,8 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
 @pytest.mark.parametrize(
     ("statement", "most_modules", "most_lines"),
     [
-        ("from sluice import ShuffleClient", 76, 14_200),
-        ("import sluice.shuffle.taskmanager.process.service", 216, 38_000),
+        ("from sluice import ShuffleClient", 78, 14_600),
+        ("import sluice.shuffle.taskmanager.process.service", 221, 40_100),
     ],
 )
 def test_a_process_loads_little_code(statement, most_modules, most_lines):

@@ -31,13 +31,15 @@ def test_the_configuration_can_be_read():
 def test_a_daemon_with_a_data_directory_needs_none(tmp_path, monkeypatch):
     seen = []
 
-    def run(config, load_again):
+    def run(config, load_again, control):
         seen.append(config)
         return 0
 
     monkeypatch.setattr("sluice.shuffle.taskmanager.process.service.run", run)
     result = CliRunner().invoke(
-        main, ["taskmanager", f"--data-directories={tmp_path}"], catch_exceptions=False
+        main,
+        ["taskmanager", f"--data-directories={tmp_path}", "--processes=1"],
+        catch_exceptions=False,
     )
     assert result.exit_code == 0
     assert seen[0].storage.data_directories == (tmp_path,)

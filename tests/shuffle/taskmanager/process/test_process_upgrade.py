@@ -29,9 +29,9 @@ RUN = """
 import sys
 import protocol.codec
 
-# It is older than the baseline of the wire: its HelloAck (2) has no instance id.
+# It is older than the baseline of the wire: its HelloAck (2) has no instance id and process.
 pack = protocol.codec._pack
-protocol.codec._pack = lambda fields: pack((*fields, "i") if fields[0] == 2 else fields)
+protocol.codec._pack = lambda fields: pack((*fields, "i", 0, 1) if fields[0] == 2 else fields)
 
 from shuffle.daemon.cli import main
 

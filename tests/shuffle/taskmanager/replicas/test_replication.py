@@ -23,6 +23,7 @@ from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 from sluice.shuffle.taskmanager.replicas.rate_limit import RateLimit
 from sluice.shuffle.taskmanager.replicas.replication import Replication
 from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
+from sluice.shuffle.taskmanager.serve.moved_outputs import MovedOutputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
 from tests.support.mini_cluster import eventually
@@ -67,7 +68,9 @@ class Rig:
             placement=Placement(self.known, lambda: "127.0.0.1"),
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
+            moved=MovedOutputs(lambda key: None),
             drivers=Drivers(list),
+            release=lambda key, end: 0,
             streams=OwnerSlots(self.config.copy_streams, self.config.copy_streams),
             counters=Counters(),
             config=self.config,
@@ -155,7 +158,7 @@ async def test_many_stalled_map_outputs_do_not_block_the_event_loop(make_rig):
         rig.commit(attempt)
     turns = 0
     while rig.replication.waiting:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the event loop, counted
         turns += 1
     assert turns >= 100
     assert len(rig.copies._stalled) == 100
@@ -244,7 +247,7 @@ async def test_a_rate_limit_delays_later_bytes():
     later = asyncio.ensure_future(limit.take(1))
     await waiting
     for _ in range(10):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # turns in which it could end
     assert not later.done()  # a million seconds
     later.cancel()
     await asyncio.gather(later, return_exceptions=True)

@@ -109,14 +109,14 @@ async def test_places_are_known_by_application_until_the_release(rig):
     assert len(moved) == 0
 
 
-async def test_what_is_taken_back_is_read_here_again(rig):
+async def test_outputs_that_are_taken_back_are_read_here_again(rig):
     rig.partitions.moved.move(KEY, {0: PLACE})
-    assert rig.partitions.moved.take_back() == {KEY: [0]}
+    assert rig.partitions.moved.take_back_all() == {KEY: [0]}
     (await rig.view(0)).release()
 
 
 @pytest.mark.parametrize("text", ["", "tm2", "tm2 host", "tm2 :80", "tm2 host:x", " host:80"])
-def test_what_is_no_place_is_none(text):
+def test_a_text_without_a_place_is_none(text):
     assert TaskManagerPlace.parse(text) is None
 
 

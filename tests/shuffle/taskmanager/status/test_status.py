@@ -95,6 +95,22 @@ def test_a_full_taskmanager_gets_no_work():
     assert structs.replace(full, state="draining").not_ready_because == "state is draining"
 
 
+def test_one_process_that_is_down_does_not_matter():
+    assert [each.state for each in STATUS.processes] == ["ready", "ended"]
+    assert STATUS.not_ready_because is None
+
+
+def test_a_taskmanager_without_a_ready_process_gets_no_work():
+    first, second = STATUS.processes
+    starting = structs.replace(first, state="starting")
+    status = structs.replace(STATUS, processes=(starting, second), storage=())
+    assert status.not_ready_because == (
+        "no data process is ready: 0 is starting, 1 is ended (exit code 1)"
+    )
+    draining = structs.replace(status, state="draining")
+    assert draining.not_ready_because == "state is draining"
+
+
 def test_a_snapshot_of_counters_stays_as_it_was():
     live = Counters()
     live.late_messages.bump("AddCredit")

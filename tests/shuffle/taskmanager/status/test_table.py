@@ -13,6 +13,7 @@ from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 TITLES = [
     "",
+    "Data processes",
     "Network memory",
     "Storage",
     "Partitions",
@@ -61,6 +62,22 @@ def test_the_head_tells_who_is_served(serves, start):
 def test_parts_without_rows_are_left_out():
     titles = [title for title, _ in render(EMPTY_STATUS)]
     assert titles == ["", "Network memory", "Traffic since start"]
+
+
+def test_a_process_that_is_down_stands_out_among_the_others():
+    head, *rows = dict(render(STATUS))["Data processes"]
+    cells = [re.split(" {2,}", line.strip()) for line in (head, *rows)]
+    assert cells[0][:4] == ["process", "state", "pid", "up"]
+    assert [row[:4] for row in cells[1:]] == [
+        ["0", "ready", "4321", "51.5 s"],
+        ["1", "ended (exit code 1)", "-", "0.0 s"],
+    ]
+    assert "625 ms" in cells[1]
+
+
+def test_a_single_process_has_no_table_of_processes():
+    single = structs.replace(STATUS, processes=())
+    assert [title for title, _ in render(single)] == [t for t in TITLES if t != "Data processes"]
 
 
 def test_the_columns_of_a_pipe_can_be_split():

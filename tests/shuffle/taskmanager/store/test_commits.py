@@ -13,7 +13,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     ReleasedDuringCommit,
     StorageClosed,
 )
-from sluice.shuffle.taskmanager.store.journal import journal_files, journal_writer
+from sluice.shuffle.taskmanager.store.journal import journal_files, journal_lane
 from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, release_regions
@@ -187,7 +187,7 @@ async def test_without_a_journal_nothing_is_acknowledged(opened, monkeypatch):
 
 
 async def test_a_late_release_is_written_when_the_disk_has_room(opened, monkeypatch):
-    monkeypatch.setattr(journal_writer, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(journal_lane, "RETRY_SECONDS", 0.01)
     store = opened()
     await put(store, 1, 100)
     with monkeypatch.context() as broken:
@@ -358,7 +358,8 @@ async def test_when_the_loop_ends_no_commit_waits_for_ever(opened, monkeypatch):
     writing = store.commit(MapOutput(KEY, 0, 1, (regions[0],)))
     await gate.wait_entered()
     queued = store.commit(MapOutput(KEY, 1, 1, (regions[1],)))
-    store._journal._task.cancel()
+    for task in store._journal.tasks:
+        task.cancel()
     gate.proceed.set()
     for future in (writing, queued):
         with pytest.raises(StorageClosed):
@@ -377,7 +378,7 @@ async def test_a_bug_in_the_journal_fails_the_commit(opened, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(Journal, "append", bug)
         future = store.commit(MapOutput(KEY, 0, 1, (region,)))
-        task = store._journal._task
+        (task,) = store._journal.tasks
         with pytest.raises(JournalWriteFailed, match="a bug"):
             await future
         with pytest.raises(ValueError, match="a bug"):
@@ -411,3 +412,24 @@ async def test_a_journal_comes_back_after_rows_that_no_journal_took(opened):
     async with asyncio.timeout(10):
         assert await asyncio.gather(*map(store._journal.restore, arenas)) == [True, True]
     await put(store, 2, 100)
+
+
+async def test_a_dropped_map_output_does_not_come_back(opened):
+    store = opened()
+    for attempt in range(3):
+        await put(store, attempt, 100)
+    dropped = store.lookup(KEY, 1)
+    assert dropped is not None
+    store.drop(dropped)
+    assert sorted(store.map_outputs(KEY)) == [0, 2]
+    await settle(store)
+    await store.close()
+    store = opened()
+    assert sorted(store.map_outputs(KEY)) == [0, 2]
+    await put(store, 1, 200)
+    await settle(store)
+    await store.close()
+    again = opened()
+    found = again.lookup(KEY, 1)
+    assert found is not None
+    assert found.total_bytes == 200

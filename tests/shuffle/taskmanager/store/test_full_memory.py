@@ -12,7 +12,7 @@ import pytest
 
 from sluice.shuffle.taskmanager.status.room import StorageRoom
 from sluice.shuffle.taskmanager.store.errors import JournalWriteFailed, StorageFull
-from sluice.shuffle.taskmanager.store.journal import journal, journal_files, journal_writer
+from sluice.shuffle.taskmanager.store.journal import journal, journal_files, journal_lane
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers.memory_tier import BACKING_AHEAD_BYTES
 from tests.support.mini_cluster import eventually
@@ -42,7 +42,7 @@ def _small_reserve(monkeypatch):
     monkeypatch.setattr(journal, "RESERVED_BYTES", 128 * 1024)
     monkeypatch.setattr(journal, "RELEASES_BYTES", 16 * 1024)
     monkeypatch.setattr(journal_files, "RESERVED_BYTES", 128 * 1024)
-    monkeypatch.setattr(journal_writer, "RETRY_SECONDS", SOON_SECONDS)
+    monkeypatch.setattr(journal_lane, "RETRY_SECONDS", SOON_SECONDS)
 
 
 @pytest.fixture

@@ -100,8 +100,32 @@ async def test_a_disk_that_stands_still_is_left_out_until_it_goes_on(disk, store
     await check_all(store, [*range(6), 10, 11, 12, 13])
 
 
+async def test_calls_on_a_disk_that_stands_still_fail_and_others_succeed(disk, store):
+    disk.freeze()
+    try:
+        # The first calls wait for it; whoever repeats them gets the other disk.
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            results = await asyncio.gather(
+                *[put(store, attempt, OUTPUT_BYTES) for attempt in range(10, 22)],
+                return_exceptions=True,
+            )
+        failed = [each for each in results if isinstance(each, Exception)]
+        assert failed
+        assert all(str(disk.data) in str(each) for each in failed)
+        kept = [n for n, each in enumerate(results, 10) if not isinstance(each, Exception)]
+        assert kept
+        for attempt in range(30, 34):
+            await put(store, attempt, OUTPUT_BYTES)
+    finally:
+        disk.thaw()
+    await until(lambda: tier(store).healthy)
+    await check_all(store, [*range(6), *kept, *range(30, 34)])
+    await store.close()
+
+
 async def test_a_full_disk_is_healthy_and_gets_nothing(disk, store):
     disk.fill()
+    await until(lambda: tier(store).largest_free_bytes < OUTPUT_BYTES)  # a probe found it
     before = tier(store).used_bytes
     for attempt in range(10, 20):
         await put(store, attempt, OUTPUT_BYTES)

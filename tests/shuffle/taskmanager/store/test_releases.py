@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.shuffle.names import MapAttemptKey
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts, Resource
 from sluice.shuffle.taskmanager.store.errors import ReleasedDuringCommit
-from sluice.shuffle.taskmanager.store.releases import MAX_KEPT, Releases
+from sluice.shuffle.taskmanager.store.releases import (
+    INTERVAL_BYTES,
+    ReleasedShuffles,
+    Releases,
+)
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.store import KEY, Gate, fetch, put, settle, write_region
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 
 
 def attempt(number: int) -> MapAttemptKey:
@@ -60,8 +71,82 @@ async def test_secured_regions_and_running_commits_below_the_bound_are_released(
     assert [each.map_attempt_id for each in again.open_outputs()] == [9]
 
 
+@pytest.mark.parametrize("kept_rows", [True, False], ids=["journal", "rewritten"])
+async def test_releases_survive_restarts_until_the_application_ends(opened, kept_rows):
+    store = opened()
+    await put(store, 1, 100)
+    for shuffle_id in range(5000):
+        store.release_shuffle(KEY._replace(shuffle_id=shuffle_id), 10 + shuffle_id)
+    store.release_shuffle(KEY._replace(shuffle_id=9999))
+    if not kept_rows:
+        store._storage.stale.update(store._journal.files.journals)
+        for arena in list(store._journal.files.journals):
+            assert await store._journal.restore(arena)
+    await settle(store)
+    await store.close()
+    for _ in range(2):
+        store = opened()
+        assert store.applications() == [KEY.application_id]
+        assert store.releases.has(MapAttemptKey(KEY._replace(shuffle_id=4999), 5008))
+        assert not store.releases.has(MapAttemptKey(KEY._replace(shuffle_id=4999), 5009))
+        assert store.releases.has(MapAttemptKey(KEY._replace(shuffle_id=0), 9))
+        assert store.releases.has_copy(MapAttemptKey(KEY._replace(shuffle_id=9999), 1))
+        account = store.accounts.of(KEY.application_id)
+        assert account.amount(Resource.METADATA_BYTES) == 5001 * INTERVAL_BYTES
+        await store.close()
+    store = opened()
+    store.release_application(KEY.application_id)
+    assert store.applications() == []
+    assert account_is_empty(store)
+    await settle(store)
+    await store.close()
+    again = opened()
+    assert again.applications() == []
+    assert account_is_empty(again)
+
+
+def account_is_empty(store: ShuffleStore) -> bool:
+    return not any(store.accounts.of(KEY.application_id).held)
+
+
+def released(shuffle_id: int, number: int) -> MapAttemptKey:
+    return MapAttemptKey(KEY._replace(shuffle_id=shuffle_id), number)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.one_of(st.none(), st.integers(-2, 4))), max_size=60)
+)
+def test_intervals_are_what_a_dictionary_would_be(added):
+    releases = Releases(Accounts())
+    model: dict[int, int | None] = {}
+    for shuffle_id, end in added:
+        before = model.get(shuffle_id)
+        if end is not None and before is not None:
+            end = max(end, before)
+        is_new = shuffle_id not in model or model[shuffle_id] != end
+        assert releases.add(KEY._replace(shuffle_id=shuffle_id), end) == is_new
+        model[shuffle_id] = end
+    for shuffle_id in range(14):
+        for number in range(-3, 6):
+            end = model.get(shuffle_id, -9)
+            attempt = released(shuffle_id, number)
+            assert releases.has(attempt) == (end is not None and number < end)
+            assert releases.has_copy(attempt) == (end is None or number < end)
+    ((_, intervals),) = list(releases.items()) or [("", ReleasedShuffles())]
+    assert len(intervals) <= len(model)
+    assert releases.journal_bytes == len(intervals) * INTERVAL_BYTES
+
+
+def test_shuffles_released_together_are_one_interval():
+    releases = Releases(Accounts())
+    for shuffle_id in reversed(range(100_000)):
+        releases.add(KEY._replace(shuffle_id=shuffle_id), 7)
+    assert releases.journal_bytes == INTERVAL_BYTES
+    assert releases.has(released(50_000, 6))
+
+
 def test_a_late_release_does_not_lower_the_bound():
-    releases = Releases()
+    releases = Releases(Accounts())
     releases.add(KEY, 10)
     releases.add(KEY, 4)
     assert releases.has(attempt(9))
@@ -69,16 +154,8 @@ def test_a_late_release_does_not_lower_the_bound():
 
 
 def test_without_a_bound_only_copies_are_refused():
-    releases = Releases()
+    releases = Releases(Accounts())
     assert not releases.has_copy(attempt(1))
     releases.add(KEY, None)
     assert releases.has_copy(attempt(1))
     assert not releases.has(attempt(1))
-
-
-def test_the_latest_releases_are_remembered():
-    releases = Releases()
-    for number in range(MAX_KEPT + 1):
-        releases.add(KEY._replace(shuffle_id=number), 10)
-    assert not releases.has(MapAttemptKey(KEY._replace(shuffle_id=0), 1))
-    assert releases.has(MapAttemptKey(KEY._replace(shuffle_id=MAX_KEPT), 1))

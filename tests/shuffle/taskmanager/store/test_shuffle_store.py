@@ -15,7 +15,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageWriteFailed,
 )
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
+from sluice.shuffle.taskmanager.store.tiers import disk_tier
 from sluice.shuffle.taskmanager.store.tiers.memory_tier import MemoryTier
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.support.store import (
@@ -303,7 +303,7 @@ async def test_a_truncated_arena_is_a_short_read(opened):
 
 @pytest.mark.interpreted
 async def test_disk_space_goes_back_after_a_release(opened, monkeypatch):
-    monkeypatch.setattr(DiskTier.__init__, "__defaults__", (MIB,))  # retained_bytes
+    monkeypatch.setattr(disk_tier, "RETAINED_FREE_BYTES", MIB)
     store = opened(memory_tier_bytes=0)
     for attempt in range(8):
         await put(store, attempt, MIB)

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.store.files.journal_places import place_on
-from sluice.shuffle.taskmanager.store.journal import journal_writer
+from sluice.shuffle.taskmanager.store.journal import journal_lane
 from sluice.shuffle.taskmanager.store.objects import remote_names
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region
@@ -146,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         # The copies that crashes leave have the remote tier elsewhere.
         self.patch = mock.patch.object(remote_names, "remote_tier_id", return_value=b"r" * 9)
         self.patch.start()
-        self.timers = mock.patch.object(journal_writer, "RETRY_SECONDS", 3600.0)
+        self.timers = mock.patch.object(journal_lane, "RETRY_SECONDS", 3600.0)
         self.timers.start()
         self.store = self.opened(self.directory)
 

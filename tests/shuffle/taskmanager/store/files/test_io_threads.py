@@ -7,8 +7,14 @@ import weakref
 
 import pytest
 
-from sluice.shuffle.taskmanager.store.files.io_threads import CALL_COST, IoThreads
+from sluice.shuffle.taskmanager.store.files.io_threads import (
+    CALL_COST,
+    SLOWEST_CALL_BYTES,
+    IoThreads,
+)
 from sluice.transport.fair_queue import Flow
+from tests.shuffle.taskmanager.store.files.rig import HangingCall, Lent
+from tests.support.mini_cluster import eventually
 
 
 @pytest.fixture
@@ -207,3 +213,104 @@ async def test_an_error_leaves_nothing_to_the_cyclic_collector(threads):
         assert [error() for error in errors] == [None] * 3
     finally:
         gc.enable()
+
+
+class Hung(Exception):
+    """The error of abandoned calls."""
+
+
+async def test_abandoned_calls_fail_and_keep_what_they_use(threads):
+    call = await HangingCall(threads).begun()
+    waiting = HangingCall(threads)
+    await asyncio.sleep(0)
+    threads.abandon(Hung)
+    for each in (call, waiting):
+        with pytest.raises(Hung):
+            await each.task
+    assert call.lent.events == ["retained"]
+    assert waiting.lent.events == []
+    assert threads.waiting == 0
+    await call.end(threads)
+    assert call.lent.events == ["retained", "released"]
+
+
+async def test_later_calls_are_refused_until_the_abandoned_ones_have_ended(threads):
+    call = await HangingCall(threads).begun()
+    threads.abandon(Hung)
+    with pytest.raises(Hung):
+        await call.task
+    with pytest.raises(Hung):
+        await threads.run(int)
+    assert not threads.resume()
+    with pytest.raises(Hung):
+        await threads.run(int)
+    await call.end(threads)
+    assert threads.resume()
+    assert await threads.run(int) == 0
+
+
+async def test_a_cancelled_call_ends_when_it_is_abandoned(threads):
+    call = await HangingCall(threads).begun()
+    call.task.cancel()
+    await asyncio.sleep(0)
+    assert not call.task.done()
+    threads.abandon(Hung)
+    with pytest.raises(asyncio.CancelledError):
+        await call.task
+    assert call.lent.events == ["retained"]
+    await call.end(threads)
+    assert call.lent.events == ["retained", "released"]
+
+
+async def test_a_call_that_ends_in_time_keeps_nothing(threads):
+    lent = Lent()
+    assert await threads.run_for(Flow("app", 0), 1, int, [lent]) == 0
+    await eventually(lambda: not threads._running)  # the thread has noted the end of its call
+    threads.abandon(Hung)
+    assert lent.events == []
+    assert threads.resume()
+
+
+async def test_time_counts_for_running_calls_by_their_size(threads):
+    assert not threads.count_time(100, 10)  # nothing runs
+    call = await HangingCall(threads).begun()
+    assert not threads.count_time(100, 10)  # it may have begun a moment ago
+    assert not threads.count_time(9, 10)
+    assert threads.count_time(1, 10)
+    await call.end(threads)
+    await call.task
+    large = await HangingCall(threads, SLOWEST_CALL_BYTES).begun()
+    assert not threads.count_time(100, 10)
+    assert not threads.count_time(19, 10)
+    assert threads.count_time(1, 10)
+    await large.end(threads)
+    await large.task
+
+
+async def test_closing_waits_for_calls_but_not_for_abandoned_ones():
+    threads = IoThreads(1, "test-io")
+    call = await HangingCall(threads).begun()
+    closing = asyncio.ensure_future(threads.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    threads.abandon(Hung)
+    await closing
+    with pytest.raises(Hung):
+        await call.task
+    await call.end(threads)
+    assert call.lent.events == ["retained", "released"]
+
+
+async def test_a_function_is_called_when_the_last_call_has_ended(threads):
+    ended = threading.Event()
+    threads.when_idle(ended.set)
+    assert ended.is_set()
+    call = await HangingCall(threads).begun()
+    ended.clear()
+    threads.when_idle(ended.set)
+    threads.abandon(Hung)
+    with pytest.raises(Hung):
+        await call.task
+    assert not ended.is_set()
+    await call.end(threads)
+    assert ended.is_set()

@@ -13,8 +13,19 @@ from sluice.shuffle.taskmanager.store.health import directory_probe, health_watc
 from sluice.shuffle.taskmanager.store.health.directory_health import Condition, Finding
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, arenas_of
+from tests.support.mini_cluster import eventually
 from tests.support.removal import remove_used
-from tests.support.store import KEY, config, content, fetch, put, settle, write_region
+from tests.support.store import (
+    KEY,
+    config,
+    content,
+    fetch,
+    on_disks,
+    put,
+    settle,
+    tier,
+    write_region,
+)
 
 SOON_SECONDS = 0.01
 PATIENCE_SECONDS = 30
@@ -26,11 +37,6 @@ def lost():
     return {}
 
 
-def on_disks(tmp_path, names="ab", **changes):
-    directories = tuple(tmp_path / name for name in names)
-    return config(tmp_path, data_directories=directories, memory_tier_bytes=0, **changes)
-
-
 @pytest.fixture
 async def watched(tmp_path, lost):
     """A store on two directories that are probed all the time."""
@@ -38,16 +44,6 @@ async def watched(tmp_path, lost):
     store.watch(lost.update)
     yield store
     await store.close()
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(SOON_SECONDS)
-
-
-def tier(store, name):
-    return next(each for each in store.tiers() if each.directory.endswith(f"/{name}"))
 
 
 async def filled(store, attempts=6):
@@ -58,7 +54,7 @@ async def filled(store, attempts=6):
 async def test_a_directory_that_is_removed_costs_its_outputs_at_once(watched, lost, tmp_path):
     await filled(watched)
     remove_used(tmp_path / "a")
-    await until(lambda: not tier(watched, "a").healthy)
+    await eventually(lambda: not tier(watched, "a").healthy)
     assert "removed" in tier(watched, "a").reason or "gone" in tier(watched, "a").reason
     assert lost == {KEY: [0, 2, 4]}
     assert sorted(watched.map_outputs(KEY)) == [1, 3, 5]
@@ -81,7 +77,7 @@ async def test_what_was_lost_stays_lost_when_its_directory_is_back_at_a_start(
 ):
     await filled(watched)
     (tmp_path / "a").rename(tmp_path / "away")
-    await until(lambda: not tier(watched, "a").healthy)
+    await eventually(lambda: not tier(watched, "a").healthy)
     watched.release_shuffle(KEY)
     await filled_from(watched, 10)
     await watched.close()
@@ -96,9 +92,9 @@ async def test_what_was_lost_stays_lost_when_its_directory_is_back_at_a_start(
 async def test_a_directory_that_was_removed_comes_back_empty(watched, tmp_path):
     await filled(watched)
     remove_used(tmp_path / "a")
-    await until(lambda: not tier(watched, "a").healthy)
+    await eventually(lambda: not tier(watched, "a").healthy)
     (tmp_path / "a").mkdir()
-    await until(lambda: tier(watched, "a").healthy)
+    await eventually(lambda: tier(watched, "a").healthy)
     for attempt in range(10, 14):
         await put(watched, attempt, 10_000)
     assert tier(watched, "a").used_bytes > 0
@@ -121,8 +117,8 @@ async def test_a_lost_directory_gets_a_file_that_nobody_uses(watched, tmp_path):
     (region,) = [each for each in under_way if before.tier_id in arenas_of([each])]
     assert region.extent is not None
     next((tmp_path / "a").glob("journal-*")).unlink()
-    await until(lambda: not before.healthy)
-    await until(lambda: tier(watched, "a").healthy)
+    await eventually(lambda: not before.healthy)
+    await eventually(lambda: tier(watched, "a").healthy)
     for attempt in range(10, 14):
         await put(watched, attempt, 10_000)
     assert os.pread(kept, 10_000, region.extent.offset) == b"x" * 10_000
@@ -147,7 +143,7 @@ async def test_a_directory_of_a_wrong_start_is_used_when_it_is_mended(tmp_path, 
     assert not tier(store, name).healthy
     bad.unlink()
     bad.mkdir()
-    await until(lambda: tier(store, name).healthy)
+    await eventually(lambda: tier(store, name).healthy)
     assert len(store.tiers()) == 3
     await store.close()
 
@@ -158,7 +154,7 @@ async def test_a_disk_that_fails_is_left_out_with_its_data_and_comes_back(
     await filled(watched)
     with monkeypatch.context() as broken:
         broken.setattr(directory_probe, "_write_and_read", failing_in("a", errno.EIO))
-        await until(lambda: not tier(watched, "a").healthy)
+        await eventually(lambda: not tier(watched, "a").healthy)
         assert os.strerror(errno.EIO) in tier(watched, "a").reason
         assert tier(watched, "b").healthy
         for attempt, output in watched.map_outputs(KEY).items():
@@ -166,7 +162,7 @@ async def test_a_disk_that_fails_is_left_out_with_its_data_and_comes_back(
         before = tier(watched, "a").used_bytes
         await filled_from(watched, 10)
         assert tier(watched, "a").used_bytes == before
-    await until(lambda: tier(watched, "a").healthy)
+    await eventually(lambda: tier(watched, "a").healthy)
     await filled_from(watched, 20)
     assert tier(watched, "a").used_bytes > before
     assert not lost
@@ -195,12 +191,12 @@ async def test_a_journal_that_failed_is_written_anew_with_the_releases_it_missed
     with monkeypatch.context() as broken:
         broken.setattr(directory_probe, "_write_and_read", failing_in("a", errno.EIO))
         broken.setattr(os, "pwrite", failing_journal_in("a"))
-        await until(lambda: not tier(watched, "a").healthy)
+        await eventually(lambda: not tier(watched, "a").healthy)
         with pytest.raises(JournalWriteFailed):
             await watched._journal.commit(watched.map_outputs(KEY)[0])
         watched.release_shuffle(KEY)
         await settle(watched)
-    await until(lambda: tier(watched, "a").healthy)
+    await eventually(lambda: tier(watched, "a").healthy)
     await filled_from(watched, 10)
     await watched.close()
     again = ShuffleStore.open(on_disks(tmp_path))
@@ -238,12 +234,12 @@ async def test_a_disk_that_does_not_answer_is_left_out_meanwhile(tmp_path, monke
         )
     )
     store.watch(lambda lost: None)
-    await until(held.is_set)
-    await until(lambda: not tier(store, "a").healthy)
+    await eventually(held.is_set)
+    await eventually(lambda: not tier(store, "a").healthy)
     assert "slow" in tier(store, "a").reason
-    await until(lambda: tier(store, "b").healthy)
+    await eventually(lambda: tier(store, "b").healthy)
     proceed.set()
-    await until(lambda: tier(store, "a").healthy)
+    await eventually(lambda: tier(store, "a").healthy)
     await store.close()
 
 
@@ -269,6 +265,6 @@ async def test_a_late_loop_says_nothing_about_a_disk(tmp_path, monkeypatch):
     left_out = []
     monkeypatch.setattr(store._health, "leave_out", lambda *given: left_out.append(given))
     store.watch(lambda lost: None)
-    await until(lambda: len(probes) >= 2)
+    await eventually(lambda: len(probes) >= 2)
     assert not left_out
     await store.close()

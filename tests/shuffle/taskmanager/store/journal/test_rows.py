@@ -6,19 +6,25 @@ from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.journal.rows import (
     LOSE_ROW,
     CommitRow,
+    DropCommittedRow,
     LoseRow,
     ReleaseApplicationRow,
     ReleaseAttemptsRow,
+    ReleasedRow,
     ReleaseShuffleRow,
     SecureRow,
+    is_undoing,
     pack_commit,
+    pack_drop_committed,
     pack_lose,
     pack_release_application,
     pack_release_attempts,
     pack_release_shuffle,
+    pack_released,
     pack_secure,
     unpack,
 )
+from sluice.shuffle.taskmanager.store.releases import ReleasedShuffles
 from sluice.shuffle.taskmanager.store.stored_outputs import (
     MapOutput,
     Region,
@@ -87,15 +93,34 @@ def test_releases_survive_packing():
     assert unpack(pack_release_shuffle(KEY)) == ReleaseShuffleRow(KEY)
     assert unpack(pack_release_attempts(KEY, 1 << 40)) == ReleaseAttemptsRow(KEY, 1 << 40)
     assert unpack(pack_release_application("x")) == ReleaseApplicationRow("x")
+    assert unpack(pack_drop_committed(KEY, 7)) == DropCommittedRow(KEY, 7)
     assert unpack(pack_lose(b"8 bytes.")) == LoseRow(b"8 bytes.")
     assert pack_lose(b"8 bytes.").startswith(LOSE_ROW)
     assert not pack_release_application("x").startswith(LOSE_ROW)
+
+
+def test_all_releases_of_an_application_are_one_row():
+    released = ReleasedShuffles()
+    for shuffle_id, end in ((0, 5), (1, 5), (7, None), (2**32 - 1, 2**63 - 1)):
+        released.add(shuffle_id, end)
+    packed = pack_released("x", released)
+    assert not is_undoing(packed)
+    row = unpack(packed)
+    assert isinstance(row, ReleasedRow)
+    assert row.application_id == "x"
+    assert [list(row.released.firsts), list(row.released.lasts)] == [
+        [0, 7, 2**32 - 1],
+        [1, 7, 2**32 - 1],
+    ]
+    assert list(row.released.ends) == [5, -(2**63), 2**63 - 1]
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"",
+        msgpack.packb([7, "app", bytes(3), bytes(4), bytes(8)]),
+        msgpack.packb([7, "app", bytes(8), bytes(4), bytes(8)]),
         b"\xc1",
         msgpack.packb({"a": 1}),
         msgpack.packb([9, "app"]),

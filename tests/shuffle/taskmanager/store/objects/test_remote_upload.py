@@ -59,6 +59,10 @@ async def test_one_that_is_cancelled_in_the_moment_it_is_served_gives_back():
     assert budget.used_bytes == 0
 
 
+async def stored(name):
+    """Find each object where it belongs."""
+
+
 class StuckObjects:
     """Takes no part of an upload until a test says so."""
 
@@ -76,7 +80,7 @@ class StuckObjects:
 async def test_a_writer_that_is_cancelled_leaves_no_part_on_its_way():
     objects, budget = StuckObjects(), UploadBudget(100)
     failed = partial(RemoteFailed, "writing")
-    upload: Any = Upload(objects, "name", 50, 10, budget, failed)  # type: ignore[arg-type]
+    upload: Any = Upload(objects, "name", 50, 10, budget, failed, stored)  # type: ignore[arg-type]
     await upload.write(0, [memoryview(bytes(10))])
     before = asyncio.all_tasks()
     writing = asyncio.ensure_future(upload.write(10, [memoryview(bytes(10))]))
@@ -103,7 +107,7 @@ async def test_an_upload_that_hangs_fails_after_its_deadline(parts):
         return RemoteFailed("writing", failure.reason, 0.01)
 
     length = 10 * parts + 10
-    upload: Any = Upload(objects, "name", length, 10, budget, failed)  # type: ignore[arg-type]
+    upload: Any = Upload(objects, "name", length, 10, budget, failed, stored)  # type: ignore[arg-type]
 
     async def write() -> None:
         for offset in range(0, length, 10):

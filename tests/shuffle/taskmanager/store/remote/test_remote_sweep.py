@@ -29,7 +29,7 @@ class Rig:
         self.stores = {}
 
     def open(self, name, *applications):
-        settings = REMOTE_ONLY | self.place.settings
+        settings = REMOTE_ONLY | self.place.settings | {"remote_part_bytes": 5 * 1024 * 1024}
         store = open_store(config(self.directory / name, **settings))
         sweep = RemoteSweep(tier_of(store), lambda: applications, ORPHAN_SECONDS)
         self.stores[name] = store
@@ -138,13 +138,37 @@ async def test_files_of_uploads_that_broke_off_go_when_they_are_old(tmp_path, ob
     rig = Rig(tmp_path, place)
     store, sweep = rig.open("one", KEY.application_id)
     name = extent_of(await put(store, 1, 100)).name
-    for unfinished in (f"{name}#1", "moved/app-1/0/1/ab-0#7"):
+    others = ("taskmanagers/ab#2", "applications/app#3", "regions/gone/app/00#4")
+    for unfinished in (f"{name}#1", "moved/app-1/0/1/ab-0#7", *others):
         path = rig.place.top / unfinished
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"a part")
     await sweep.run()
-    assert len(rig.place.data()) == 3
+    assert len([each for each in rig.place.names() if "#" in each]) == 5
     rig.age()
     await sweep.run()
-    assert rig.place.data() == [name]
+    # An object that is live here may be under way.
+    assert [each for each in rig.place.names() if "#" in each] == [f"{name}#1"]
+    store.release_shuffle(KEY)
+    await eventually(lambda: not tier_of(store)._live)
+    await sweep.run()
+    assert rig.place.data() == []
+    await rig.close()
+
+
+async def test_uploads_of_a_killed_process_go_at_the_next_start(tmp_path, object_store):
+    place = directory_place(tmp_path)
+    rig = Rig(tmp_path, place)
+    store, sweep = rig.open("one", KEY.application_id)
+    below = rig.place.top / "regions" / store.taskmanager_id / KEY.application_id
+    below.mkdir(parents=True)
+    (below / f"{1:016x}#1").write_bytes(b"a part")
+    writer = store.begin_region(KEY, 0, [13 * 1024 * 1024])
+    await writer.write(0, [memoryview(content(1, 11 * 1024 * 1024))])  # under way
+    await eventually(lambda: len(rig.place.data()) == 2)
+    await sweep.run()
+    assert [each for each in rig.place.data() if each.endswith(f"{1:016x}#1")] == []
+    await writer.write(11 * 1024 * 1024, [memoryview(bytes(2 * 1024 * 1024))])
+    await writer.flush()
+    writer.abort()
     await rig.close()

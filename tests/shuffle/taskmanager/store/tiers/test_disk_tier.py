@@ -5,6 +5,7 @@ import pytest
 
 from sluice.shuffle.taskmanager.store.errors import StorageReadFailed, StorageUnavailable
 from sluice.shuffle.taskmanager.store.extent_reader import ExtentRange, will_need
+from sluice.shuffle.taskmanager.store.files.directory_threads import StorageThreads
 from sluice.shuffle.taskmanager.store.files.file_calls import ADVICE_BYTES
 from sluice.shuffle.taskmanager.store.files.file_format import tier_id_of
 from sluice.shuffle.taskmanager.store.files.io_threads import IoThreads
@@ -82,13 +83,13 @@ async def test_the_kernel_is_advised_of_ranges_and_reads_nothing_else_ahead(tmp_
     first, second = tier.allocate(2 * MIB), tier.allocate(2 * MIB)
     assert first is not None
     assert second is not None
-    threads = IoThreads(1, "test-io")
+    tier.threads = threads = IoThreads(1, "test-io")
     ranges = [
         ExtentRange(second, 100, 50),
         ExtentRange(first, MIB, ADVICE_BYTES + 1000),
         ExtentRange(second, 150, 20),
     ]
-    await will_need(threads, ranges, Flow("app", 1))
+    await will_need(ranges, Flow("app", 1))
     threads.end()
     tier.close()
     assert told[1:] == [
@@ -378,9 +379,9 @@ def test_a_retired_tier_stays_open_while_a_thread_punches_a_hole(make):
 
 
 def test_a_replaced_tier_is_closed_with_its_last_extent(make):
-    threads = IoThreads(1, "test")
+    threads = StorageThreads(1, 1)
     before = [make(), make(), make()]
-    tiers = Tiers(None, before[:1], {}, Upkeep(threads), 0)
+    tiers = Tiers(None, before[:1], {}, Upkeep(), 0)
     extent = before[0].allocate(100)
     for tier in before[1:]:
         tiers.use_anew(tier)
@@ -388,5 +389,5 @@ def test_a_replaced_tier_is_closed_with_its_last_extent(make):
     assert [tier.is_closed for tier in before] == [False, True, True]
     extent.release()
     assert before[0].is_closed
-    tiers.close()
+    tiers.close(threads)
     threads.end()

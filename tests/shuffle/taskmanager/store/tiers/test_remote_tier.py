@@ -16,10 +16,12 @@ from sluice.shuffle.taskmanager.bounds.accounts import Accounts, QuotaExceeded, 
 from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig, Quotas
 from sluice.shuffle.taskmanager.store.errors import (
     RemoteFailed,
+    RemoteFull,
     RemoteObjectMissing,
     StorageFull,
     StorageUnavailable,
 )
+from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from sluice.transport.fair_queue import Flow
@@ -217,6 +219,44 @@ async def test_a_quota_of_the_tier_and_one_of_an_application(tmp_path, object_st
     await put(store, 3, 8000, key=big)
     with pytest.raises(StorageFull, match="remote file://"):
         await put(store, 4, 8000, key=big)
+    await store.close()
+
+
+def with_quotas(store, accounts):
+    """Apply the quotas of a TaskManager without settings."""
+    wholes = store.wholes() | {Resource.NETWORK_SEGMENTS: 1, Resource.REGION_AREAS_BYTES: 1}
+    accounts.set_limits(Quotas(QuotaConfig(), wholes).limits_of)
+
+
+async def test_a_full_remote_tier_reports_storage_full(tmp_path, object_store):
+    settings = REMOTE_ONLY | {"remote": str(tmp_path / "remote"), "remote_quota_bytes": 20_000}
+    accounts = Accounts()
+    store = open_store(config(tmp_path, **settings), accounts)
+    with_quotas(store, accounts)
+    await put(store, 1, 8000)
+    await put(store, 2, 8000)
+    with pytest.raises(StorageFull, match="remote file://"):
+        await put(store, 3, 8000)
+    await store.close()
+
+
+async def test_a_remote_tier_without_room_reports_storage_full(tmp_path, object_store):
+    accounts = Accounts()
+    store = open_store(config(tmp_path, **REMOTE_ONLY, remote=str(tmp_path / "remote")), accounts)
+    with_quotas(store, accounts)
+    put_object = tier_of(store).objects.put
+
+    async def full(name, data, *, new=False):
+        if data:
+            raise RemoteFailure("No space left on device", full=True)
+        await put_object(name, data, new=new)
+
+    tier_of(store).objects.put = full
+    with pytest.raises(RemoteFull) as first:
+        await put(store, 1, 8000)
+    assert first.value.code is ErrorCode.STORAGE_FULL
+    with pytest.raises(StorageFull, match="No space left"):  # it is left out
+        await put(store, 2, 8000)
     await store.close()
 
 

@@ -205,9 +205,7 @@ public final class SluicePlugin implements SparkPlugin {
             String[] parts = (String[]) message;
             return switch (parts[0]) {
                 case DriverMessages.REACHED -> {
-                    runtime.reached(parts[1], parts[2], parts[3], Integer.parseInt(parts[4]));
-                    runtime.locality()
-                            .reached(parts[1], parts[2], parts[5].isEmpty() ? null : parts[5]);
+                    runtime.reached(DriverMessages.Reached.read(parts));
                     yield null;
                 }
                 case DriverMessages.UNREACHABLE -> {

@@ -11,6 +11,8 @@ import io.sluice.client.wire.ChunkPool;
  * @param name name of the client in the TaskManager's log, at most 256 characters
  * @param connectTimeoutMillis deadline of the connect, and of the handshake
  * @param ioTimeoutMillis longest wait without any progress
+ * @param silenceTimeoutMillis longest silence of a TaskManager that is pinged; no limit if it is
+ *     not below {@code ioTimeoutMillis}
  * @param chunks memory for received buffers
  * @param tls encryption of TCP connections; null is {@link Tls#OFF}
  * @param credential null for connections without authentication
@@ -20,12 +22,33 @@ public record ClientOptions(
         String name,
         long connectTimeoutMillis,
         long ioTimeoutMillis,
+        long silenceTimeoutMillis,
         ChunkPool chunks,
         Tls tls,
         Credential credential) {
 
     public ClientOptions {
         tls = tls == null ? Tls.OFF : tls;
+    }
+
+    /** Makes options without a limit of silence. */
+    public ClientOptions(
+            String applicationId,
+            String name,
+            long connectTimeoutMillis,
+            long ioTimeoutMillis,
+            ChunkPool chunks,
+            Tls tls,
+            Credential credential) {
+        this(
+                applicationId,
+                name,
+                connectTimeoutMillis,
+                ioTimeoutMillis,
+                ioTimeoutMillis,
+                chunks,
+                tls,
+                credential);
     }
 
     /** Makes options for connections without TLS and credential. */

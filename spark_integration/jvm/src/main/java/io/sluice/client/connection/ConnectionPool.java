@@ -3,8 +3,10 @@ package io.sluice.client.connection;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -21,7 +23,8 @@ public final class ConnectionPool implements AutoCloseable {
     private boolean closed;
 
     /**
-     * @param maxIdle maximum number of idle connections, all roles and endpoints together
+     * @param maxIdle maximum number of idle connections, all roles and endpoints together; so many
+     *     for each data process of a TaskManager, because a task may have a connection to each
      */
     public ConnectionPool(ClientOptions options, int maxIdle) {
         this.options = options;
@@ -60,7 +63,7 @@ public final class ConnectionPool implements AutoCloseable {
     public void release(TaskManagerConnection connection) {
         connection.setHandler(null);
         synchronized (this) {
-            if (!closed && idleCount < maxIdle) {
+            if (!closed && idleCount < maxIdle * connection.taskManager().processes()) {
                 idle.computeIfAbsent(
                                 new Key(connection.endpoint(), connection.role()),
                                 k -> new ArrayDeque<>())
@@ -70,6 +73,22 @@ public final class ConnectionPool implements AutoCloseable {
             }
         }
         connection.close();
+    }
+
+    /** Closes the idle connections to an endpoint, whose TaskManager does not answer. */
+    public void drop(Endpoint endpoint) {
+        List<TaskManagerConnection> dropped = new ArrayList<>();
+        synchronized (this) {
+            idle.forEach(
+                    (key, connections) -> {
+                        if (key.endpoint().equals(endpoint)) {
+                            dropped.addAll(connections);
+                            connections.clear();
+                        }
+                    });
+            idleCount -= dropped.size();
+        }
+        dropped.forEach(TaskManagerConnection::close);
     }
 
     public synchronized int idleConnections() {

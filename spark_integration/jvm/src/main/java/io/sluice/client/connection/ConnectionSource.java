@@ -30,6 +30,11 @@ public interface ConnectionSource {
     /** Avoids a TaskManager for a while, because it has no room for map outputs. */
     void avoid(Endpoint endpoint);
 
+    /** Avoids a TaskManager for a while, because it does not answer pings. */
+    default void silent(TaskManagerConnection connection) {
+        unreachable().add(connection.taskManager().taskManagerId());
+    }
+
     /** Counts a reconnect. */
     void reconnected();
 

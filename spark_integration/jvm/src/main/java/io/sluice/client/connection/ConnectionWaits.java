@@ -11,18 +11,38 @@ import java.util.function.LongSupplier;
 /** Drives a socket while a thread waits: reads, writes, and pings a silent peer. */
 public final class ConnectionWaits implements FrameWriter.Room {
     private static final String IO_TIMEOUT = "spark.sluice.io.timeout";
+    private static final String SILENCE_TIMEOUT = "spark.sluice.io.silenceTimeout";
     private static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
 
     private static final long END_TIMEOUT_MILLIS = 5_000;
 
+    /** The nonce of pings that no handler sent; no other ping has it. */
+    private static final long SILENCE_NONCE = Long.MAX_VALUE;
+
     private final FrameSocket socket;
     private final long connectTimeoutMillis;
     private final long ioTimeoutMillis;
+    private final long silenceTimeoutMillis;
+
+    /** When bytes moved last during this wait, as {@link System#nanoTime}. */
+    private long lastSign;
+
+    /** Whether the TaskManager was pinged since. */
+    private boolean asked;
+
+    private long askedAt;
+
+    /** Whether it has answered since the last read: a sign of life, but no progress. */
+    private boolean ponged;
+
+    /** Whether the last wait returned before its end, so that the next one continues it. */
+    private boolean continues;
 
     public ConnectionWaits(FrameSocket socket, ClientOptions options) {
         this.socket = socket;
         this.connectTimeoutMillis = options.connectTimeoutMillis();
         this.ioTimeoutMillis = options.ioTimeoutMillis();
+        this.silenceTimeoutMillis = options.silenceTimeoutMillis();
     }
 
     /** Connects the socket, and does the handshake of TLS within the same deadline. */
@@ -54,6 +74,7 @@ public final class ConnectionWaits implements FrameWriter.Room {
      *
      * @throws ClientException.Deadline if nothing was read or written for {@code
      *     spark.sluice.io.timeout}
+     * @throws ClientException.Silent if the TaskManager did not answer a ping
      */
     public void await(BooleanSupplier done, String what) throws IOException {
         await(done, what, Long.MAX_VALUE);
@@ -98,6 +119,11 @@ public final class ConnectionWaits implements FrameWriter.Room {
             throws IOException {
         long timeoutNanos = TimeUnit.MILLISECONDS.toNanos(limit.millis());
         long deadline = System.nanoTime() + timeoutNanos;
+        boolean watches = limit.isRenewed() && silenceTimeoutMillis < limit.millis();
+        if (!continues) {
+            sign(System.nanoTime());
+        }
+        continues = false;
         while (true) {
             socket.checkUsable();
             // Read and write in every round, so that a full peer cannot block both sides.
@@ -107,11 +133,17 @@ public final class ConnectionWaits implements FrameWriter.Room {
                 return;
             }
             long now = System.nanoTime();
+            if (wrote || received) {
+                sign(now);
+            }
+            boolean progress = wrote || (received && !ponged);
+            ponged = false;
             boolean wakes = wakeAtNanos != Long.MAX_VALUE;
             if (wakes && wakeAtNanos - now <= 0) {
+                continues = true;
                 return;
             }
-            if ((wrote || received) && limit.isRenewed()) {
+            if (progress && limit.isRenewed()) {
                 deadline = now + timeoutNanos;
             }
             if ((wrote || received) && deadline - now > 0) {
@@ -119,8 +151,46 @@ public final class ConnectionWaits implements FrameWriter.Room {
             }
             socket.watchForBoth();
             long wakeAt = wakes ? wakeAtNanos : deadline;
+            if (watches) {
+                long checkAt = checkSilence(now, what);
+                wakeAt = checkAt - wakeAt < 0 ? checkAt : wakeAt;
+            }
             pause(deadline, wakeAt, what, limit.millis(), limit.setting());
         }
+    }
+
+    private void sign(long now) {
+        lastSign = now;
+        asked = false;
+    }
+
+    /**
+     * Pings the TaskManager after half of the longest silence; returns when to check again. A ping
+     * that does not fit behind unsent bytes is not needed: sending them is a sign of life, too.
+     */
+    private long checkSilence(long now, String what) throws IOException {
+        long halfNanos = TimeUnit.MILLISECONDS.toNanos(silenceTimeoutMillis) / 2;
+        if (!asked) {
+            if (now - lastSign < halfNanos) {
+                return lastSign + halfNanos;
+            }
+            asked = true;
+            askedAt = now; // not lastSign: this process may have paused before it asked
+            if (socket.writer().takeAlone(new Message.Ping(SILENCE_NONCE))) {
+                socket.write();
+            }
+        } else if (now - askedAt >= halfNanos) {
+            throw new ClientException.Silent(
+                    socket.endpoint().toString(), what, silenceTimeoutMillis, SILENCE_TIMEOUT);
+        }
+        return askedAt + halfNanos;
+    }
+
+    /** Takes a Pong if it answers a ping of a wait, so that no handler expects it. */
+    boolean takes(Message.Pong pong) {
+        boolean ours = pong.nonce() == SILENCE_NONCE;
+        ponged |= ours;
+        return ours;
     }
 
     private void pause(
@@ -138,16 +208,18 @@ public final class ConnectionWaits implements FrameWriter.Room {
 
     /**
      * Waits without limit while the TaskManager is alive: after half of {@code
-     * spark.sluice.io.timeout} without a byte it is pinged, and has the other half to answer.
+     * spark.sluice.io.silenceTimeout} without a byte it is pinged, and has the other half to
+     * answer.
      *
      * @param mostNanos returns the maximum of the next pause, after which {@code done} is checked
      * @throws ClientException.Deadline if the TaskManager does not answer the ping
      */
     public void awaitWhileAlive(BooleanSupplier done, LongSupplier mostNanos, String what)
             throws IOException {
-        long silenceNanos = TimeUnit.MILLISECONDS.toNanos(ioTimeoutMillis) / 2;
-        long lastSign = System.nanoTime();
-        boolean asked = false;
+        long limitMillis = Math.min(ioTimeoutMillis, silenceTimeoutMillis);
+        long silenceNanos = TimeUnit.MILLISECONDS.toNanos(limitMillis) / 2;
+        long heardAt = System.nanoTime();
+        boolean pinged = false;
         while (true) {
             socket.checkUsable();
             boolean wrote = socket.write();
@@ -157,20 +229,20 @@ public final class ConnectionWaits implements FrameWriter.Room {
             }
             long now = System.nanoTime();
             if (received) {
-                lastSign = now;
-                asked = false;
+                heardAt = now;
+                pinged = false;
             }
             if (wrote || received) {
                 continue;
             }
-            long left = lastSign + silenceNanos - now;
+            long left = heardAt + silenceNanos - now;
             if (left <= 0) {
-                if (asked) {
+                if (pinged) {
                     throw new ClientException.Deadline(
-                            socket.endpoint().toString(), what, ioTimeoutMillis, IO_TIMEOUT);
+                            socket.endpoint().toString(), what, limitMillis, SILENCE_TIMEOUT);
                 }
-                asked = true;
-                lastSign = now;
+                pinged = true;
+                heardAt = now;
                 socket.writer().send(new Message.Ping(now), this);
                 continue;
             }

@@ -16,6 +16,9 @@ import java.nio.ByteBuffer;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
 
 /**
  * Frames on a non-blocking socket. Only {@link #pause} waits. Not thread safe, except {@link
@@ -39,6 +42,9 @@ public final class FrameSocket implements AutoCloseable {
 
     /** TLS on the channel, once it is connected; null on a connection without TLS. */
     private TlsChannel encrypted;
+
+    /** Other sockets that end the pauses of this one, with their keys in its selector. */
+    private final Map<FrameSocket, SelectionKey> watched = new HashMap<>();
 
     private long waitedNanos;
     private boolean open = true;
@@ -206,16 +212,25 @@ public final class FrameSocket implements AutoCloseable {
                 endpoint.toString(), failure.getMessage(), failure);
     }
 
-    /** Makes the next pauses end when bytes arrive or can be sent. */
+    /** Makes the next pauses end when bytes arrive or can be sent, also on watched sockets. */
     void watchForBoth() {
-        boolean wants = writer.isWanting();
-        int interest =
-                encrypted != null
-                        ? encrypted.interest(wants)
-                        : SelectionKey.OP_READ | (wants ? SelectionKey.OP_WRITE : 0);
-        if (key.interestOps() != interest) {
-            key.interestOps(interest);
+        update(key);
+        watched.forEach(FrameSocket::update);
+    }
+
+    private void update(SelectionKey ofThis) {
+        int interest = interest();
+        // The key of a watched socket is cancelled when that socket is closed.
+        if (ofThis.isValid() && ofThis.interestOps() != interest) {
+            ofThis.interestOps(interest);
         }
+    }
+
+    private int interest() {
+        boolean wants = writer.isWanting();
+        return encrypted != null
+                ? encrypted.interest(wants)
+                : SelectionKey.OP_READ | (wants ? SelectionKey.OP_WRITE : 0);
     }
 
     /** Returns whether everything has been sent. */
@@ -245,6 +260,24 @@ public final class FrameSocket implements AutoCloseable {
     /** Registers the socket for reads with another selector. */
     SelectionKey register(Selector other, Object attachment) throws IOException {
         return channel.register(other, SelectionKey.OP_READ, attachment);
+    }
+
+    /** Lets the pauses of this socket end when others can read, or send what is left. */
+    void watch(List<FrameSocket> others) throws IOException {
+        for (FrameSocket other : others) {
+            if (other.channel.isOpen()) {
+                watched.put(other, other.channel.register(selector, other.interest()));
+            }
+        }
+    }
+
+    /** Ends a {@link #watch}. */
+    void unwatch() throws IOException {
+        watched.values().forEach(SelectionKey::cancel);
+        watched.clear();
+        // Only a selection removes them. Until then the channels could not be closed or watched.
+        selector.selectNow();
+        selector.selectedKeys().clear();
     }
 
     /** Ends the pause of another thread and makes the socket unusable. */

@@ -13,6 +13,8 @@ import java.nio.ByteBuffer;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.UnresolvedAddressException;
+import java.util.List;
+import java.util.function.BooleanSupplier;
 
 /**
  * A connection to a TaskManager, driven by the thread that uses it. An interrupt ends its wait with
@@ -105,6 +107,7 @@ public final class TaskManagerConnection implements AutoCloseable {
         waits.awaitHandshake(() -> handshake.ack() != null);
         ack = handshake.ack();
         if (ack.version() != Frames.VERSION
+                || ack.process() >= ack.processes()
                 || ack.segmentSizeBytes() < 1
                 || ack.segmentSizeBytes() > Frames.MAX_SEGMENT_BYTES) {
             throw new ClientException.Protocol(
@@ -231,9 +234,10 @@ public final class TaskManagerConnection implements AutoCloseable {
         waits.await(socket::isFlushed);
     }
 
-    /** Dispatches what has arrived, without waiting. */
+    /** Sends what the socket takes and dispatches what has arrived, without waiting. */
     public void receive() throws IOException {
         socket.checkUsable();
+        socket.write();
         while (socket.read()) {
             socket.write();
         }
@@ -242,6 +246,25 @@ public final class TaskManagerConnection implements AutoCloseable {
     /** Registers the connection for reads with a selector. */
     SelectionKey register(Selector selector, Object attachment) throws IOException {
         return socket.register(selector, attachment);
+    }
+
+    /**
+     * Sends and dispatches until {@code done}, which is also asked when others have received bytes
+     * or can send. It should call their {@link #receive}.
+     *
+     * @param wakeAtNanos as for {@link ConnectionWaits#await(BooleanSupplier, String, long)}
+     */
+    public void awaitWith(
+            List<TaskManagerConnection> others, BooleanSupplier done, String what, long wakeAtNanos)
+            throws IOException {
+        try {
+            socket.watch(others.stream().map(each -> each.socket).toList());
+            waits.await(done, what, wakeAtNanos);
+        } finally {
+            if (socket.isOpen()) {
+                socket.unwatch();
+            }
+        }
     }
 
     /** Returns whether an idle connection can be used again. */
@@ -277,7 +300,8 @@ public final class TaskManagerConnection implements AutoCloseable {
                 socket.end();
                 throw new ClientException.ConnectionLost(
                         endpoint().toString(), "the TaskManager is shutting down", null);
-            } else if (handler != null) {
+            } else if (handler != null
+                    && !(message instanceof Message.Pong pong && waits.takes(pong))) {
                 handler.onMessage(message);
             }
             // Without a handler, late answers for the last user are dropped.

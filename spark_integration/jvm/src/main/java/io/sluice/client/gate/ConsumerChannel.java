@@ -3,6 +3,7 @@ package io.sluice.client.gate;
 import io.sluice.client.connection.TaskManagerConnection;
 import io.sluice.client.wire.Chunk;
 import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.DataProcesses;
 import io.sluice.client.wire.ErrorCode;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
@@ -20,6 +21,7 @@ abstract class ConsumerChannel {
 
     private TaskManagerConnection connection;
     private long number;
+    private boolean direct;
     private boolean local;
     private int unannouncedCredit;
     private long nextSequence;
@@ -53,7 +55,13 @@ abstract class ConsumerChannel {
     final void requested(TaskManagerConnection connection, long number) {
         this.connection = connection;
         this.number = number;
-        this.local = source().taskManagerId().equals(connection.taskManager().taskManagerId());
+        Message.HelloAck own = connection.taskManager();
+        this.direct = source().taskManagerId().equals(own.taskManagerId());
+        this.local =
+                direct
+                        || (own.processes() > 1
+                                && DataProcesses.of(own)
+                                        .contains(source().host(), source().port()));
     }
 
     final boolean isRequested() {
@@ -68,6 +76,12 @@ abstract class ConsumerChannel {
         return number;
     }
 
+    /** Returns whether the process at the other end of the connection has the data itself. */
+    final boolean isDirect() {
+        return direct;
+    }
+
+    /** Returns whether a process of the own TaskManager has the data. */
     final boolean isLocal() {
         return local;
     }

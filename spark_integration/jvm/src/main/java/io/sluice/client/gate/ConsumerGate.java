@@ -6,13 +6,8 @@ import java.io.IOException;
 import java.util.List;
 import java.util.function.Consumer;
 
-/**
- * Base of gates: connection, counters and close. One thread reads; another thread may call {@link
- * #close}, which ends the reader's wait.
- *
- * @param <T> the unit that is read at a time
- */
-public abstract class ConsumerGate<T> implements AutoCloseable {
+/** Base of gates with one connection: counters and close. */
+public abstract class ConsumerGate<T> implements Gate<T> {
     private final long shuffleId;
     private final int startSubpartition;
     private final int endSubpartition;
@@ -47,6 +42,13 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
         this.endSubpartition = endSubpartition;
         this.credit = credit;
         this.release = release;
+    }
+
+    /** Finds the next unit. */
+    @FunctionalInterface
+    interface Finder<T> {
+        /** Returns the next unit; null if there is none now, or at the end. */
+        T find() throws IOException;
     }
 
     /** Returns the channels that may hold buffers. */
@@ -86,15 +88,14 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
 
     // ---- reading
 
-    /**
-     * Waits for the next unit and returns it.
-     *
-     * @return null at the end, when the gate has closed itself
-     * @throws SourceFailure if a source failed
-     * @throws ClientException if no TaskManager can be read through
-     */
+    @Override
     public T next() throws IOException {
-        owner = Thread.currentThread();
+        return next(this::find);
+    }
+
+    /** Returns what {@code finder} finds; closes the gate at its end. */
+    final T next(Finder<T> finder) throws IOException {
+        claim();
         synchronized (this) {
             if (done) {
                 if (openChannels > 0) {
@@ -103,8 +104,8 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
                 return null;
             }
             try {
-                T found = find();
-                if (found == null) {
+                T found = finder.find();
+                if (found == null && openChannels == 0) {
                     finish(true);
                 }
                 return found;
@@ -121,18 +122,18 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
 
     // ---- counts
 
-    /** Returns the nanoseconds this gate has waited so far. */
+    @Override
     public final synchronized long waitedNanos() {
         // After the release of the connection, its waits belong to other tasks.
         return waitedBefore + (done ? 0 : leg.waitedNanos());
     }
 
-    /** Returns the bytes received so far from the own TaskManager, block headers included. */
+    @Override
     public final synchronized long localBytes() {
         return localBytesBefore + (done ? 0 : leg.localBytes());
     }
 
-    /** Returns the bytes received so far from other TaskManagers, block headers included. */
+    @Override
     public final synchronized long remoteBytes() {
         return remoteBytesBefore + (done ? 0 : leg.remoteBytes());
     }
@@ -144,12 +145,17 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
 
     // ---- closing
 
+    /** Makes the calling thread the reader, whose wait another thread's {@link #close} ends. */
+    final void claim() {
+        owner = Thread.currentThread();
+    }
+
     /** Returns whether no thread has begun to read yet. */
     final boolean isIdle() {
         return owner == null;
     }
 
-    /** Returns whether the calling thread reads the gate. */
+    @Override
     public final boolean isReadByCaller() {
         return owner == Thread.currentThread();
     }
@@ -161,10 +167,6 @@ public abstract class ConsumerGate<T> implements AutoCloseable {
         leg.connection().close();
     }
 
-    /**
-     * Closes the gate; idempotent. The connection returns to the pool if all data has arrived or
-     * the TaskManager confirms the close.
-     */
     @Override
     public final void close() {
         if (done) {

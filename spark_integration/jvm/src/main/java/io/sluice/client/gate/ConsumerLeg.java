@@ -108,6 +108,20 @@ final class ConsumerLeg extends RoleHandler {
         checkGate();
     }
 
+    /** Waits as above; {@code done} is also asked when other connections have received bytes. */
+    void awaitWith(List<TaskManagerConnection> others, BooleanSupplier done, long wakeAtNanos)
+            throws IOException {
+        connection.awaitWith(
+                others, () -> done.getAsBoolean() || gateError != null, "map outputs", wakeAtNanos);
+        checkGate();
+    }
+
+    /** Dispatches what has arrived, without waiting. */
+    void receive() throws IOException {
+        connection.receive();
+        checkGate();
+    }
+
     /** Waits until {@code done} while the own TaskManager answers pings. */
     void awaitWhileAlive(BooleanSupplier done) throws IOException {
         connection

@@ -10,10 +10,8 @@ import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.ErrorCode;
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.HashSet;
 import java.util.List;
 import java.util.OptionalLong;
-import java.util.Set;
 import java.util.function.BooleanSupplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -34,19 +32,24 @@ public final class InputGate extends ConsumerGate<BlockStream> {
 
     private final ConnectionSource connections;
     private final ReplicaFailover failover;
-    private final boolean inMapOrder;
     private final List<InputChannel> channels = new ArrayList<>();
+    private final ChannelOrder order;
 
     /** Memory for blocks that span several buffers; null before the first one. */
     private Chunk blockBuffer;
 
     private BlockStream stream;
     private RetryDeadline deadline;
-    private int nextChannel;
     private int unrequested;
 
-    /** Whether several channels have one TaskManager, so that the gate has to order them. */
-    private boolean sharesTaskManagers;
+    /** When the next channel has to be requested, or {@code Long.MAX_VALUE}. */
+    private long nextDue = Long.MAX_VALUE;
+
+    /**
+     * A failure in {@link #poll} or {@link #awaitAny}, which {@link #next} recovers from or throws;
+     * or null.
+     */
+    private IOException pending;
 
     /**
      * Opens the gate.
@@ -67,7 +70,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         super(shuffleId, startSubpartition, endSubpartition, credit, connections::release);
         this.connections = connections;
         this.failover = new ReplicaFailover(connections, shuffleId, credit);
-        this.inMapOrder = inMapOrder;
+        this.order = new ChannelOrder(channels, inMapOrder);
         long now = System.nanoTime();
         for (Source source : sources) {
             SourceRetries retries =
@@ -77,7 +80,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                     new SourceProgress(source, startSubpartition, endSubpartition, retries);
             channels.addAll(failover.first(progress, now));
         }
-        detectSharedTaskManagers();
+        order.changed();
         connect();
         open();
     }
@@ -87,23 +90,39 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return channels;
     }
 
-    /** Verifies the rest of the previous stream, and opens the next one. */
     @Override
     BlockStream find() throws IOException {
+        return find(true);
+    }
+
+    /**
+     * Verifies the rest of the previous stream, and opens the next one.
+     *
+     * @param waits whether to wait for a channel; otherwise returns null if none is ready
+     */
+    private BlockStream find(boolean waits) throws IOException {
         if (stream != null) {
             stream.drain();
         }
-        stream = openStream();
+        stream = openStream(waits);
         return stream;
     }
 
-    private BlockStream openStream() throws IOException {
+    private BlockStream openStream(boolean waits) throws IOException {
         InputChannel channel = null;
         while (openChannels > 0) {
             try {
-                channel = pick();
+                if (pending != null) {
+                    IOException failure = pending;
+                    pending = null;
+                    throw failure;
+                }
+                channel = order.pick();
                 if (channel == null) {
-                    await(() -> pick() != null);
+                    if (!waits) {
+                        return null;
+                    }
+                    await(() -> order.pick() != null);
                 } else if (channel.isDrained()) {
                     channel.complete();
                     openChannels--;
@@ -118,57 +137,6 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             }
         }
         return null;
-    }
-
-    private InputChannel pick() {
-        if (inMapOrder) {
-            InputChannel first = first();
-            return first != null && first.isReady() ? first : null;
-        }
-        int n = channels.size();
-        for (int i = 0; i < n; i++) {
-            int index = nextChannel + i < n ? nextChannel + i : nextChannel + i - n;
-            InputChannel channel = channels.get(index);
-            if (channel.isReady()
-                    && !(sharesTaskManagers && hasEarlierOnSameTaskManager(channel))) {
-                // Round robin: the next search starts after this channel.
-                nextChannel = index + 1 < n ? index + 1 : 0;
-                return channel;
-            }
-        }
-        return null;
-    }
-
-    /** Returns the channel with the first unread map output; null after the last one. */
-    private InputChannel first() {
-        InputChannel first = null;
-        for (InputChannel channel : channels) {
-            if (!channel.isComplete() && (first == null || channel.isBefore(first))) {
-                first = channel;
-            }
-        }
-        return first;
-    }
-
-    private boolean hasEarlierOnSameTaskManager(InputChannel channel) {
-        for (InputChannel other : channels) {
-            if (other.isBefore(channel) && other.sharesTaskManagerWith(channel)) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    /** Called after channels were added. */
-    private void detectSharedTaskManagers() {
-        Set<String> taskManagers = new HashSet<>();
-        Set<String> firstTaskManagers = new HashSet<>();
-        for (InputChannel channel : channels) {
-            taskManagers.add(channel.source().taskManagerId());
-            firstTaskManagers.add(channel.progress().firstTaskManagerId());
-        }
-        sharesTaskManagers =
-                Math.min(taskManagers.size(), firstTaskManagers.size()) < channels.size();
     }
 
     /** Reads the next block of a stream; recovers if its channel fails. */
@@ -232,6 +200,65 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return leg.connection().options().chunks();
     }
 
+    // ---- as a part of a union
+
+    /**
+     * Completes ended channels and recovers from failures like {@link #next}, but does not wait for
+     * a channel.
+     *
+     * @return null if no channel is ready, or at the end ({@link #hasEnded})
+     */
+    BlockStream nextIfReady() throws IOException {
+        return next(() -> find(false));
+    }
+
+    /** Returns whether all streams have been read, and the gate has closed itself. */
+    synchronized boolean hasEnded() {
+        return done && openChannels == 0;
+    }
+
+    /** Takes what has arrived, without waiting; returns whether {@link #next} can go on. */
+    synchronized boolean poll() {
+        claim();
+        if (isReady()) {
+            return true;
+        }
+        try {
+            requestDue();
+            leg.receive();
+        } catch (IOException e) {
+            pending = e;
+        }
+        return isReady();
+    }
+
+    /** Waits until {@link #next} of this gate or of another one can go on. */
+    synchronized void awaitAny(List<InputGate> others) {
+        BooleanSupplier ready = () -> isReady() || others.stream().anyMatch(InputGate::poll);
+        try {
+            while (!ready.getAsBoolean()) {
+                long wakeAt = requestDue();
+                List<TaskManagerConnection> connections = new ArrayList<>();
+                for (InputGate other : others) {
+                    connections.add(other.leg.connection());
+                    wakeAt = wakeAt - other.nextDue < 0 ? wakeAt : other.nextDue;
+                }
+                leg.awaitWith(connections, ready, wakeAt);
+            }
+        } catch (IOException e) {
+            pending = e;
+        }
+    }
+
+    private boolean isReady() {
+        return done || pending != null || order.pick() != null;
+    }
+
+    /** Returns the map index of the next map output; after the last one the greatest number. */
+    synchronized int nextMapIndex() {
+        return order.nextMapIndex();
+    }
+
     // ---- requests and recovery
 
     /** Requests all channels; recovers if the idle connection turns out to be lost. */
@@ -254,9 +281,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
 
     /** Requests channels that are due; returns when the next is, or {@code Long.MAX_VALUE}. */
     private long requestDue() throws IOException {
-        long next = Long.MAX_VALUE;
+        nextDue = Long.MAX_VALUE;
         if (unrequested == 0) {
-            return next;
+            return nextDue;
         }
         long now = System.nanoTime();
         List<InputChannel> due = new ArrayList<>();
@@ -265,14 +292,14 @@ public final class InputGate extends ConsumerGate<BlockStream> {
                 long left = channel.requestAtNanos() - now;
                 if (left <= 0) {
                     due.add(channel);
-                } else if (next == Long.MAX_VALUE || channel.requestAtNanos() - next < 0) {
-                    next = channel.requestAtNanos();
+                } else if (nextDue == Long.MAX_VALUE || channel.requestAtNanos() - nextDue < 0) {
+                    nextDue = channel.requestAtNanos();
                 }
             }
         }
         unrequested -= due.size();
         leg.request(due);
-        return next;
+        return nextDue;
     }
 
     /**
@@ -303,8 +330,11 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throw failure;
         }
         SourceRetries retries = channel.progress().retries();
-        if (rest.isEmpty() || channel.isLost()) {
+        if (rest.isEmpty()) {
             return replace(channel, rest, failure);
+        }
+        if (channel.isLost()) {
+            return replace(channel, restElsewhere(channel), failure);
         }
         if (retries.refetches(failure)) {
             connections.refetched();
@@ -330,7 +360,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             stalled.remove(waitedFor);
             stalled.add(0, waitedFor);
         }
-        stalled.removeIf(c -> !c.isRequested() || c.isReceived() || c.isLocal());
+        stalled.removeIf(c -> !c.isRequested() || c.isReceived() || c.isDirect());
         if (stalled.isEmpty() || !leg.isAlive()) {
             throw failure;
         }
@@ -373,6 +403,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throw failure;
         }
         LOG.info("Reconnecting after a lost connection: {}", failure.getMessage());
+        if (failure instanceof ClientException.Silent) {
+            connections.silent(leg.connection());
+        }
         drop();
         connections.reconnected();
         InputChannel replacement = channel;
@@ -382,7 +415,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             }
             if (lost == channel) {
                 // The rest of its current block will not arrive.
-                List<InputChannel> rest = rest(lost, System.nanoTime());
+                List<InputChannel> rest = restElsewhere(lost);
                 lost.release();
                 put(lost, rest);
                 replacement = rest.isEmpty() ? null : rest.get(0);
@@ -403,13 +436,24 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         return rest;
     }
 
+    /**
+     * Returns the unread data after the loss of the own TaskManager: data of one that is known to
+     * be unreachable, as the own one may be, is read from replicas at once.
+     */
+    private List<InputChannel> restElsewhere(InputChannel channel) throws IOException {
+        List<InputChannel> rest = new ArrayList<>();
+        for (SourceProgress part : channel.progress().rest()) {
+            rest.addAll(failover.first(part, System.nanoTime()));
+        }
+        return rest;
+    }
+
     private void put(InputChannel old, List<InputChannel> rest) {
         channels.remove(old);
         channels.addAll(rest);
-        detectSharedTaskManagers();
+        order.changed();
         openChannels += rest.size() - 1;
         unrequested += rest.size();
-        nextChannel = 0;
     }
 
     /** Called for each block read: the own TaskManager works. */

@@ -27,7 +27,7 @@ final class MapOutputSender {
     private static final Logger LOG = LoggerFactory.getLogger(MapOutputSender.class);
 
     private final ConnectionSource source;
-    private final RegionAreas areas;
+    private final RegionPool regions;
     private final long shuffleId;
     private final long mapAttemptId;
     private final int numSubpartitions;
@@ -80,13 +80,13 @@ final class MapOutputSender {
 
     MapOutputSender(
             ConnectionSource source,
-            RegionAreas areas,
+            RegionPool regions,
             long shuffleId,
             long mapAttemptId,
             int numSubpartitions,
             Replicas replicas) {
         this.source = source;
-        this.areas = areas;
+        this.regions = regions;
         this.shuffleId = shuffleId;
         this.mapAttemptId = mapAttemptId;
         this.numSubpartitions = numSubpartitions;
@@ -246,6 +246,11 @@ final class MapOutputSender {
         endLeg();
     }
 
+    /** Returns the data process that takes the output; valid after the first region. */
+    int process() {
+        return taskManager.process();
+    }
+
     /** Returns the nanoseconds waited for credit. */
     long creditWaitNanos() {
         return creditWaitNanos + (leg == null ? 0 : leg.creditWaitNanos());
@@ -281,7 +286,7 @@ final class MapOutputSender {
                                 : leaseWithRoom());
         endpoint = leg.connection().endpoint();
         taskManager = leg.connection().taskManager();
-        areas.attach(leg);
+        regions.areas(taskManager.process()).attach(leg);
         if (interrupted) {
             return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
         }
@@ -346,8 +351,16 @@ final class MapOutputSender {
         if (withoutRoom) {
             source.avoid(endpoint);
         }
+        boolean silent = failure instanceof ClientException.Silent;
+        if (silent) {
+            source.silent(leg.connection());
+        }
         leg.connection().close();
         endLeg();
+        if (silent && securedRegions > 0) {
+            // It has these regions, so the task must run again, with another TaskManager.
+            throw failure;
+        }
         if (withoutRoom && sentRegions == 0) {
             refusing.add(taskManager.taskManagerId());
             refusingEndpoints.add(endpoint);

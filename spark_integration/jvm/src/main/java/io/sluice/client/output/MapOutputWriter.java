@@ -38,6 +38,9 @@ public final class MapOutputWriter {
 
     private boolean lastPass = true;
 
+    /** The data process that takes the output; until the first region the expected one. */
+    private int process;
+
     private ByteBuffer region;
 
     /** The buffer of the previous region, which may be sent again. */
@@ -60,7 +63,7 @@ public final class MapOutputWriter {
     private boolean committing;
     private boolean ended;
 
-    /** Makes the writer of a map output without copies. */
+    /** Makes the writer of a map output without copies, for a TaskManager with one process. */
     public MapOutputWriter(
             ConnectionSource source,
             RegionPool regions,
@@ -68,15 +71,25 @@ public final class MapOutputWriter {
             long mapAttemptId,
             int numSubpartitions,
             int blockBytes) {
-        this(source, regions, shuffleId, mapAttemptId, numSubpartitions, blockBytes, Replicas.ONE);
+        this(
+                source,
+                regions,
+                0,
+                shuffleId,
+                mapAttemptId,
+                numSubpartitions,
+                blockBytes,
+                Replicas.ONE);
     }
 
     /**
+     * @param process the data process that is expected to take the output
      * @param replicas how many TaskManagers keep the map output
      */
     public MapOutputWriter(
             ConnectionSource source,
             RegionPool regions,
+            int process,
             long shuffleId,
             long mapAttemptId,
             int numSubpartitions,
@@ -84,6 +97,7 @@ public final class MapOutputWriter {
             Replicas replicas) {
         this.source = source;
         this.regions = regions;
+        this.process = process;
         this.shuffleId = shuffleId;
         this.mapAttemptId = mapAttemptId;
         this.numSubpartitions = numSubpartitions;
@@ -326,7 +340,7 @@ public final class MapOutputWriter {
             sendRegion(false);
         }
         if (region == null) {
-            region = regions.take();
+            region = regions.take(process);
         }
         if (regionFirst < 0) {
             regionFirst = subpartition;
@@ -384,6 +398,7 @@ public final class MapOutputWriter {
             sender().sendLastRegion(region, regionFirst, lengths, count, crc32c);
         } else {
             sender().sendRegion(region, regionFirst, lengths, count, crc32c);
+            process = sender.process();
             // The previous buffer is free now, and this one after the next region is sent.
             recycle(sentRegion);
             sentRegion = region;
@@ -400,12 +415,7 @@ public final class MapOutputWriter {
         if (sender == null) {
             sender =
                     new MapOutputSender(
-                            source,
-                            regions.areas(),
-                            shuffleId,
-                            mapAttemptId,
-                            numSubpartitions,
-                            replicas);
+                            source, regions, shuffleId, mapAttemptId, numSubpartitions, replicas);
         }
         return sender;
     }

@@ -11,8 +11,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Requests the region area of an executor and attaches connections to it. Thread safe. Without an
- * area, tasks send their regions over the socket.
+ * Requests the region area that an executor shares with one data process, and attaches connections
+ * to it. Thread safe. Without an area, tasks send their regions over the socket.
  *
  * <pre>
  *   NONE ──────── a task requests an area ────────▶ REQUESTED
@@ -47,7 +47,8 @@ final class RegionAreas {
 
     /**
      * @param regionBytes size of a slot
-     * @param regions number of slots to request; 0 turns region areas off
+     * @param regions number of slots to request from a TaskManager with one data process; 0 turns
+     *     region areas off
      */
     RegionAreas(int regionBytes, int regions) {
         this.regionBytes = regionBytes;
@@ -55,12 +56,16 @@ final class RegionAreas {
         this.state = regions > 0 ? State.NONE : State.OFF;
     }
 
-    /** Returns the executor's area, or null. */
+    /** Returns the area, or null. */
     RegionArea current() {
         return current;
     }
 
-    /** Attaches the connection of a leg to the executor's area if possible. */
+    /**
+     * Attaches the connection of a leg to the area if possible.
+     *
+     * @param leg a leg to the data process of this area
+     */
     void attach(ProducerLeg leg) throws IOException {
         TaskManagerConnection connection = leg.connection();
         if (!connection.endpoint().isUnix()) {
@@ -94,7 +99,8 @@ final class RegionAreas {
         State next = State.NONE;
         RegionArea area = null;
         try {
-            Message.RegionAreaAttached made = leg.attachArea("", (long) regions * regionBytes);
+            long slots = slotsFor(connection.taskManager().processes());
+            Message.RegionAreaAttached made = leg.attachArea("", slots * regionBytes);
             if (made.token().isEmpty()) {
                 LOG.debug(
                         "The TaskManager at {} refuses to share a region area",
@@ -129,6 +135,15 @@ final class RegionAreas {
         } finally {
             enter(next, area);
         }
+    }
+
+    /** Returns the slots for the tasks of one process: its part, and one task more for skew. */
+    private int slotsFor(int processes) {
+        if (processes == 1) {
+            return regions;
+        }
+        int tasks = (regions + RegionPool.REGIONS_PER_TASK - 1) / RegionPool.REGIONS_PER_TASK;
+        return RegionPool.REGIONS_PER_TASK * ((tasks + processes - 1) / processes + 1);
     }
 
     private synchronized boolean beginRequest() {

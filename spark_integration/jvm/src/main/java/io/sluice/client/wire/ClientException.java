@@ -14,7 +14,8 @@ import java.net.ConnectException;
  * ├── Interrupted     the thread was interrupted or the operation cancelled
  * ├── Protocol        the TaskManager broke a rule of the protocol
  * ├── Refused         settings or credentials of both sides do not go together
- * └── Remote          the TaskManager answered with an ErrorResponse
+ * ├── Remote          the TaskManager answered with an ErrorResponse
+ * └── Silent          the TaskManager did not answer a ping
  * </pre>
  *
  * <p>After any of them except a {@link Remote} that names a channel, the connection must be closed.
@@ -36,6 +37,7 @@ public abstract class ClientException extends IOException {
     /** Returns whether the connection has ended or is about to, so that another may succeed. */
     public static boolean isLostConnection(IOException failure) {
         return failure instanceof ConnectionLost
+                || failure instanceof Silent
                 || (failure instanceof Remote remote
                         && (remote.code() == ErrorCode.SHUTTING_DOWN || remote.isIdleEnd()));
     }
@@ -128,6 +130,20 @@ public abstract class ClientException extends IOException {
                     String.format(
                             "the TaskManager at %s did not answer: waited %d ms for %s (limit: %s)."
                                     + " Look at its log, or raise the setting",
+                            endpoint, milliseconds, waitingFor, setting),
+                    null);
+        }
+    }
+
+    /** The TaskManager did not answer a ping: it hangs or is stopped, or its host is gone. */
+    public static final class Silent extends ClientException {
+        public Silent(String endpoint, String waitingFor, long milliseconds, String setting) {
+            super(
+                    ErrorCode.CONNECTION_LOST,
+                    String.format(
+                            "the TaskManager at %s was silent for %d ms during a wait for %s, and"
+                                    + " answered no ping (limit: %s). Look at its log, or raise the"
+                                    + " setting",
                             endpoint, milliseconds, waitingFor, setting),
                     null);
         }

@@ -87,6 +87,29 @@ public record Endpoint(String path, String host, int port) {
         return path != null && Files.exists(Path.of(path));
     }
 
+    /**
+     * Returns where another data process of the same TaskManager listens: at the port that is as
+     * far from this one as the processes are, or at the path of process 0, a dot and the process.
+     *
+     * @param own the process behind this endpoint
+     * @return this endpoint if it does not have the form that leads to the others
+     */
+    public Endpoint ofProcess(int own, int other) {
+        if (own == other) {
+            return this;
+        }
+        if (path == null) {
+            int otherPort = port + Message.PROCESS_PORT_STEP * (other - own);
+            return otherPort < 1 || otherPort > MAX_PORT ? this : tcp(host, otherPort);
+        }
+        String suffix = own == 0 ? "" : "." + own;
+        if (!path.endsWith(suffix)) {
+            return this;
+        }
+        String first = path.substring(0, path.length() - suffix.length());
+        return new Endpoint(other == 0 ? first : first + "." + other, null, 0);
+    }
+
     public SocketAddress address() {
         return path != null ? UnixDomainSocketAddress.of(path) : new InetSocketAddress(host, port);
     }

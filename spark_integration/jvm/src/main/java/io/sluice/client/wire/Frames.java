@@ -13,10 +13,7 @@ public final class Frames {
     /** The largest segment that a TaskManager can be configured with. */
     public static final int MAX_SEGMENT_BYTES = 1024 * 1024;
 
-    /**
-     * The only bit in the features of Hello and HelloAck: the TaskManager speaks TLS with all
-     * others. The next addition to the protocol gets bit 0.
-     */
+    /** Bit in the features of HelloAck: the TaskManager speaks TLS with all others. */
     public static final long PEERS_ENCRYPTED = 1 << 4;
 
     /** Maximum number of map attempts in a message about lost outputs. */

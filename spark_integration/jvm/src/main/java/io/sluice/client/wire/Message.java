@@ -26,6 +26,7 @@ public sealed interface Message {
     int CONSUME_WHEN_REGISTERED = 0;
     int CONSUME_AT_FIRST_OUTPUT = 1;
     int CONSUME_WHEN_FINISHED = 2;
+    int PROCESS_PORT_STEP = 2;
     long EVERY_SUBPARTITION = 4294967295L;
     int EVENT_END_OF_PARTITION = 1;
 
@@ -64,7 +65,9 @@ public sealed interface Message {
             long features,
             String advertisedHost,
             int dataPort,
-            String instanceId)
+            String instanceId,
+            int process,
+            int processes)
             implements Message {
         @Override
         public int typeId() {
@@ -483,6 +486,18 @@ public sealed interface Message {
         }
     }
 
+    /**
+     * Checksum of a map output that is copied, over its bytes and their subpartitions.
+     *
+     * <p>It comes before CopyOf, and tells whether a map output of that name has the same bytes.
+     */
+    record CopyChecksum(long partition, long crc32c) implements Message {
+        @Override
+        public int typeId() {
+            return 56;
+        }
+    }
+
     /** Names another TaskManager that the application uses. */
     record KnownTaskManager(String taskManagerId, String host, int port) implements Message {
         @Override
@@ -553,6 +568,26 @@ public sealed interface Message {
         @Override
         public int typeId() {
             return 53;
+        }
+    }
+
+    /**
+     * Asks for PartitionConsumed, or an ErrorResponse, about a pipelined partition.
+     *
+     * <p>It comes before FinishPartition; the answer comes after PartitionFinished.
+     */
+    record WatchConsumption(long partition) implements Message {
+        @Override
+        public int typeId() {
+            return 54;
+        }
+    }
+
+    /** The readers of a finished pipelined partition have reached its end. */
+    record PartitionConsumed(long partition) implements Message {
+        @Override
+        public int typeId() {
+            return 55;
         }
     }
 

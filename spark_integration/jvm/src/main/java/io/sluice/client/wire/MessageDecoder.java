@@ -53,6 +53,7 @@ public final class MessageDecoder extends FieldReader {
             case 44 -> outputsLost(count);
             case 45 -> replicatePartition(count);
             case 46 -> copyOf(count);
+            case 56 -> copyChecksum(count);
             case 47 -> knownTaskManager(count);
             case 48 -> outputsHeld(count);
             case 49 -> outputsMoved(count);
@@ -60,6 +61,8 @@ public final class MessageDecoder extends FieldReader {
             case 51 -> releaseAttempts(count);
             case 52 -> checkOutputs(count);
             case 53 -> outputsChecked(count);
+            case 54 -> watchConsumption(count);
+            case 55 -> partitionConsumed(count);
             default -> throw malformed("unknown message type " + typeId, null);
         };
     }
@@ -90,7 +93,7 @@ public final class MessageDecoder extends FieldReader {
     }
 
     private Message.HelloAck helloAck(int count) throws IOException {
-        begin("HelloAck", count, 8);
+        begin("HelloAck", count, 10);
         return new Message.HelloAck(
                 u32("version"),
                 text("taskmanager_id", 256),
@@ -99,7 +102,9 @@ public final class MessageDecoder extends FieldReader {
                 u32("features"),
                 text("advertised_host", 256),
                 (int) number("data_port", 0, 65535),
-                text("instance_id", 256));
+                text("instance_id", 256),
+                (int) number("process", 0, 65535),
+                (int) number("processes", 1, 256));
     }
 
     private Message.PartitionRequest partitionRequest(int count) throws IOException {
@@ -381,6 +386,11 @@ public final class MessageDecoder extends FieldReader {
                 bool("moved"));
     }
 
+    private Message.CopyChecksum copyChecksum(int count) throws IOException {
+        begin("CopyChecksum", count, 2);
+        return new Message.CopyChecksum(u32("partition"), u32("crc32c"));
+    }
+
     private Message.KnownTaskManager knownTaskManager(int count) throws IOException {
         begin("KnownTaskManager", count, 3);
         return new Message.KnownTaskManager(
@@ -422,5 +432,15 @@ public final class MessageDecoder extends FieldReader {
     private Message.OutputsChecked outputsChecked(int count) throws IOException {
         begin("OutputsChecked", count, 1);
         return new Message.OutputsChecked(u32("check"));
+    }
+
+    private Message.WatchConsumption watchConsumption(int count) throws IOException {
+        begin("WatchConsumption", count, 1);
+        return new Message.WatchConsumption(u32("partition"));
+    }
+
+    private Message.PartitionConsumed partitionConsumed(int count) throws IOException {
+        begin("PartitionConsumed", count, 1);
+        return new Message.PartitionConsumed(u32("partition"));
     }
 }

@@ -53,6 +53,7 @@ public final class MessageEncoder extends FieldWriter {
             case 44 -> outputsLost((Message.OutputsLost) message);
             case 45 -> replicatePartition((Message.ReplicatePartition) message);
             case 46 -> copyOf((Message.CopyOf) message);
+            case 56 -> copyChecksum((Message.CopyChecksum) message);
             case 47 -> knownTaskManager((Message.KnownTaskManager) message);
             case 48 -> outputsHeld((Message.OutputsHeld) message);
             case 49 -> outputsMoved((Message.OutputsMoved) message);
@@ -60,6 +61,8 @@ public final class MessageEncoder extends FieldWriter {
             case 51 -> releaseAttempts((Message.ReleaseAttempts) message);
             case 52 -> checkOutputs((Message.CheckOutputs) message);
             case 53 -> outputsChecked((Message.OutputsChecked) message);
+            case 54 -> watchConsumption((Message.WatchConsumption) message);
+            case 55 -> partitionConsumed((Message.PartitionConsumed) message);
             default -> throw new IllegalArgumentException(message.toString());
         }
     }
@@ -88,7 +91,7 @@ public final class MessageEncoder extends FieldWriter {
     }
 
     private void helloAck(Message.HelloAck m) throws IOException {
-        head(2, 8);
+        head(2, 10);
         i64(m.version());
         text(m.taskManagerId());
         i64(m.segmentSizeBytes());
@@ -97,6 +100,8 @@ public final class MessageEncoder extends FieldWriter {
         text(m.advertisedHost());
         i64(m.dataPort());
         text(m.instanceId());
+        i64(m.process());
+        i64(m.processes());
     }
 
     private void partitionRequest(Message.PartitionRequest m) throws IOException {
@@ -374,6 +379,12 @@ public final class MessageEncoder extends FieldWriter {
         bool(m.moved());
     }
 
+    private void copyChecksum(Message.CopyChecksum m) throws IOException {
+        head(56, 2);
+        i64(m.partition());
+        i64(m.crc32c());
+    }
+
     private void knownTaskManager(Message.KnownTaskManager m) throws IOException {
         head(47, 3);
         text(m.taskManagerId());
@@ -418,5 +429,15 @@ public final class MessageEncoder extends FieldWriter {
     private void outputsChecked(Message.OutputsChecked m) throws IOException {
         head(53, 1);
         i64(m.check());
+    }
+
+    private void watchConsumption(Message.WatchConsumption m) throws IOException {
+        head(54, 1);
+        i64(m.partition());
+    }
+
+    private void partitionConsumed(Message.PartitionConsumed m) throws IOException {
+        head(55, 1);
+        i64(m.partition());
     }
 }

@@ -2,6 +2,8 @@ package io.sluice.spark.common;
 
 import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.TaskManagerAddress;
+import io.sluice.client.wire.DataProcesses;
+import io.sluice.client.wire.Message;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
@@ -32,14 +34,53 @@ public final class DriverMessages {
     }
 
     /**
-     * Reports which TaskManager an executor uses.
+     * Reports that an executor uses a data process of a TaskManager.
      *
+     * @param taskManager all processes of that TaskManager
      * @param ownHost the host of both; null if they are on different hosts
      */
-    public static String[] reached(
-            String executorId, String taskManagerId, String host, int port, String ownHost) {
-        return message(
-                REACHED, executorId, taskManagerId, host, port, ownHost == null ? "" : ownHost);
+    public record Reached(
+            String executorId,
+            String taskManagerId,
+            DataProcesses taskManager,
+            int process,
+            String ownHost) {
+
+        public static Reached of(String executorId, Message.HelloAck answer, String ownHost) {
+            return new Reached(
+                    executorId,
+                    answer.taskManagerId(),
+                    DataProcesses.of(answer),
+                    answer.process(),
+                    ownHost);
+        }
+
+        public static Reached read(String[] message) {
+            return new Reached(
+                    message[1],
+                    message[2],
+                    new DataProcesses(
+                            message[3], Integer.parseInt(message[4]), Integer.parseInt(message[5])),
+                    Integer.parseInt(message[6]),
+                    message[7].isEmpty() ? null : message[7]);
+        }
+
+        public String[] message() {
+            return DriverMessages.message(
+                    REACHED,
+                    executorId,
+                    taskManagerId,
+                    taskManager.host(),
+                    taskManager.firstPort(),
+                    taskManager.count(),
+                    process,
+                    ownHost == null ? "" : ownHost);
+        }
+
+        /** Returns the advertised port of the process. */
+        public int port() {
+            return taskManager.portOf(process);
+        }
     }
 
     /** Reports that an executor reaches no TaskManager. */

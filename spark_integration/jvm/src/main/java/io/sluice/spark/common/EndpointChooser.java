@@ -4,6 +4,7 @@ import io.sluice.client.wire.Endpoint;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.function.Predicate;
 
 /**
  * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
@@ -14,10 +15,24 @@ public final class EndpointChooser {
 
     public static List<Endpoint> order(
             List<Endpoint> endpoints, String ownHost, String executorId) {
+        return order(endpoints, ownHost, executorId, Endpoint::socketExists);
+    }
+
+    /**
+     * Orders the endpoints as above.
+     *
+     * @param socketExists whether a Unix socket of the TaskManager exists
+     */
+    public static List<Endpoint> order(
+            List<Endpoint> endpoints,
+            String ownHost,
+            String executorId,
+            Predicate<Endpoint> socketExists) {
         List<Endpoint> ordered = new ArrayList<>(endpoints);
         // The sort is stable: equal ranks and weights keep the order of the setting.
         ordered.sort(
-                Comparator.comparingInt((Endpoint endpoint) -> rank(endpoint, ownHost))
+                Comparator.comparingInt(
+                                (Endpoint endpoint) -> rank(endpoint, ownHost, socketExists))
                         .thenComparing(endpoint -> -weight(endpoint, executorId)));
         return ordered;
     }
@@ -31,9 +46,9 @@ public final class EndpointChooser {
         return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
     }
 
-    private static int rank(Endpoint endpoint, String ownHost) {
+    private static int rank(Endpoint endpoint, String ownHost, Predicate<Endpoint> socketExists) {
         if (endpoint.isUnix()) {
-            return endpoint.socketExists() ? 0 : 3;
+            return socketExists.test(endpoint) ? 0 : 3;
         }
         return endpoint.host().equals(ownHost) ? 1 : 2;
     }

@@ -193,20 +193,20 @@ public final class DriverRuntime {
     }
 
     /** Called when an executor uses a TaskManager, perhaps before {@link #start}. */
-    public void reached(String executorId, String taskManagerId, String host, int port) {
+    public void reached(DriverMessages.Reached reached) {
+        String id = reached.taskManagerId();
+        Endpoint endpoint = Endpoint.tcp(reached.taskManager().host(), reached.port());
         boolean known =
                 links.values().stream()
+                        .filter(link -> link.isTo(id))
                         .map(DriverLink::taskManager)
-                        .anyMatch(
-                                t ->
-                                        t != null
-                                                && t.taskManagerId().equals(taskManagerId)
-                                                && DriverLinks.isAt(t, host, port));
+                        .anyMatch(t -> DriverLinks.isAt(t, endpoint.host(), endpoint.port()));
         if (!known) {
-            LOG.info("TaskManager {} at {}:{} serves this application", taskManagerId, host, port);
-            links.add(Endpoint.tcp(host, port));
+            LOG.info("TaskManager {} at {} serves this application", id, endpoint);
+            links.add(endpoint);
         }
-        reachability.reached(executorId, taskManagerId);
+        reachability.reached(reached);
+        locality.reached(reached);
     }
 
     /** Called when an executor reaches no TaskManager. */
@@ -295,17 +295,7 @@ public final class DriverRuntime {
 
     /** Returns whether the driver has lost the connection to a TaskManager. */
     private boolean isGone(String taskManagerId) {
-        boolean known = false;
-        for (DriverLink link : links.values()) {
-            Message.HelloAck taskManager = link.taskManager();
-            if (taskManager != null && taskManager.taskManagerId().equals(taskManagerId)) {
-                if (link.isConnected()) {
-                    return false;
-                }
-                known = true;
-            }
-        }
-        return known;
+        return links.isKnown(taskManagerId) && links.connected(taskManagerId) == null;
     }
 
     /**

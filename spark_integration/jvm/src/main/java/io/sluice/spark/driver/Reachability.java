@@ -1,5 +1,7 @@
 package io.sluice.spark.driver;
 
+import io.sluice.spark.common.DriverMessages;
+import io.sluice.spark.common.ReachedProcesses;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -23,12 +25,20 @@ public final class Reachability {
     /**
      * The latest report of an executor.
      *
-     * @param taskManagerId the TaskManager it reaches, or null
+     * @param reached the data processes it reaches
      * @param why why it reaches none, or null
      * @param nanos when the report arrived
      */
-    private record Report(String taskManagerId, String why, long nanos) {
-        static final Report NONE_YET = new Report(null, null, 0);
+    private record Report(ReachedProcesses reached, String why, long nanos) {
+        static final Report NONE_YET = new Report(ReachedProcesses.NONE, null, 0);
+
+        boolean reachesAny(Predicate<String> isGone) {
+            return !reached.ids().values().stream().allMatch(isGone);
+        }
+
+        boolean reachesNone(Predicate<String> isGone) {
+            return why != null || (!reached.ids().isEmpty() && !reachesAny(isGone));
+        }
     }
 
     /** The executors of an application usually start within this time of each other. */
@@ -63,8 +73,11 @@ public final class Reachability {
         notifyAll();
     }
 
-    synchronized void reached(String executorId, String taskManagerId) {
-        store(executorId, new Report(taskManagerId, null, System.nanoTime()));
+    synchronized void reached(DriverMessages.Reached reached) {
+        Report before = executors.getOrDefault(reached.executorId(), Report.NONE_YET);
+        store(
+                reached.executorId(),
+                new Report(before.reached().with(reached), null, System.nanoTime()));
     }
 
     /**
@@ -73,7 +86,7 @@ public final class Reachability {
      */
     synchronized boolean unreachable(String executorId, String why) {
         Report before = executors.get(executorId);
-        store(executorId, new Report(null, why, System.nanoTime()));
+        store(executorId, new Report(ReachedProcesses.NONE, why, System.nanoTime()));
         return before == null || before.why() == null;
     }
 
@@ -100,7 +113,7 @@ public final class Reachability {
      */
     synchronized boolean noneReachable(Predicate<String> isGone) {
         return !executors.isEmpty()
-                && executors.values().stream().allMatch(report -> reachesNone(report, isGone));
+                && executors.values().stream().allMatch(report -> report.reachesNone(isGone));
     }
 
     /** Returns whether the latest report, perhaps of a removed executor, said unreachable. */
@@ -108,17 +121,8 @@ public final class Reachability {
         return lastReport.why() != null;
     }
 
-    private static boolean reachesNone(Report report, Predicate<String> isGone) {
-        return report.why() != null
-                || (report.taskManagerId() != null && isGone.test(report.taskManagerId()));
-    }
-
     private boolean anyReachable(Predicate<String> isGone) {
-        return executors.values().stream()
-                .anyMatch(
-                        report ->
-                                report.taskManagerId() != null
-                                        && !isGone.test(report.taskManagerId()));
+        return executors.values().stream().anyMatch(report -> report.reachesAny(isGone));
     }
 
     /**

@@ -11,23 +11,19 @@ import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.output.RegionPool;
 import io.sluice.client.wire.ChunkPool;
 import io.sluice.client.wire.ClientException;
+import io.sluice.client.wire.DataProcesses;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
-import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
-import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.stream.Collectors;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.MapOutputTracker;
 import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.SparkEnv;
@@ -35,7 +31,6 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import org.slf4j.event.Level;
 
 /** Connections and buffers that the tasks of one executor share. Thread safe. */
 public final class ExecutorRuntime implements AutoCloseable {
@@ -49,16 +44,20 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final PluginContext context;
     private final SluiceSettings settings;
     private final ConnectionPool pool;
-    private final ConnectionSource producerConnections;
-    private final ConnectionSource consumerConnections;
+    private final TaskManagerLeases leases;
     private final RegionPool regions;
     private final String hostname;
-    private final String name;
-    private final List<Endpoint> endpoints;
-    private final EndpointBackoff backoff = new EndpointBackoff(System::nanoTime);
     private final ReachabilityReporter reporter;
     private final DriverReplicaLocator replicas;
     private final UnreachableCache unreachable = new UnreachableCache();
+
+    /** Numbers of the next tasks that write, and that read a pipelined shuffle. */
+    private final AtomicLong nextProducer;
+
+    private final AtomicLong nextConsumer;
+
+    /** The data process that was leased last; null before the first one. */
+    private volatile Message.HelloAck lastReached;
 
     /** TaskManagers that this executor has reached through a Unix socket. */
     private final Set<String> localTaskManagers = ConcurrentHashMap.newKeySet();
@@ -68,8 +67,10 @@ public final class ExecutorRuntime implements AutoCloseable {
         this.settings = settings;
         // PluginContext.hostname() needs an RPC server, which executors do not have.
         this.hostname = SparkEnv.get().blockManager().blockManagerId().host();
-        this.endpoints = settings.endpointsFor(hostname);
-        this.name = "executor " + context.executorID() + " on " + hostname;
+        String name = "executor " + context.executorID() + " on " + hostname;
+        // Executors of one host start at different processes.
+        this.nextProducer = new AtomicLong(context.executorID().hashCode());
+        this.nextConsumer = new AtomicLong(context.executorID().hashCode());
         this.pool =
                 new ConnectionPool(
                         new ClientOptions(
@@ -77,32 +78,31 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 name,
                                 settings.io().connectTimeoutMillis(),
                                 settings.io().timeoutMillis(),
+                                settings.io().silenceTimeoutMillis(),
                                 new ChunkPool(IDLE_CHUNKS),
                                 settings.ssl().load(),
                                 plugin.credential()),
                         settings.io().idleConnections());
-        this.producerConnections =
-                new TaskConnections(
-                        this,
-                        Message.ROLE_PRODUCER,
-                        settings.writer().returnTimeoutMillis(),
-                        settings.writer().returnTimeoutMillis());
-        this.consumerConnections =
-                new TaskConnections(
-                        this,
-                        Message.ROLE_CONSUMER,
-                        settings.reader().returnTimeoutMillis(),
-                        settings.reader().refusedTimeoutMillis());
-        int tasks =
+        this.leases =
+                new TaskManagerLeases(
+                        pool,
+                        settings.endpointsFor(hostname),
+                        hostname,
+                        context.executorID(),
+                        this::endpointsOfDriver,
+                        reasons -> new NoTaskManagerException("from " + name, reasons, settings),
+                        System::nanoTime);
+        int taskSlots =
                 TaskSlots.of(
                         key -> context.conf().get(key, null),
                         Runtime.getRuntime().availableProcessors());
-        // A running map task has at most two regions: one being secured and one being filled.
         this.regions =
                 new RegionPool(
                         settings.writer().regionBytes(),
-                        tasks,
-                        settings.writer().regionArea() ? 2 * tasks : 0);
+                        taskSlots,
+                        settings.writer().regionArea()
+                                ? RegionPool.REGIONS_PER_TASK * taskSlots
+                                : 0);
         this.replicas =
                 new DriverReplicaLocator(
                         context::ask,
@@ -169,33 +169,90 @@ public final class ExecutorRuntime implements AutoCloseable {
         return pool;
     }
 
-    /** Returns the connections for map tasks. */
-    public ConnectionSource producerConnections() {
-        return producerConnections;
+    /**
+     * Returns the number of the next task that writes, which chooses its data process. The ids of
+     * task attempts would not spread: Spark deals them to the executors in turn, so with as many
+     * executors as processes all tasks of an executor would have the same process.
+     */
+    public long nextProducer() {
+        return nextProducer.getAndIncrement();
     }
 
-    /** Returns the connections for reduce tasks. */
-    public ConnectionSource consumerConnections() {
-        return consumerConnections;
+    /**
+     * Returns the connections of a map task.
+     *
+     * @param task chooses the data process, modulo their number
+     */
+    public ConnectionSource producerConnections(long task) {
+        long timeout = settings.writer().returnTimeoutMillis();
+        return new TaskConnections(this, Message.ROLE_PRODUCER, task, timeout, timeout);
     }
 
+    /**
+     * Returns the connections of a reduce task to one data process.
+     *
+     * @param process the process, modulo their number
+     */
+    public ConnectionSource consumerConnections(int process) {
+        return new TaskConnections(
+                this,
+                Message.ROLE_CONSUMER,
+                process,
+                settings.reader().returnTimeoutMillis(),
+                settings.reader().refusedTimeoutMillis());
+    }
+
+    /**
+     * Returns the data processes of the TaskManager that this executor reached last. Connects if it
+     * has not reached any.
+     */
+    public DataProcesses processes() throws IOException {
+        if (lastReached == null) {
+            // The gate that is opened next takes the connection from the pool.
+            pool.release(lease(Message.ROLE_CONSUMER, 0, settings.reader().returnTimeoutMillis()));
+        }
+        return DataProcesses.of(lastReached);
+    }
+
+    /** Returns the region buffers of map tasks. */
     public RegionPool regions() {
         return regions;
     }
 
     /**
+     * Returns the data process that a map task will have if that process answers. Before the first
+     * connection the number of processes is unknown, and taken as 1.
+     *
+     * @param task as for {@link #producerConnections}
+     */
+    public int expectedProcess(long task) {
+        Message.HelloAck known = lastReached;
+        return known == null ? 0 : Math.floorMod(task, known.processes());
+    }
+
+    /**
+     * Leases a connection for a task that writes or reads a pipelined shuffle. Consecutive tasks
+     * have different data processes.
+     */
+    public TaskManagerConnection leasePipelined(int role) throws IOException {
+        AtomicLong next = role == Message.ROLE_PRODUCER ? nextProducer : nextConsumer;
+        return lease(role, next.getAndIncrement(), settings.reader().returnTimeoutMillis());
+    }
+
+    /**
      * Leases a connection to this executor's TaskManager, or to another one if it does not answer.
      *
+     * @param task chooses the data process, modulo their number
      * @param returnTimeoutMillis how long to wait for a TaskManager if one has answered before: it
      *     may be restarting
      * @throws NoTaskManagerException if no known TaskManager answers; the driver has been notified
      * @throws ClientException.Interrupted if the task was interrupted meanwhile
      */
-    public TaskManagerConnection lease(int role, long returnTimeoutMillis) throws IOException {
+    TaskManagerConnection lease(int role, long task, long returnTimeoutMillis) throws IOException {
         RetryDeadline deadline = new RetryDeadline(returnTimeoutMillis);
         while (true) {
             try {
-                return leaseNow(role);
+                return leaseNow(role, task);
             } catch (NoTaskManagerException e) {
                 if (!reporter.everReached() || !deadline.pause("a TaskManager's return")) {
                     reporter.unreachable(e.reasons());
@@ -207,37 +264,15 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     /**
-     * Tries the configured endpoints, then those of the driver, then those that failed recently.
+     * @param task chooses the data process, modulo their number
      */
-    private TaskManagerConnection leaseNow(int role) throws IOException {
-        Map<Endpoint, ClientException.ConnectFailed> failures = new LinkedHashMap<>();
-        Set<Endpoint> backedOff = new LinkedHashSet<>();
-        TaskManagerConnection connection = leaseAnswering(endpoints, role, failures, backedOff);
-        if (connection == null) {
-            connection = leaseAnswering(endpointsOfDriver(), role, failures, backedOff);
-        }
-        for (Endpoint endpoint : backedOff) {
-            connection = connection == null ? tryLease(endpoint, role, failures) : connection;
-        }
-        if (connection == null) {
-            throw new NoTaskManagerException("from " + name, reasons(failures), settings);
-        }
-        if (!failures.isEmpty()) {
-            SluiceMetrics.INSTANCE.endpointFailovers.increment();
-            // All tasks see the same failures: warn only of the first.
-            boolean isOutdated =
-                    failures.keySet().stream()
-                            .anyMatch(each -> backoff.failuresInARow(each, role) == 1);
-            LOG.atLevel(isOutdated ? Level.WARN : Level.DEBUG)
-                    .log(
-                            "Using the TaskManager at {} because others do not answer: {}",
-                            connection.endpoint(),
-                            reasons(failures));
-        }
+    private TaskManagerConnection leaseNow(int role, long task) throws IOException {
+        TaskManagerConnection connection = leases.lease(role, task);
         Message.HelloAck taskManager = connection.taskManager();
         if (connection.endpoint().isUnix()) {
             localTaskManagers.add(taskManager.taskManagerId());
         }
+        lastReached = taskManager;
         reporter.reached(taskManager, preferredHost(taskManager));
         return connection;
     }
@@ -250,54 +285,14 @@ public final class ExecutorRuntime implements AutoCloseable {
                 : null;
     }
 
-    private TaskManagerConnection leaseAnswering(
-            List<Endpoint> candidates,
-            int role,
-            Map<Endpoint, ClientException.ConnectFailed> failures,
-            Set<Endpoint> backedOff)
-            throws IOException {
-        for (Endpoint endpoint :
-                EndpointChooser.order(candidates, hostname, context.executorID())) {
-            if (backoff.has(endpoint, role)) {
-                if (!failures.containsKey(endpoint)) {
-                    backedOff.add(endpoint);
-                }
-                continue;
-            }
-            TaskManagerConnection connection = tryLease(endpoint, role, failures);
-            if (connection != null) {
-                return connection;
-            }
-        }
-        return null;
-    }
-
-    /** Leases a connection, or returns null and puts the reason into {@code failures}. */
-    private TaskManagerConnection tryLease(
-            Endpoint endpoint, int role, Map<Endpoint, ClientException.ConnectFailed> failures)
-            throws IOException {
-        long began = backoff.now();
-        try {
-            TaskManagerConnection connection = pool.lease(endpoint, role);
-            backoff.answered(endpoint, role);
-            return connection;
-        } catch (ClientException.ConnectFailed e) {
-            backoff.failed(endpoint, role, began);
-            failures.put(endpoint, e);
-            return null;
-        }
-    }
-
     /** Makes tasks prefer other TaskManagers for a while. */
     void avoid(Endpoint endpoint, int role) {
-        backoff.avoid(endpoint, role);
-        LOG.warn("The TaskManager at {} has no room: trying others first", endpoint);
+        leases.avoid(endpoint, role);
     }
 
-    private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
-        return failures.values().stream()
-                .map(ClientException.ConnectFailed::summary)
-                .collect(Collectors.joining("; "));
+    /** Makes tasks in all roles try a silent TaskManager last for a while. */
+    void silent(Endpoint endpoint) {
+        leases.silent(endpoint);
     }
 
     /** Notifies the driver, which cancels the task's jobs if no executor reaches a TaskManager. */
@@ -320,7 +315,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     }
 
     private void probe() throws IOException {
-        pool.release(leaseNow(Message.ROLE_PRODUCER));
+        pool.release(leaseNow(Message.ROLE_PRODUCER, 0));
     }
 
     private List<Endpoint> endpointsOfDriver() {

@@ -1,6 +1,6 @@
 package io.sluice.spark.executor;
 
-import io.sluice.client.gate.ConsumerGate;
+import io.sluice.client.gate.Gate;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
 
@@ -19,7 +19,7 @@ public final class GateMetrics {
     public record Changes(long localBytes, long remoteBytes, long waitedNanos) {}
 
     /** Reports and returns the changes since the previous report. */
-    public Changes report(ConsumerGate<?> gate, long records) {
+    public Changes report(Gate<?> gate, long records) {
         long local = gate.localBytes();
         long remote = gate.remoteBytes();
         long waited = gate.waitedNanos();

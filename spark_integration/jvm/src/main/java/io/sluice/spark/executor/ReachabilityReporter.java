@@ -5,6 +5,7 @@ import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.NoTaskManagerException;
+import io.sluice.spark.common.ReachedProcesses;
 import java.io.IOException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
@@ -21,7 +22,6 @@ final class ReachabilityReporter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ReachabilityReporter.class);
 
     private static final long FIRST_PAUSE_MILLIS = 1_000;
-    private static final String NONE = "";
 
     /** Tries to reach a TaskManager, and reports it. */
     @FunctionalInterface
@@ -34,8 +34,8 @@ final class ReachabilityReporter implements AutoCloseable {
     private final Backoff backoff;
     private final ScheduledThreadPoolExecutor thread;
 
-    /** A TaskManager's id, {@link #NONE}, or null before the first report. */
-    private volatile String lastReport;
+    /** {@link ReachedProcesses#NONE} if none is reached; null before the first report. */
+    private volatile ReachedProcesses lastReport;
 
     private volatile boolean everReached;
     private boolean probing;
@@ -62,37 +62,43 @@ final class ReachabilityReporter implements AutoCloseable {
     }
 
     /**
-     * Called when this executor is connected to the given TaskManager.
+     * Called when this executor is connected to a data process of a TaskManager.
      *
      * @param host the host of both; null if they are on different hosts
      */
     void reached(Message.HelloAck taskManager, String host) {
-        String id = taskManager.taskManagerId();
-        if (!id.equals(lastReport)) {
-            everReached = true;
-            report(
-                    id,
-                    DriverMessages.reached(
-                            context.executorID(),
-                            id,
-                            taskManager.advertisedHost(),
-                            taskManager.dataPort(),
-                            host));
+        DriverMessages.Reached reached =
+                DriverMessages.Reached.of(context.executorID(), taskManager, host);
+        if (!isReported(reached)) {
+            report(reached);
         }
+    }
+
+    private boolean isReported(DriverMessages.Reached reached) {
+        ReachedProcesses last = lastReport;
+        return last != null
+                && reached.taskManager().equals(last.taskManager())
+                && reached.taskManagerId().equals(last.ids().get(reached.process()));
+    }
+
+    private synchronized void report(DriverMessages.Reached reached) {
+        everReached = true;
+        ReachedProcesses before = lastReport == null ? ReachedProcesses.NONE : lastReport;
+        report(before.with(reached), reached.message());
     }
 
     /** Called when this executor reaches no TaskManager. */
     synchronized void unreachable(String why) {
-        if (!NONE.equals(lastReport)) {
+        if (!ReachedProcesses.NONE.equals(lastReport)) {
             LOG.warn("No TaskManager is reachable from this executor: {}", why);
             backoff.reset();
         }
         // Repeated, because the driver considers the age of a report.
-        report(NONE, DriverMessages.unreachable(context.executorID(), why));
+        report(ReachedProcesses.NONE, DriverMessages.unreachable(context.executorID(), why));
         probeAfter(backoff.nextMillis());
     }
 
-    private synchronized void report(String state, String[] message) {
+    private synchronized void report(ReachedProcesses state, String[] message) {
         try {
             // Under the lock, because the last report to arrive counts.
             context.send(message);

@@ -7,34 +7,39 @@ import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
+import io.sluice.client.wire.Message;
 import io.sluice.spark.common.SluiceMetrics;
 import java.io.IOException;
 
-/** Leases connections to the tasks of an executor in one role. Thread safe. */
+/** Leases the connections of one task in one role. Thread safe. */
 final class TaskConnections implements ConnectionSource {
     private final ExecutorRuntime runtime;
     private final int role;
+    private final long task;
     private final long returnTimeoutMillis;
     private final long refusedTimeoutMillis;
 
     /**
+     * @param task chooses the data process
      * @param returnTimeoutMillis how long tasks in this role wait for a lost TaskManager
      * @param refusedTimeoutMillis how long they wait if its host refuses connections
      */
     TaskConnections(
             ExecutorRuntime runtime,
             int role,
+            long task,
             long returnTimeoutMillis,
             long refusedTimeoutMillis) {
         this.runtime = runtime;
         this.role = role;
+        this.task = task;
         this.returnTimeoutMillis = returnTimeoutMillis;
         this.refusedTimeoutMillis = refusedTimeoutMillis;
     }
 
     @Override
     public TaskManagerConnection lease() throws IOException {
-        return runtime.lease(role, returnTimeoutMillis);
+        return runtime.lease(role, task, returnTimeoutMillis);
     }
 
     @Override
@@ -79,6 +84,15 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public void avoid(Endpoint endpoint) {
         runtime.avoid(endpoint, role);
+    }
+
+    @Override
+    public void silent(TaskManagerConnection connection) {
+        ConnectionSource.super.silent(connection);
+        Message.HelloAck silent = connection.taskManager();
+        runtime.silent(connection.endpoint());
+        // The driver may know it by its data port.
+        runtime.silent(Endpoint.tcp(silent.advertisedHost(), silent.dataPort()));
     }
 
     @Override

@@ -1,5 +1,7 @@
 package io.sluice.spark.outputs;
 
+import io.sluice.spark.common.DriverMessages;
+import io.sluice.spark.common.ReachedProcesses;
 import io.sluice.spark.settings.SluiceSettings.LocalityMode;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -16,14 +18,14 @@ public final class Locality {
     /**
      * The latest report of an executor.
      *
-     * @param taskManagerId the TaskManager that it uses; null before its first report
+     * @param reached the data processes that it uses; none before its first report
      * @param host the host of both; null if they are on different hosts
      */
-    private record Report(String taskManagerId, String host) {
-        static final Report NONE_YET = new Report(null, null);
+    private record Report(ReachedProcesses reached, String host) {
+        static final Report NONE_YET = new Report(ReachedProcesses.NONE, null);
 
         boolean isRemote() {
-            return taskManagerId != null && host == null;
+            return !reached.ids().isEmpty() && host == null;
         }
     }
 
@@ -48,16 +50,17 @@ public final class Locality {
         executors.remove(executorId);
     }
 
-    /**
-     * Records which TaskManager an executor uses.
-     *
-     * @param host the host of both; null if they are on different hosts
-     */
-    public void reached(String executorId, String taskManagerId, String host) {
+    /** Records which TaskManager an executor uses. */
+    public void reached(DriverMessages.Reached reached) {
         boolean first;
         synchronized (this) {
             boolean before = hidesHosts();
-            executors.put(executorId, new Report(taskManagerId, host));
+            executors.compute(
+                    reached.executorId(),
+                    (id, last) ->
+                            new Report(
+                                    (last == null ? Report.NONE_YET : last).reached().with(reached),
+                                    reached.ownHost()));
             first = !before && hidesHosts();
         }
         if (first) {
@@ -87,7 +90,7 @@ public final class Locality {
             return null;
         }
         return executors.values().stream()
-                .filter(each -> taskManagerId.equals(each.taskManagerId()) && each.host() != null)
+                .filter(each -> each.reached().hasId(taskManagerId) && each.host() != null)
                 .map(Report::host)
                 .findFirst()
                 .orElse(null);

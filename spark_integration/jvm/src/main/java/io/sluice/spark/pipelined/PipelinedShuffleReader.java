@@ -53,8 +53,7 @@ public final class PipelinedShuffleReader<K, C> extends TaskReader<K, C> {
                 ProducerDirectory.sources(
                         directory, dependency.shuffleId(), settings.io().timeoutMillis());
         try {
-            TaskManagerConnection connection =
-                    runtime.lease(Message.ROLE_CONSUMER, settings.reader().returnTimeoutMillis());
+            TaskManagerConnection connection = runtime.leasePipelined(Message.ROLE_CONSUMER);
             return new PipelinedGate(
                     connection,
                     runtime.pool(),

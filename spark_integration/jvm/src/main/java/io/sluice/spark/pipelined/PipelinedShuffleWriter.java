@@ -61,8 +61,7 @@ public final class PipelinedShuffleWriter<K, V> extends ShuffleWriter<K, V> {
         SluiceSettings settings = runtime.settings();
         PipelinedPartition partition =
                 new PipelinedPartition(
-                        runtime.lease(
-                                Message.ROLE_PRODUCER, settings.reader().returnTimeoutMillis()),
+                        runtime.leasePipelined(Message.ROLE_PRODUCER),
                         runtime.pool(),
                         dependency.shuffleId(),
                         mapId,

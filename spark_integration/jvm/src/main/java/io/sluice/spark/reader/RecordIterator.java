@@ -1,7 +1,7 @@
 package io.sluice.spark.reader;
 
 import io.sluice.client.gate.BlockStream;
-import io.sluice.client.gate.InputGate;
+import io.sluice.client.gate.Gate;
 import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.common.TaskEndAction;
 import io.sluice.spark.executor.GateMetrics;
@@ -33,7 +33,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     private final TaskEndAction atTaskEnd;
 
     // Null after the last record.
-    private volatile InputGate gate;
+    private volatile Gate<BlockStream> gate;
     private FetchFailures failures;
     private StreamDecoder decoder;
     private SerializerInstance serializer;
@@ -53,7 +53,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
      * @param mergeMetrics called after the last report to {@code metrics}
      */
     RecordIterator(
-            InputGate gate,
+            Gate<BlockStream> gate,
             FetchFailures failures,
             Serializer serializer,
             StreamDecoder decoder,
@@ -137,7 +137,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
     }
 
     /** Reports the counts since the last report. */
-    private synchronized void report(InputGate from) {
+    private synchronized void report(Gate<BlockStream> from) {
         GateMetrics.Changes changes = gateMetrics.report(from, unreportedRecords);
         SluiceMetrics.INSTANCE.localBytesRead.add(changes.localBytes());
         SluiceMetrics.INSTANCE.remoteBytesRead.add(changes.remoteBytes());
@@ -147,14 +147,14 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
         unreportedRawBytes = 0;
     }
 
-    private void reportEnd(InputGate from) {
+    private void reportEnd(Gate<BlockStream> from) {
         report(from);
         mergeMetrics.run();
     }
 
     /** Releases everything after the last record. Gate and streams have closed themselves. */
     private void release() {
-        InputGate read = gate;
+        Gate<BlockStream> read = gate;
         if (read == null) {
             return;
         }
@@ -171,7 +171,7 @@ final class RecordIterator extends AbstractIterator<Tuple2<Object, Object>> {
 
     /** Called at the end of a task that has not read all records. */
     private void close() {
-        InputGate unread = gate;
+        Gate<BlockStream> unread = gate;
         if (unread == null) {
             return;
         }

@@ -1,5 +1,7 @@
 package io.sluice.spark.reader;
 
+import io.sluice.client.gate.BlockStream;
+import io.sluice.client.gate.Gate;
 import io.sluice.client.gate.InputGate;
 import io.sluice.client.gate.Source;
 import io.sluice.spark.common.Compat;
@@ -39,7 +41,7 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
         }
         FetchFailures failures =
                 new FetchFailures(runtime, shuffleId, range.startPartition(), outputs);
-        InputGate gate = open(outputs.sources(), failures);
+        Gate<BlockStream> gate = open(outputs.sources(), failures);
         RecordIterator records =
                 new RecordIterator(
                         gate,
@@ -53,27 +55,38 @@ public final class SluiceShuffleReader<K, C> extends TaskReader<K, C> {
         return finish(new InterruptibleIterator<>(context, records));
     }
 
-    private InputGate open(List<Source> sources, FetchFailures failures) {
+    private Gate<BlockStream> open(List<Source> sources, FetchFailures failures) {
+        try {
+            return open(ProcessSources.of(sources, runtime.processes()), sources);
+        } catch (IOException e) {
+            throw failures.thrown(e);
+        }
+    }
+
+    private Gate<BlockStream> open(ProcessSources byProcess, List<Source> sources)
+            throws IOException {
         var reader = runtime.settings().reader();
         // A TaskManager joins nothing if the outputs could be pipelined ones: one partition of one
         // map attempt each.
         boolean areJoined =
                 range.endPartition() > range.startPartition() + 1
                         || sources.stream().anyMatch(source -> source.mapAttemptIds().length > 1);
-        try {
-            return new InputGate(
-                    runtime.consumerConnections(),
-                    dependency.shuffleId(),
-                    range.startPartition(),
-                    range.endPartition(),
-                    areJoined
-                            ? reader.storedCreditFor(sources.size())
-                            : reader.pipelinedCreditFor(sources.size()),
-                    inMapOrder(),
-                    sources);
-        } catch (IOException e) {
-            throw failures.thrown(e);
-        }
+        // From all sources: the bound of a reader does not grow with the processes.
+        int credit =
+                areJoined
+                        ? reader.storedCreditFor(sources.size())
+                        : reader.pipelinedCreditFor(sources.size());
+        return byProcess.open(
+                inMapOrder(),
+                (process, inMapOrder, ofProcess) ->
+                        new InputGate(
+                                runtime.consumerConnections(process),
+                                dependency.shuffleId(),
+                                range.startPartition(),
+                                range.endPartition(),
+                                credit,
+                                inMapOrder,
+                                ofProcess));
     }
 
     /** The session or job goes first: Spark SQL copies a session's settings to its tasks. */

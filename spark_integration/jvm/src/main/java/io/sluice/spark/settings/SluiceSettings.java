@@ -29,7 +29,11 @@ public record SluiceSettings(
             boolean enabled, String endpoints, boolean fallbackToSpark, long fallbackBelowBytes) {}
 
     /** Connections to TaskManagers. */
-    public record Io(long connectTimeoutMillis, long timeoutMillis, int idleConnections) {}
+    public record Io(
+            long connectTimeoutMillis,
+            long timeoutMillis,
+            long silenceTimeoutMillis,
+            int idleConnections) {}
 
     /** Map tasks. */
     public record Writer(
@@ -98,6 +102,7 @@ public record SluiceSettings(
     public static final String FALLBACK_BELOW = "spark.sluice.fallback.belowSize";
     public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
     public static final String IO_TIMEOUT = "spark.sluice.io.timeout";
+    public static final String SILENCE_TIMEOUT = "spark.sluice.io.silenceTimeout";
     public static final String IDLE_CONNECTIONS = "spark.sluice.io.idleConnections";
     public static final String WRITER_BUFFER = "spark.sluice.writer.bufferSize";
     public static final String BLOCK_SIZE = "spark.sluice.writer.blockSize";
@@ -164,8 +169,13 @@ public record SluiceSettings(
                 deadline of a connect and of the handshake
             spark.sluice.io.timeout | 120s | time, 1s to 1h
                 longest wait for a TaskManager without progress
+            spark.sluice.io.silenceTimeout | 30s | time, 1s to 1h
+                a task pings the TaskManager that it waits for after half of this time without a
+                byte, and uses another one after all of it; stored shuffles have no such limit
+                unless it is below spark.sluice.io.timeout
             spark.sluice.io.idleConnections | 16 | number, 0 to 1024
-                maximum number of idle connections of an executor
+                maximum number of idle connections of an executor, for each data process of a
+                TaskManager
             spark.sluice.writer.bufferSize | 64m | size, 256k to 1g
                 most records that a map task of Sluice's writer keeps, in Spark's execution memory,
                 before it sends them; up to that, it keeps 64k for each reduce task and at least 16m
@@ -251,6 +261,7 @@ public record SluiceSettings(
                         new Io(
                                 reading.time(CONNECT_TIMEOUT, 100, 600_000),
                                 reading.time(IO_TIMEOUT, 1_000, 3_600_000),
+                                reading.time(SILENCE_TIMEOUT, 1_000, 3_600_000),
                                 (int) reading.number(IDLE_CONNECTIONS, 0, 1024)),
                         new Writer(
                                 (int) reading.size(WRITER_BUFFER, 256 * KIB, 1024 * MIB),

@@ -35,10 +35,10 @@ record ApplicationStatus(
     private static final long MAX_SIZES = 2_000_000;
 
     /**
-     * A TaskManager, or an endpoint that has never answered.
+     * A data process of a TaskManager, or an endpoint that has never answered.
      *
      * @param id empty for an endpoint that has never answered
-     * @param address HOST:PORT for other hosts, or the endpoint
+     * @param address HOST:PORT for other hosts and, of several, the process; or the endpoint
      * @param url URL of its own page, or empty
      * @param failure why it is not reachable, or empty
      * @param mapOutputs number of its map outputs in Spark's tracker
@@ -92,7 +92,7 @@ record ApplicationStatus(
             TaskManager row =
                     new TaskManager(
                             peer.taskManagerId(),
-                            Endpoint.tcp(peer.advertisedHost(), peer.dataPort()).toString(),
+                            address(peer),
                             runtime.settings()
                                     .taskManagerUrl()
                                     .replace("{host}", peer.advertisedHost()),
@@ -106,6 +106,13 @@ record ApplicationStatus(
         List<TaskManager> all = new ArrayList<>(known.values());
         all.addAll(strangers.values());
         return all;
+    }
+
+    private static String address(Message.HelloAck peer) {
+        Endpoint endpoint = Endpoint.tcp(peer.advertisedHost(), peer.dataPort());
+        return peer.processes() == 1
+                ? endpoint.toString()
+                : String.format("%s, process %d of %d", endpoint, peer.process(), peer.processes());
     }
 
     private static final class Held {

@@ -77,10 +77,12 @@ public final class MapTask {
     }
 
     MapOutputWriter open(int numPartitions) {
+        long task = runtime.nextProducer();
         output =
                 new MapOutputWriter(
-                        runtime.producerConnections(),
+                        runtime.producerConnections(task),
                         runtime.regions(),
+                        runtime.expectedProcess(task),
                         shuffleId,
                         mapId,
                         numPartitions,

@@ -1,5 +1,6 @@
 package io.sluice.client.connection;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -70,5 +71,32 @@ class ConnectionPoolTest extends ShuffleTestCase {
         assertTrue(
                 ClientException.isLostConnection(new ClientException.Remote("here", late(null))));
         assertFalse(ClientException.isLostConnection(new ClientException.Remote("here", late(3L))));
+    }
+
+    @Test
+    void eachProcessMayHaveAsManyIdleConnections() throws IOException {
+        pool = new ConnectionPool(options(), 1);
+        assertEquals(1, idleAfterTwo());
+        pool.close();
+        pool = new ConnectionPool(options(), 1);
+        daemon.processes = 2;
+        assertEquals(2, idleAfterTwo());
+    }
+
+    private int idleAfterTwo() throws IOException {
+        TaskManagerConnection first = pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER);
+        TaskManagerConnection second = pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER);
+        pool.release(first);
+        pool.release(second);
+        return pool.idleConnections();
+    }
+
+    @Test
+    void aProcessBeyondTheirNumberIsRefused() {
+        daemon.process = 2;
+        daemon.processes = 2;
+        assertThrows(
+                ClientException.ConnectFailed.class,
+                () -> pool.lease(daemon.endpoint(), Message.ROLE_PRODUCER));
     }
 }

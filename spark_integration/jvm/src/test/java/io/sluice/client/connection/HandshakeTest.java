@@ -35,7 +35,7 @@ class HandshakeTest {
     private static final Credential OTHER =
             Credential.parse("sluice-secret-1-ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1-f4CBgoM");
     private static final Message.HelloAck ACK =
-            new Message.HelloAck(1, "tm", 1024, 0, 0, "127.0.0.1", 7337, "i");
+            new Message.HelloAck(1, "tm", 1024, 0, 0, "127.0.0.1", 7337, "i", 0, 1);
 
     /** The side of the TaskManager. */
     private interface Script {
@@ -191,7 +191,8 @@ class HandshakeTest {
                 session -> {
                     Proofs proofs = session.challenge(DRIVER);
                     proofs.add(
-                            new Message.HelloAck(1, "other", 1024, 0, 0, "127.0.0.1", 7337, "i"));
+                            new Message.HelloAck(
+                                    1, "other", 1024, 0, 0, "127.0.0.1", 7337, "i", 0, 1));
                     session.end(proofs.ofAccepting());
                 });
     }

@@ -42,12 +42,15 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Connections with TLS: which are made, which are refused and why, and how they end. */
+/**
+ * Connections with TLS: which are made, which are refused and why, and how they end. Longer than
+ * 450 lines, because all cases share the servers that answer one connection.
+ */
 @Timeout(60)
 class TlsConnectionTest {
     private static final TestCertificates CERTIFICATES = TestCertificates.get();
     private static final Message.HelloAck ACK =
-            new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1, "i");
+            new Message.HelloAck(1, "tm-1", 1024, 0, 0, "127.0.0.1", 1, "i", 0, 1);
 
     private final ChunkPool chunks = new ChunkPool(64);
 

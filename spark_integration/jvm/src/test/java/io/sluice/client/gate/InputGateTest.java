@@ -7,6 +7,10 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.Reachable;
+import io.sluice.client.connection.ClientOptions;
+import io.sluice.client.connection.ConnectionPool;
+import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.output.RegionPool;
 import io.sluice.client.support.MockDaemon;
 import io.sluice.client.support.ShuffleTestCase;
@@ -20,6 +24,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -293,6 +298,51 @@ class InputGateTest extends ShuffleTestCase {
         ClientException.Deadline error =
                 assertThrows(ClientException.Deadline.class, () -> readAll(gate));
         assertTrue(error.getMessage().contains("spark.sluice.io.timeout"));
+        gate.close();
+    }
+
+    private void allowSilence(long millis) {
+        pool.close();
+        ClientOptions options =
+                new ClientOptions(
+                        "app", "test", 2_000, 3_000, millis, chunks, options().tls(), null);
+        pool = new ConnectionPool(options, 4);
+    }
+
+    @Test
+    void aSilentTaskManagerIsLeftForAnother() throws IOException {
+        Map<Integer, byte[]> written = write(7, 1, 5000);
+        try (MockDaemon another = newDaemon()) {
+            another.id = "tm-another";
+            another.outputs.putAll(daemon.outputs);
+            daemon.mode = MockDaemon.Mode.SILENT;
+            allowSilence(300);
+            readers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_CONSUMER);
+            readers.others.add(another.endpoint());
+            TaskManagerAddress replica = new TaskManagerAddress(another.id, "127.0.0.1", 1);
+            readers.places =
+                    (shuffleId, ids, avoided) -> {
+                        assertEquals(Set.of(MockDaemon.ID), avoided);
+                        return new ReplicaLocator.Replicas(List.of(replica), Set.of());
+                    };
+            Source source =
+                    new Source(MockDaemon.ID, "127.0.0.1", 1, new long[] {7}, new int[] {1});
+            InputGate gate = new InputGate(readers, 1, 0, 1, 2, false, List.of(source));
+            assertStreams(written, 7, readAll(gate));
+            assertEquals(1, readers.failedOver.get());
+            assertEquals(List.of(daemon.endpoint()), readers.passedOver);
+        }
+    }
+
+    @Test
+    void aTaskManagerThatAnswersPingsIsWaitedFor() throws IOException {
+        write(7, 1, 5000);
+        daemon.mode = MockDaemon.Mode.SILENT;
+        daemon.answersPings = true;
+        allowSilence(300);
+        InputGate gate = gate(0, 1, 2, new long[] {7}, new int[] {1});
+        assertThrows(ClientException.Deadline.class, () -> readAll(gate));
+        assertEquals(List.of(), readers.passedOver);
         gate.close();
     }
 

@@ -19,6 +19,7 @@ import io.sluice.client.wire.Message;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -34,6 +35,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Writes map outputs whose regions are in memory shared with the mock daemon. */
@@ -210,7 +212,7 @@ class RegionAreasTest {
         write(7, 1);
         List<ByteBuffer> taken = new ArrayList<>();
         for (int i = 0; i < SLOTS - 1; i++) {
-            taken.add(regions.take());
+            taken.add(regions.take(0));
         }
         assertEquals(1, regions.idleRegions(), "slots come first");
         // One slot for two regions: a region filled while the other is in the slot goes over the
@@ -274,6 +276,74 @@ class RegionAreasTest {
         assertEquals(List.of(NEW, again(1)), asked());
     }
 
+    /** Commits a map output of two regions at {@link #daemon}; returns the shared bytes. */
+    private long writeExpecting(int process, long attempt) throws IOException {
+        MapOutputWriter writer =
+                new MapOutputWriter(
+                        new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER),
+                        regions,
+                        process,
+                        1,
+                        attempt,
+                        1,
+                        Blocks.MAX_STORED_BYTES,
+                        Replicas.ONE);
+        return write(writer, attempt, 2).sharedBytes();
+    }
+
+    private static MockDaemon processOfTwo(MockDaemon daemon, int process, MockAreas areas) {
+        daemon.areas = areas;
+        daemon.process = process;
+        daemon.processes = 2;
+        return daemon;
+    }
+
+    @Test
+    void theAreaIsThatOfTheProcessThatTakesTheOutput() throws IOException {
+        MockDaemon process0 = processOfTwo(daemon, 0, areas);
+        Path ofOther = Files.createDirectory(directory.resolve("areas-1"));
+        try (MockDaemon process1 =
+                processOfTwo(
+                        new MockDaemon(directory.resolve("socket.1")), 1, new MockAreas(ofOther))) {
+            // The first task of an executor cannot know that there are two.
+            daemon = process1;
+            assertEquals(REGION, writeExpecting(0, 1));
+            assertEquals(2L * REGION, writeExpecting(1, 2));
+            daemon = process0;
+            assertEquals(REGION, writeExpecting(0, 3), "in an area of its own");
+            assertEquals(2L * REGION, writeExpecting(0, 4));
+            // Another process takes over.
+            assertEquals(REGION, writeExpecting(1, 5), "all but the first region");
+            daemon = process1;
+            assertEquals(REGION, writeExpecting(0, 6), "all but the first region");
+            for (MockDaemon each : List.of(process0, process1)) {
+                daemon = each;
+                assertEquals(List.of(NEW), asked());
+            }
+            assertNotEquals(
+                    regions.areas(0).current().endpoint(), regions.areas(1).current().endpoint());
+        } finally {
+            daemon = process0;
+        }
+        int idle = regions.idleRegions();
+        List<ByteBuffer> slots = new ArrayList<>();
+        for (int i = 0; i < 2 * SLOTS; i++) {
+            slots.add(regions.take(i % 2));
+        }
+        assertEquals(idle, regions.idleRegions(), "every slot was free");
+        slots.forEach(regions::recycle);
+        assertEquals(idle, regions.idleRegions());
+    }
+
+    @ParameterizedTest
+    @CsvSource({"1, 16", "2, 10", "3, 8", "8, 4"})
+    void aProcessSharesSlotsForItsPartOfTheTasks(int processes, long slots) throws IOException {
+        regions = new RegionPool(REGION, 8, 16);
+        daemon.processes = processes;
+        write(7, 1);
+        assertEquals(List.of(new Message.AttachRegionArea("", slots * REGION)), asked());
+    }
+
     @Test
     void aTaskManagerThatReplacesAnotherIsAskedForAnArea() throws IOException {
         write(7, 2);
@@ -334,9 +404,9 @@ class RegionAreasTest {
         assertEquals(List.of("socket 0", "area 0", "area 1", "socket 1"), announced.subList(0, 4));
         // The next region is in a slot of the old area if it was begun before the loss was noticed.
         assertEquals(List.of("area 3", "area 4", "area 5"), announced.subList(5, 8));
-        RegionArea now = regions.areas().current();
+        RegionArea now = regions.areas(0).current();
         for (int i = 0; i < SLOTS; i++) {
-            assertTrue(now.offsetOf(regions.take()) >= 0, "no slot of the new area");
+            assertTrue(now.offsetOf(regions.take(0)) >= 0, "no slot of the new area");
         }
         assertEquals(1, regions.idleRegions(), "the first region's buffer, and no slot");
     }
@@ -344,19 +414,19 @@ class RegionAreasTest {
     @Test
     void slotsOfADroppedAreaAreForgotten() throws IOException {
         write(7, 1);
-        RegionArea before = regions.areas().current();
-        ByteBuffer slot = regions.take();
+        RegionArea before = regions.areas(0).current();
+        ByteBuffer slot = regions.take(0);
         assertTrue(before.offsetOf(slot) >= 0);
         areas.forget();
         areas.refuses = true;
         reconnect();
         assertEquals(0, write(8, 1).sharedBytes(), "from a slot of the old area, over the socket");
         assertEquals(List.of(NEW, again(1), NEW), asked());
-        assertNull(regions.areas().current());
+        assertNull(regions.areas(0).current());
         int idle = regions.idleRegions();
         regions.recycle(slot);
         assertEquals(idle, regions.idleRegions());
-        assertEquals(-1, before.offsetOf(regions.take()));
+        assertEquals(-1, before.offsetOf(regions.take(0)));
     }
 
     /**
@@ -386,7 +456,7 @@ class RegionAreasTest {
             int before = daemon.connections.get();
             write(attempt, 4);
             if (daemon.cut.getAndSet(null) != null) {
-                break; // The message with that number does not exist any more.
+                break; // There were fewer messages than that.
             }
             assertTrue(daemon.connections.get() > before);
         }

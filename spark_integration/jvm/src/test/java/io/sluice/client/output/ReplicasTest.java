@@ -21,7 +21,7 @@ class ReplicasTest extends ShuffleTestCase {
     private void writeWith(Replicas replicas) throws IOException {
         writers = new TestConnections(pool, daemon.endpoint(), Message.ROLE_PRODUCER);
         MapOutputWriter writer =
-                new MapOutputWriter(writers, regions, 1, 7, 100, blockBytes, replicas);
+                new MapOutputWriter(writers, regions, 0, 1, 7, 100, blockBytes, replicas);
         writer.beginPartition(0);
         writer.write(new byte[150_000], 0, 150_000);
         writer.endPartition();

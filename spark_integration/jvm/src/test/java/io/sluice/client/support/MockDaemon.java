@@ -65,6 +65,14 @@ public final class MockDaemon implements AutoCloseable {
 
     volatile String instanceId = "i";
 
+    /** Which of how many data processes it is. */
+    public volatile int process;
+
+    public volatile int processes = 1;
+
+    /** The port that it announces; by default that on which it listens. */
+    public volatile int advertisedPort = -1;
+
     public volatile long features;
 
     /** The region areas; set by the test. */

@@ -95,8 +95,12 @@ public final class MockSession {
                             0,
                             hello.features() & daemon.features,
                             "127.0.0.1",
-                            daemon.endpoint().port(),
-                            daemon.instanceId);
+                            daemon.advertisedPort < 0
+                                    ? daemon.endpoint().port()
+                                    : daemon.advertisedPort,
+                            daemon.instanceId,
+                            daemon.process,
+                            daemon.processes);
             ByteArrayOutputStream together = new ByteArrayOutputStream();
             together.write(TestFrames.frame(ack, new byte[0]));
             for (Message news : daemon.newsAtConnect) {

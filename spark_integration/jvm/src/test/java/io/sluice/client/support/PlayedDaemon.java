@@ -62,7 +62,7 @@ public final class PlayedDaemon implements AutoCloseable {
             in = new DataInputStream(new BufferedInputStream(socket.getInputStream()));
             read();
             int port = server.getLocalPort();
-            send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", port, "i"));
+            send(new Message.HelloAck(1, ID, SEGMENT, 0, 0, "127.0.0.1", port, "i", 0, 1));
         } catch (IOException e) {
             throw new IllegalStateException(e);
         }

@@ -83,6 +83,12 @@ public final class TestConnections implements ConnectionSource {
     }
 
     @Override
+    public void silent(TaskManagerConnection connection) {
+        ConnectionSource.super.silent(connection);
+        passedOver.add(connection.endpoint());
+    }
+
+    @Override
     public void reconnected() {
         reconnected.incrementAndGet();
     }

@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.sluice.client.wire.DataProcesses;
+import io.sluice.spark.common.DriverMessages;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -20,6 +22,12 @@ class ReachabilityTest {
     private static final int STATIC = -1;
     private static final long LONG_MILLIS = 300_000;
     private static final Predicate<String> NONE_GONE = Set.<String>of()::contains;
+
+    private static DriverMessages.Reached reached(
+            String executorId, String id, int process, int processes) {
+        DataProcesses taskManager = new DataProcesses("host", 7337, processes);
+        return new DriverMessages.Reached(executorId, id, taskManager, process, null);
+    }
 
     private static CompletableFuture<Reachability.Verdict> waiting(Reachability reachability) {
         return CompletableFuture.supplyAsync(
@@ -40,7 +48,7 @@ class ReachabilityTest {
         reachability.executorAdded("1");
         reachability.unreachable("0", "no socket");
         assertFalse(verdict.isDone());
-        reachability.reached("1", "tm");
+        reachability.reached(reached("1", "tm", 0, 1));
         assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
@@ -77,7 +85,7 @@ class ReachabilityTest {
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
         assertTrue(reachability.noneReachable(NONE_GONE));
         assertFalse(verdict.isDone());
-        reachability.reached("0", "tm");
+        reachability.reached(reached("0", "tm", 0, 1));
         assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
@@ -98,9 +106,32 @@ class ReachabilityTest {
     @Test
     void aReportOnATaskManagerThatIsGoneDoesNotCount() throws Exception {
         Reachability reachability = new Reachability(STATIC, 0);
-        reachability.reached("0", "tm");
+        reachability.reached(reached("0", "tm", 0, 1));
         assertEquals(UNREACHABLE, reachability.await("tm"::equals, LONG_MILLIS, LONG_MILLIS));
         assertEquals(REACHABLE, reachability.await("another"::equals, LONG_MILLIS, LONG_MILLIS));
+    }
+
+    @Test
+    void oneOfSeveralProcessesIsEnough() throws Exception {
+        Reachability reachability = new Reachability(STATIC, 0);
+        reachability.reached(reached("0", "tm-0", 0, 2));
+        reachability.reached(reached("0", "tm-1", 1, 2));
+        assertFalse(reachability.noneReachable("tm-0"::equals));
+        assertFalse(reachability.noneReachable("tm-1"::equals));
+        assertEquals(REACHABLE, reachability.await("tm-1"::equals, LONG_MILLIS, LONG_MILLIS));
+        assertTrue(reachability.noneReachable(Set.of("tm-0", "tm-1")::contains));
+        // Process 1 comes back without its directories, with a new id.
+        reachability.reached(reached("0", "tm-new", 1, 2));
+        assertTrue(reachability.noneReachable(Set.of("tm-0", "tm-new")::contains));
+    }
+
+    @Test
+    void anotherTaskManagerReplacesTheProcesses() {
+        Reachability reachability = new Reachability(STATIC, 0);
+        reachability.reached(reached("0", "tm-0", 0, 2));
+        reachability.reached(reached("0", "tm-1", 1, 2));
+        reachability.reached(reached("0", "other", 0, 1));
+        assertTrue(reachability.noneReachable("other"::equals));
     }
 
     @Test
@@ -110,7 +141,7 @@ class ReachabilityTest {
         assertEquals(UNKNOWN, reachability.await(NONE_GONE, LONG_MILLIS, LONG_MILLIS));
         reachability.executorAdded("0");
         CompletableFuture<Reachability.Verdict> verdict = waiting(reachability);
-        reachability.reached("0", "tm");
+        reachability.reached(reached("0", "tm", 0, 1));
         assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
     }
 
@@ -125,7 +156,7 @@ class ReachabilityTest {
 
         Reachability some = new Reachability(2, 0);
         CompletableFuture<Reachability.Verdict> verdict = waiting(some);
-        some.reached("0", "tm");
+        some.reached(reached("0", "tm", 0, 1));
         assertEquals(REACHABLE, verdict.get(30, TimeUnit.SECONDS));
         assertFalse(some.lastReportedUnreachable());
         some.executorRemoved("0");

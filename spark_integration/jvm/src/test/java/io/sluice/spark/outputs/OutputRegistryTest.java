@@ -261,7 +261,8 @@ class OutputRegistryTest {
         links.connected.remove(A);
         registry.gone(A);
         links.connected.add(A);
-        registry.connected(new Message.HelloAck(1, A, 32768, 0, 0, "host-of-" + A, 7337, "i"));
+        registry.connected(
+                new Message.HelloAck(1, A, 32768, 0, 0, "host-of-" + A, 7337, "i", 0, 1));
         assertEquals(at(A), places(Set.of(B), 1L).get(0));
         assertEquals(B, tracker.places.get(1L));
         held(B, 2L);

@@ -1,0 +1,1 @@
+"""Several data processes as one TaskManager: starts, restarts and asks them."""

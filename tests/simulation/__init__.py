@@ -1,0 +1,1 @@
+"""Deterministic simulation: complete TaskManagers, clients and faults on one virtual clock."""

@@ -1,0 +1,147 @@
+"""The end of a simulation: everything works again, and everything is released."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from sluice.protocol.schema import ROLE_COPIER
+from sluice.shuffle.names import ShuffleKey
+from tests.support.mini_cluster import network_leftovers, storage_leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from tests.simulation.oracle import Output
+    from tests.simulation.processes import Member
+    from tests.simulation.workload import Application
+    from tests.simulation.world import World
+
+CALM_SECONDS: Final = 15.0
+"""Time during which the load goes on after the last fault."""
+
+RECOVERY_SECONDS: Final = 150.0
+"""Time within which work that is repeated succeeds after the last fault."""
+
+MAX_READS: Final = 15
+"""Most outputs of an application that are read at the end; the indexes show all of them."""
+
+RETRY_SECONDS: Final = 2.0
+
+
+async def end(world: World) -> None:
+    """Check what must be true after the last fault, then end all applications."""
+    await asyncio.sleep(CALM_SECONDS)
+    world.load_ends = True
+    world.trace("the load ends")
+    deadline = world.loop.time() + RECOVERY_SECONDS
+    for member in world.members:
+        if member.taskmanager is None:
+            world.violation(f"{member} does not run after the last fault")
+    for number, member in enumerate(world.members):
+        application = world.applications[number % len(world.applications)]
+        await _repeat(world, f"a write at {member}", deadline, application, _write(member))
+    await _read_all(world, deadline)
+    world.oracle.check_holders()
+    for application in world.applications:
+        key = ShuffleKey(application.application_id, application.shuffle_id)
+        world.oracle.released(key)
+        application.driver.release(key.shuffle_id)
+    await asyncio.sleep(RETRY_SECONDS)
+    world.oracle.look()
+    for application in world.applications:
+        application.driver.end()
+    await _until_clean(world)
+    for member in world.members:
+        await member.stop()
+
+
+def _write(member: Member) -> Callable[[Application], Awaitable[BaseException | None]]:
+    return lambda application: application.write(member)
+
+
+async def _repeat(
+    world: World,
+    what: str,
+    deadline: float,
+    application: Application,
+    work: Callable[[Application], Awaitable[BaseException | None]],
+) -> None:
+    """Repeat an operation until it succeeds or the deadline has passed."""
+    while True:
+        task = world.loop.create_task(
+            _awaited(work(application)), context=application.process.context.copy()
+        )
+        error = await task
+        if error is None:
+            return
+        if world.loop.time() > deadline:
+            world.violation(f"{what} fails {RECOVERY_SECONDS} s after the last fault: {error}")
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _awaited(work: Awaitable[BaseException | None]) -> BaseException | None:
+    return await work
+
+
+async def _read_all(world: World, deadline: float) -> None:
+    """Read a subpartition of outputs at TaskManagers that have them."""
+    world.oracle.look()
+    for application in world.applications:
+        mine = [
+            (output, holder)
+            for output in world.oracle.readable()
+            if output.key.application_id == application.application_id
+            for holder in sorted(output.seen)
+        ]
+        generator = random.Random(world.plan.seed)
+        for output, holder in generator.sample(mine, min(MAX_READS, len(mine))):
+            what = f"a read of {output} at tm{holder}"
+            await _repeat(world, what, deadline, application, _read(output, holder, world))
+
+
+def _read(
+    output: Output, holder: int, world: World
+) -> Callable[[Application], Awaitable[BaseException | None]]:
+    subpartition = output.map_attempt_id % output.subpartitions
+    through = world.members[(output.map_attempt_id + holder) % len(world.members)]
+
+    async def read(application: Application) -> BaseException | None:
+        if output.is_released:  # by its driver, which ends meanwhile
+            return None
+        return await application.read(output, subpartition, holder, through)
+
+    return read
+
+
+async def _until_clean(world: World) -> None:
+    """Wait until no TaskManager has anything left; report what one has."""
+    deadline = world.loop.time() + RECOVERY_SECONDS
+    for member in world.members:
+        if member.taskmanager is None:
+            continue
+        environment = member.taskmanager.environment
+        while left := _left(environment):
+            if world.loop.time() > deadline:
+                left += [
+                    f"{each.role} {each.application_id} {each.remote} {type(handler).__name__}"
+                    for each, handler in environment.handlers.items()
+                ]
+                if kept := sorted(environment.store.applications()):
+                    left.append(f"kept after their end: {', '.join(kept)}")
+                world.violation(f"{member} has {', '.join(left)}")
+                break
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _left(environment: NetworkEnvironment) -> list[str]:
+    """Return what is left, without the connections on which TaskManagers watch each other."""
+    left = network_leftovers(environment)
+    if all(
+        each.role == ROLE_COPIER and not each.application_id for each in environment.handlers
+    ) and len(environment.handlers) == len(environment.listener.connections):
+        left = [each for each in left if not each.startswith(("connections:", "handlers:"))]
+    return [*left, *storage_leftovers(environment)]

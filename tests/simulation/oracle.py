@@ -1,0 +1,173 @@
+"""What must be true: the outputs that were acknowledged and released, and where they were seen."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sluice.shuffle.names import ShuffleKey
+    from tests.simulation.world import World
+
+MAX_REGIONS: Final = 3
+MAX_SUBPARTITIONS: Final = 5
+MAX_PART_BYTES: Final = 12_000
+
+
+class Output:
+    """One map output that a writer began.
+
+    Attributes:
+        member: Number of the TaskManager that it was written to.
+        regions: Its bytes: regions of subpartitions.
+        is_acknowledged: Whether its commit was answered.
+        is_released: Whether the driver has begun to release its shuffle.
+        seen: Numbers of the TaskManagers that have it, as far as it was seen there.
+        gone: Numbers of the TaskManagers from which it went with its release.
+    """
+
+    def __init__(
+        self, key: ShuffleKey, map_attempt_id: int, member: int, replicas: int, seed: str
+    ) -> None:
+        self.key = key
+        self.map_attempt_id = map_attempt_id
+        self.member = member
+        self.replicas = replicas
+        generator = random.Random(seed)
+        subpartitions = generator.randint(1, MAX_SUBPARTITIONS)
+        self.regions = [
+            [
+                generator.randbytes(generator.choice((0, 1, 300, MAX_PART_BYTES)))
+                for _ in range(subpartitions)
+            ]
+            for _ in range(generator.randint(1, MAX_REGIONS))
+        ]
+        self.subpartitions = subpartitions
+        self.is_acknowledged = False
+        self.is_released = False
+        self.seen: set[int] = set()
+        self.doubtful: set[int] = set()
+        """Numbers of the TaskManagers that may return other bytes, from disks that changed them:
+        only the checksum of a block, which readers verify, can tell."""
+        self.gone: set[int] = set()
+        self.earlier: list[Output] = []
+        """Outputs of the same name whose commits were not answered, at other TaskManagers."""
+
+    def __str__(self) -> str:
+        return f"{self.key.application_id}/{self.key.shuffle_id}/{self.map_attempt_id}"
+
+    def content(self, subpartition: int) -> bytes:
+        """Return the bytes of a subpartition."""
+        return b"".join(
+            region[subpartition] for region in self.regions if subpartition < len(region)
+        )
+
+
+class Oracle:
+    """Knows what the cluster has promised, and compares it with what it does.
+
+    Args:
+        world: The simulation.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
+
+    def begin(self, output: Output) -> None:
+        """Note that a writer begins an output, perhaps once more."""
+        before = self.outputs.get((output.key, output.map_attempt_id))
+        if before is not None:
+            output.earlier = [*before.earlier, before]
+        self.outputs[output.key, output.map_attempt_id] = output
+
+    def acknowledged(self, output: Output) -> None:
+        """Note that the commit of an output was answered: its TaskManager has it."""
+        output.is_acknowledged = True
+        if not output.is_released:
+            output.seen.add(output.member)
+
+    def released(self, key: ShuffleKey) -> None:
+        """Note that the driver begins to release a shuffle."""
+        for output in self.of(key):
+            output.is_released = True
+
+    def power_cut(self, member: int) -> None:
+        """Note that a TaskManager may have lost anything, releases too: journals are not synced."""
+        for output in self.outputs.values():
+            output.seen.discard(member)
+            output.gone.discard(member)
+            output.doubtful.add(member)
+
+    def damaged(self, member: int) -> None:
+        """Note that stored bytes of a TaskManager changed."""
+        self.power_cut(member)
+
+    def of(self, key: ShuffleKey) -> list[Output]:
+        """Return the outputs of a shuffle."""
+        return [output for output in self.outputs.values() if output.key == key]
+
+    def readable(self) -> list[Output]:
+        """Return the acknowledged outputs that nobody has begun to release."""
+        return [
+            output
+            for output in self.outputs.values()
+            if output.is_acknowledged and not output.is_released
+        ]
+
+    def look(self) -> None:
+        """Compare the indexes of all TaskManagers that run with what was seen before."""
+        for member in self._world.members:
+            if member.taskmanager is None:
+                continue
+            store = member.taskmanager.environment.store
+            number = member.index
+            for output in self.outputs.values():
+                found = store.lookup(output.key, output.map_attempt_id) is not None
+                if found and number in output.gone:
+                    self._world.violation(f"{output} came back at {member} after its release")
+                    output.gone.discard(number)
+                elif any(each.member == number for each in output.earlier):
+                    pass  # its own attempt, which nobody reads
+                elif found and not output.is_released:
+                    output.seen.add(number)
+                elif output.is_released and number in output.seen and not found:
+                    output.seen.discard(number)
+                    output.gone.add(number)
+
+    def check_read(
+        self, output: Output, subpartition: int, found: bytes, holder: int, where: str
+    ) -> None:
+        """Compare what a reader got from a TaskManager."""
+        expected = output.content(subpartition)
+        if found == expected:
+            return
+        if holder in output.doubtful:
+            self._world.trace(f"{where}: damaged bytes, as the block's checksum tells")
+        elif any(found == each.content(subpartition) for each in output.earlier):
+            self._world.violation(f"{where} has the bytes of an earlier output of this name")
+        else:
+            self._world.violation(
+                f"wrong bytes of {output}/{subpartition} from {where}: "
+                f"{len(found)} bytes, expected {len(expected)}"
+            )
+
+    def check_moved(self, member: int) -> None:
+        """Check that all outputs of a TaskManager that says that it moved them are elsewhere."""
+        self.look()
+        for output in self.readable():
+            if output.seen == {member}:
+                self._world.violation(f"tm{member} says that {output} has moved; no other has it")
+
+    def check_holders(self) -> None:
+        """Check, after the last fault, that what was seen is still there."""
+        self.look()
+        for output in self.readable():
+            for number in sorted(output.seen):
+                taskmanager = self._world.members[number].taskmanager
+                if taskmanager is None:
+                    self._world.violation(f"tm{number} does not run")
+                    continue
+                store = taskmanager.environment.store
+                if store.lookup(output.key, output.map_attempt_id) is None:
+                    self._world.violation(f"{output} is not at tm{number}, which had it")

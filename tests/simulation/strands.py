@@ -1,0 +1,256 @@
+"""Blocking calls on virtual time.
+
+A strand runs one blocking call. It is a thread of the interpreter, but only one of the loop and all
+strands ever runs: the loop waits while a strand runs, and a strand that waits for a disk hands
+control back until its virtual time has come. So the order of steps depends on the seed only.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import traceback
+from collections import deque
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.loop import SimulatedLoop
+
+
+class Strand:
+    """A thread that runs only while the loop waits for it."""
+
+    def __init__(self) -> None:
+        self._go = _thread.allocate_lock()
+        self._back = _thread.allocate_lock()
+        self._go.acquire()
+        self._back.acquire()
+        self._function: Callable[[], object] | None = None
+        self.context: Context
+        _thread.start_new_thread(self._main, ())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its call has ended."""
+        return self._function is None
+
+    def assign(self, function: Callable[[], object], context: Context) -> None:
+        """Set its next call."""
+        self._function, self.context = function, context
+
+    def run(self) -> None:
+        """Run it until its call ends or waits. Called by the loop."""
+        self._go.release()
+        self._back.acquire()
+
+    def pause(self) -> None:
+        """Hand control back to the loop. Called by the strand itself."""
+        self._back.release()
+        self._go.acquire()
+
+    def _main(self) -> None:
+        self._go.acquire()
+        while True:
+            if self._function is None:
+                raise RuntimeError("a strand runs without a call")
+            try:
+                self.context.run(self._function)
+            except BaseException:  # noqa: BLE001 - the callers' own errors have been taken
+                traceback.print_exc(file=sys.stderr)
+            self._function = None
+            self.pause()
+
+
+class Strands:
+    """All strands of a simulation.
+
+    Args:
+        loop: Resumes them.
+    """
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._idle: list[Strand] = []
+        self.current: Strand | None = None
+        """The strand that runs now; None: the loop runs."""
+
+    def start(self, function: Callable[[], object]) -> None:
+        """Run a function in a strand, in the current context, soon."""
+        self._loop.call_soon(self._begin, function, copy_context())
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass for the current strand."""
+        strand = self._require()
+        self._loop.call_later(seconds, self.resume, strand)
+        strand.pause()
+
+    def wait(self, waiters: list[Strand] | deque[Strand]) -> None:
+        """Wait until :meth:`wake` is called for the list; the current strand is appended to it."""
+        strand = self._require()
+        waiters.append(strand)
+        strand.pause()
+
+    def wait_for(self, waiters: list[Strand], seconds: float) -> None:
+        """Wait like :meth:`wait`, but not longer than a time."""
+        strand = self._require()
+
+        def give_up() -> None:
+            waiters.remove(strand)
+            self.resume(strand)
+
+        timer = self._loop.call_later(seconds, give_up)
+        self.wait(waiters)
+        timer.cancel()
+
+    def wake(self, waiters: list[Strand] | deque[Strand]) -> None:
+        """Resume all strands of a list, and empty it."""
+        for strand in waiters:
+            self._loop.call_soon(self.resume, strand, context=strand.context.copy())
+        waiters.clear()
+
+    def resume(self, strand: Strand) -> None:
+        """Run a strand on. Called by the loop only."""
+        self.current = strand
+        strand.run()
+        self.current = None
+        if strand.is_done:
+            self._idle.append(strand)
+
+    def _begin(self, function: Callable[[], object], context: Context) -> None:
+        strand = self._idle.pop() if self._idle else Strand()
+        strand.assign(function, context)
+        self.resume(strand)
+
+    def _require(self) -> Strand:
+        if self.current is None:
+            raise RuntimeError("the event loop would block")
+        return self.current
+
+
+class Result:
+    """The result of a call of an executor, as ``concurrent.futures.Future`` has it."""
+
+    def __init__(self, strands: Strands) -> None:
+        self._strands = strands
+        self._waiters: list[Strand] = []
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    def make(self, function: Callable[[], object]) -> None:
+        """Run the call."""
+        try:
+            self._outcome = function(), None
+        except BaseException as error:  # noqa: BLE001 - the waiter raises it
+            self._outcome = None, error
+        self._strands.wake(self._waiters)
+
+    def result(self) -> Any:
+        """Wait for the call; return its result or raise its error."""
+        while self._outcome is None:
+            self._strands.wait(self._waiters)
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+
+class SimulatedEvent:
+    """Stands for ``threading.Event``.
+
+    Attributes:
+        strands: Set before a simulation runs.
+    """
+
+    strands: Strands
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[Strand] = []
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and resume those who wait."""
+        self._is_set = True
+        self.strands.wake(self._waiters)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is set or a time has passed; return whether it is set."""
+        if not self._is_set:
+            self.strands.wait_for(self._waiters, seconds)
+        return self._is_set
+
+
+class SimulatedThread:
+    """Stands for ``threading.Thread``: a strand."""
+
+    def __init__(self, target: Callable[[], object], name: str, *, daemon: bool) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        """Begin soon."""
+        SimulatedEvent.strands.start(self._target)
+
+
+class SimulatedThreading:
+    """Stands for the module ``threading``."""
+
+    Event = SimulatedEvent
+    Thread = SimulatedThread
+    Lock = staticmethod(_thread.allocate_lock)
+
+
+class SimulatedExecutor:
+    """Stands for ``ThreadPoolExecutor``: its threads are strands.
+
+    Args:
+        max_workers: Most calls that run at a time.
+    """
+
+    strands: Strands
+    """Set before a simulation runs."""
+
+    def __init__(self, max_workers: int = 1, thread_name_prefix: str = "") -> None:
+        self._most = max_workers
+        self._name = thread_name_prefix
+        self._running = 0
+        self._queue: deque[Callable[[], None]] = deque()
+        self._enders: list[Strand] = []
+
+    def __enter__(self) -> SimulatedExecutor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    def submit(self, function: Callable[..., Any], *args: Any, **named: Any) -> Result:
+        """Queue a call."""
+        result = Result(self.strands)
+        self._queue.append(lambda: result.make(lambda: function(*args, **named)))
+        if self._running < self._most:
+            self._running += 1
+            self.strands.start(self._work)
+        return result
+
+    def map(self, function: Callable[..., Any], *inputs: Any) -> Iterator[Any]:
+        """Call a function with each of the inputs; return the results in order."""
+        results = [self.submit(function, *each) for each in zip(*inputs, strict=False)]
+        return (each.result() for each in results)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for all calls."""
+        if cancel_futures:
+            self._queue.clear()
+        while wait and self._running:
+            self.strands.wait(self._enders)
+
+    def _work(self) -> None:
+        while self._queue:
+            self._queue.popleft()()
+        self._running -= 1
+        if not self._running:
+            self.strands.wake(self._enders)

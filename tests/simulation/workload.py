@@ -1,0 +1,193 @@
+"""The load: applications whose tasks write and read map outputs, and release shuffles."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import TYPE_CHECKING, Final
+
+from sluice.protocol.errors import SluiceError
+from sluice.protocol.schema import ReplicatePartition
+from sluice.shuffle.names import ShuffleKey
+from sluice.transport.address import Address
+from tests.simulation.driver import Driver
+from tests.simulation.loop import Process
+from tests.simulation.oracle import Output
+from tests.simulation.processes import DATA_PORT
+from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from tests.simulation.processes import Member
+    from tests.simulation.world import World
+
+APPLICATIONS: Final = 2
+WRITERS: Final = 2
+READERS: Final = 2
+PAUSE_SECONDS: Final = 5.0
+"""Longest time between two operations of a task."""
+
+DETECTION_SECONDS: Final = 12.0
+"""Time after which a TaskManager no longer writes to a directory that hangs."""
+
+AGAIN_RATE: Final = 0.5
+"""Part of the failed map outputs that are written again elsewhere, by the same name."""
+
+RELEASE_SECONDS: Final = 8.0, 30.0
+"""Bounds of the time until the driver releases a shuffle and begins the next one."""
+
+
+class Application:
+    """One application and its tasks, on a host of its own.
+
+    Args:
+        world: The simulation.
+        number: Its number, from 0.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._random = random.Random(f"application {number} of {world.plan.seed}")
+        self.application_id = f"app{number}"
+        self.process = Process(self.application_id, f"10.0.1.{number + 1}")
+        self.driver = Driver(world, self.application_id)
+        self.shuffle_id = 1
+        self.replicas = self._random.choice((1, 2, 2))
+        self.is_synchronous = self._random.random() < 0.5
+        self._attempts = itertools.count(1)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.reads = self.writes = self.refused = 0
+
+    def start(self) -> None:
+        """Start the driver and all tasks."""
+        for member in self._world.members:
+            self._run(self.driver.run(member))
+        for number in range(WRITERS):
+            self._run(self._write_often(random.Random(self._random.random()), number))
+        for number in range(READERS):
+            self._run(self._read_often(random.Random(self._random.random()), number))
+        self._run(self._release_often(random.Random(self._random.random())))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self._world.loop.create_task(work, context=self.process.context.copy())
+        self._tasks.append(task)
+
+    def check(self) -> None:
+        """Report tasks that ended with an error."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                self._world.failed(f"a task of {self.application_id}", task.exception())
+
+    async def _write_often(self, generator: random.Random, number: int) -> None:
+        while not self._world.load_ends:
+            await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))
+            members = self._world.members
+            member = generator.choice(members)
+            attempt = next(self._attempts)
+            if await self.write(member, attempt) is not None and generator.random() < AGAIN_RATE:
+                others = [each for each in members if each is not member]
+                await self.write(generator.choice(others), attempt, again=True)
+
+    async def _read_often(self, generator: random.Random, number: int) -> None:
+        while not self._world.load_ends:
+            await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))
+            mine = [
+                output
+                for output in self._world.oracle.readable()
+                if output.key.application_id == self.application_id
+            ]
+            if mine:
+                output = generator.choice(mine)
+                holder = generator.choice(sorted(output.seen) or [output.member])
+                through = generator.choice(self._world.members)
+                subpartition = generator.randrange(output.subpartitions)
+                await self.read(output, subpartition, holder, through)
+
+    async def _release_often(self, generator: random.Random) -> None:
+        while not self._world.load_ends:
+            await asyncio.sleep(generator.uniform(*RELEASE_SECONDS))
+            if self._world.load_ends:
+                return
+            shuffle_id, self.shuffle_id = self.shuffle_id, self.shuffle_id + 1
+            await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))  # writers end
+            self._world.oracle.released(ShuffleKey(self.application_id, shuffle_id))
+            self._world.trace(f"{self.application_id} releases {shuffle_id}")
+            self.driver.release(shuffle_id)
+
+    async def write(
+        self, member: Member, attempt: int | None = None, *, again: bool = False
+    ) -> SluiceError | TimeoutError | None:
+        """Write one map output with new bytes; return the error that the writer got.
+
+        Args:
+            member: The TaskManager.
+            attempt: Its map attempt; None: a new one.
+            again: Whether it was written before at another TaskManager, which did not answer.
+        """
+        if attempt is None:
+            attempt = next(self._attempts)
+        key = ShuffleKey(self.application_id, self.shuffle_id)
+        seed = f"{self._world.plan.seed} {self.application_id} {attempt} {again}"
+        output = Output(key, attempt, member.index, self.replicas, seed)
+        self._world.oracle.begin(output)
+        began, hangs_since = self._world.loop.time(), member.hangs_since
+        replicate = (
+            ReplicatePartition(0, self.replicas, self.is_synchronous) if self.replicas > 1 else None
+        )
+        try:
+            client = await producer(Address(member.host, DATA_PORT), self.application_id)
+            try:
+                await write_map_output(
+                    client, key.shuffle_id, attempt, output.regions, replicate=replicate
+                )
+                self._world.oracle.acknowledged(output)
+            finally:
+                if client.lost is None:
+                    client.connection.close()
+        except (SluiceError, TimeoutError) as error:
+            self.refused += 1
+            self._world.trace(f"{output} not written at {member}: {error}")
+            if (
+                hangs_since is not None
+                and hangs_since == member.hangs_since
+                and began - hangs_since > DETECTION_SECONDS
+                and self._world.faults.only_hanging_disks
+            ):
+                self._world.violation(
+                    f"a directory of {member} hangs for {began - hangs_since:.0f} s, the other one "
+                    f"works, and a write fails: {error!r}"
+                )
+            return error
+        self.writes += 1
+        self._world.trace(f"{output} written at {member}")
+        return None
+
+    async def read(
+        self, output: Output, subpartition: int, holder: int, through: Member
+    ) -> SluiceError | TimeoutError | None:
+        """Read a subpartition of an output; return the error that the reader got."""
+        ack = self.driver.acks.get(holder)
+        if ack is None:
+            return None
+        what = f"{output}/{subpartition} of tm{holder} through {through}"
+        try:
+            client = await consumer(Address(through.host, DATA_PORT), self.application_id)
+            try:
+                sources = [(ack, [output.map_attempt_id])]
+                (content,) = await read_gate(
+                    client, output.key.shuffle_id, sources, subpartition, subpartition + 1
+                )
+            finally:
+                if client.lost is None:
+                    client.connection.close()
+        except (SluiceError, TimeoutError) as error:
+            self.refused += 1
+            self._world.trace(f"{what} not read: {error}")
+            return error
+        self.reads += 1
+        self._world.oracle.check_read(output, subpartition, content, holder, what)
+        self._world.trace(f"{what} read")
+        return None
