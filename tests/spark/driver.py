@@ -19,6 +19,7 @@ from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -160,6 +161,15 @@ class GuestApplication(Application):
             return ""
         written = self._log_file.read_bytes()[self._log_start : self._log_end]
         return written.decode("utf-8", "replace")
+
+    def start(self, job: str, **parameters: Any) -> Future[Path]:
+        """Run a job while the test does something else; one at a time.
+
+        Raises:
+            ProcessFailed: This application does not run.
+        """
+        _ = self.host  # a test that waits for what the job does shall not wait in vain
+        return super().start(job, **parameters)
 
     def wait_for_output(self, pattern: re.Pattern[str], timeout_seconds: float) -> None:
         """Wait until its output has a line that matches.

@@ -55,18 +55,6 @@ def copied(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iter
         yield running
 
 
-@pytest.fixture(scope="module")
-def alert(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
-    """Like ``copied``, and soon tired of a TaskManager that is silent."""
-    settings = copied_settings(daemons) | {
-        "spark.sluice.io.silenceTimeout": "5s",
-        # A reduce task whose source is silent, and not its own TaskManager, waits so long.
-        "spark.sluice.io.timeout": "20s",
-    }
-    with driver.application("alert", cluster.master_url, settings) as running:
-        yield running
-
-
 def wait_for_copies(application: Application, daemons: Daemons, maps: int = MAPS) -> None:
     """Wait until every TaskManager has all map outputs of the newest shuffle."""
     daemons.wait_until(
@@ -118,25 +106,6 @@ def test_a_taskmanager_killed_for_good_while_reducers_read(
         assert after[name] == before[name]
 
 
-def test_a_taskmanager_stopped_while_reducers_read(
-    own: Application, alert: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
-):
-    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
-    alert.fill_slots(barrier, SLOTS)
-    alert.new_events()
-    running = alert.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
-    barrier.wait("reduce", SLOTS)
-    wait_for_copies(alert, daemons)
-    revived.pause()
-    try:
-        barrier.release()
-        assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
-    finally:
-        revived.resume()
-    # No task failed: those of its host went on through the other one.
-    check_that_nothing_ran_again(alert.new_events())
-
-
 def test_a_directory_that_is_lost_has_copies_elsewhere(
     own: Application, copied: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
 ):
@@ -156,6 +125,37 @@ def test_a_directory_that_is_lost_has_copies_elsewhere(
         revived.wait_for_all_tiers()
     assert found == expected
     check_that_nothing_ran_again(copied.new_events(), many)
+
+
+@pytest.fixture(scope="module")
+def alert(driver: Driver, cluster: StandaloneCluster, daemons: Daemons) -> Iterator[Application]:
+    """Like ``copied``, and soon tired of a TaskManager that is silent."""
+    settings = copied_settings(daemons) | {
+        "spark.sluice.io.silenceTimeout": "5s",
+        # A reduce task whose source is silent, and not its own TaskManager, waits so long.
+        "spark.sluice.io.timeout": "20s",
+    }
+    with driver.application("alert", cluster.master_url, settings) as running:
+        yield running
+
+
+def test_a_taskmanager_stopped_while_reducers_read(
+    own: Application, alert: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    expected = own.rows("reduce_waits_inside", barrier=None, **LARGE)
+    alert.fill_slots(barrier, SLOTS)
+    alert.new_events()
+    running = alert.start("reduce_waits_inside", barrier=str(barrier.path), **LARGE)
+    barrier.wait("reduce", SLOTS)
+    wait_for_copies(alert, daemons)
+    revived.pause()
+    try:
+        barrier.release()
+        assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
+    finally:
+        revived.resume()
+    # No task failed: those of its host went on through the other one.
+    check_that_nothing_ran_again(alert.new_events())
 
 
 @pytest.fixture(scope="module")

@@ -233,8 +233,8 @@ class Target(MadeConnections):
             return
         # The whole shuffle, because it takes no attempts that a driver has released alone.
         self.environment.partitions.release_shuffle(KEY)
-        if (released := store.released()) is not None:
-            await asyncio.wait({released})  # then the memory tier has room again
+        # The memory tier has room again when its own journal has the release.
+        await eventually(lambda: not any(tier.used_bytes for tier in store.tiers()))
         transport = self.accept()
         await transport.feed(hello(ROLE_PRODUCER))
         for attempt in STORED_ATTEMPTS:

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
+    ROLE_PRODUCER,
     AddCredit,
     BeginRegion,
     ErrorResponse,
@@ -43,6 +44,8 @@ DATA = random.Random(1).randbytes(10 * SEGMENT + 100)
 
 class ProducerConnection(FakeConnection):
     """A connection to a producer that tells when it sends."""
+
+    role = ROLE_PRODUCER
 
     def __init__(self, large_payload_bytes: int = SEGMENT) -> None:
         super().__init__()

@@ -187,8 +187,8 @@ async def test_a_taskmanager_absent_for_a_released_output_is_ignored(rig):
     rig.release()
     rig.outcome.set_result(Outcome.ABSENT)
     await eventually(lambda: not rig.replication.waiting)
+    await eventually(lambda: not rig.replication._applications)
     assert len(rig.watches) == 0
-    assert not rig.replication._applications
 
 
 async def test_an_application_waits_for_no_other_one(rig):
