@@ -16,6 +16,7 @@ from tests.chaos.damage import flip_in_arena, flip_in_journal
 from tests.chaos.links import Link
 from tests.chaos.schedule import Action, Kind
 from tests.support.executors import executors_below
+from tests.support.metrics import scrape_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +28,15 @@ if TYPE_CHECKING:
     from tests.chaos.timeline import Timeline
     from tests.support.daemon import Daemon
     from tests.support.daemons import Daemons
+    from tests.support.jumping_clock import ClockError
     from tests.support.loop_disk import LoopDisk
 
 MEND_TIMEOUT_SECONDS = 120.0
+COPYING_SECONDS = 10.0
+"""How long a fault waits for a copy that is being made."""
+LOOK_AGAIN_SECONDS = 0.01
+CLOCK_JUMPS_SECONDS = (-1800.0, 1800.0)
+"""Less than the time for which the access tokens of this program are valid."""
 
 
 class Breaker:
@@ -43,6 +50,7 @@ class Breaker:
         links: The proxies before them.
         timeline: Is told of everything.
         disks: The disk of each host's TaskManager that can be filled.
+        clocks: The error of the clock of each host's TaskManager.
     """
 
     def __init__(
@@ -54,12 +62,14 @@ class Breaker:
         links: Links,
         timeline: Timeline,
         disks: Mapping[str, LoopDisk],
+        clocks: Mapping[str, ClockError],
     ) -> None:
         self._cluster_directory = cluster_directory
         self._daemons = {daemon.host: daemon for daemon in daemons}
         self._links = links
         self._timeline = timeline
         self._disks = disks
+        self._clocks = clocks
         self._chance = random.Random(seed)
         self._order = itertools.count()
         self._due = [
@@ -172,6 +182,10 @@ class Breaker:
             case Kind.KILL_TASKMANAGER:
                 daemon.kill()
                 return lambda: self._start(daemon)
+            case Kind.KILL_COPYING:
+                self._await_copying(daemon)
+                daemon.kill()
+                return lambda: self._start(daemon)
             case Kind.STOP_TASKMANAGER:
                 daemon.stop()
                 return lambda: self._start(daemon)
@@ -186,6 +200,11 @@ class Breaker:
                 mib = disk.fill() // 2**20
                 self._timeline.note("chaos", f"{action.host}: {mib} MiB are taken")
                 return disk.make_room
+            case Kind.JUMP_CLOCK:
+                clock = self._clocks[action.host]
+                clock.seconds = self._chance.choice(CLOCK_JUMPS_SECONDS)
+                self._timeline.note("chaos", f"{action.host}: {clock.seconds:+g} s")
+                return lambda: setattr(clock, "seconds", 0.0)
             case Kind.FLIP_ARENA:
                 flipped = sum(flip_in_arena(arena, self._chance) for arena in daemon.arenas)
                 self._timeline.note("chaos", f"{action.host}: {flipped} bits have changed")
@@ -231,6 +250,14 @@ class Breaker:
                 links.slow(peers)
                 return lambda: links.heal(peers)
 
+    def _await_copying(self, daemon: Daemon) -> None:
+        """Wait until the TaskManager has copies to make; go on if no job lets it make any."""
+        deadline = time.monotonic() + COPYING_SECONDS
+        while not _copies_waiting(daemon):
+            if self._stopping.wait(LOOK_AGAIN_SECONDS) or time.monotonic() > deadline:
+                self._timeline.note("chaos", f"{daemon.host}: no copy is being made")
+                return
+
     def _start(self, daemon: Daemon) -> None:
         daemon.start()
         adopted = daemon.status().counters.map_outputs_adopted
@@ -265,6 +292,11 @@ class Breaker:
         self._timeline.note("chaos", f"{host}: it is executor {victim.executor_id}")
         _signal(victim.pid, number)
         return victim.pid
+
+
+def _copies_waiting(daemon: Daemon) -> float:
+    samples = scrape_samples([daemon.metrics_url])
+    return sum(value for name, _, value in samples if name == "sluice_copies_waiting")
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -17,8 +17,10 @@ from tests.chaos.breaker import Breaker
 from tests.chaos.links import Links
 from tests.chaos.schedule import Action, Kind
 from tests.chaos.timeline import Timeline
+from tests.support import jumping_clock
 from tests.support.cluster import WORKER_HOSTS
 from tests.support.daemons import Daemons, leftovers
+from tests.support.jumping_clock import ClockError
 from tests.support.loop_disk import LoopDisk, loop_disks
 
 if TYPE_CHECKING:
@@ -97,9 +99,11 @@ def test_every_kind_of_fault_is_mended(
         Links(directory / "tm", WORKER_HOSTS) as links,
         Daemons(directory / "tm", options=options_of(links, disks)) as daemons,
     ):
+        clocks = {HOST: ClockError(directory / "clock")}
         before, pid = daemons[1].status(), daemons[1].pid
-        with Breaker(actions, 1, directory, daemons, links, Timeline(), disks) as breaker:
+        with Breaker(actions, 1, directory, daemons, links, Timeline(), disks, clocks) as breaker:
             breaker.wait(END_SECONDS)
+        assert clocks[HOST].seconds == 0
         assert breaker.error is None
         assert not breaker.at_work
         assert {trouble.what for trouble in breaker.troubles} == {
@@ -124,10 +128,22 @@ def test_what_is_broken_when_the_run_ends_is_mended(directory: Path):
         Daemons(directory / "tm", options=links.options()) as daemons,
     ):
         first = daemons[1].pid
-        with Breaker([action], 1, directory, daemons, links, Timeline(), {}):
+        with Breaker([action], 1, directory, daemons, links, Timeline(), {}, {}):
             deadline = time.monotonic() + END_SECONDS
             while daemons[1].running:
                 assert time.monotonic() < deadline
                 time.sleep(LOOK_AGAIN_SECONDS)  # another thread ends it, and tells nobody
         assert daemons[1].running
         assert daemons[1].pid != first
+
+
+def test_the_clock_of_a_taskmanager_jumps(directory: Path):
+    error = ClockError(directory / "clock")
+    shows = "import time; input(); print(time.time(), flush=True)"
+    program = directory / "shows.py"
+    program.write_text(shows)
+    command = [sys.executable, jumping_clock.__file__, str(error.path), str(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        error.seconds = 1e6
+        shown, _ = process.communicate(b"\n", END_SECONDS)
+    assert float(shown) > time.time() + 1e6 - END_SECONDS

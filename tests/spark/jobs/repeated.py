@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MAPS = 8
 REDUCERS = 12
+SORT_BEFORE = "spark.sql.execution.sortBeforeRepartition"
+"""Whether Spark makes the order of rows the same each time before it deals them out."""
+
 Rows = list[tuple[Any, ...]]
 
 _kept: list[RDD[tuple[int, bytes]]] = []
@@ -78,6 +81,24 @@ def repeated_windows(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return [tuple(row) for row in result.collect()]
 
 
+def repeated_unordered(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Rows dealt out in turn, in the order in which they come: each run deals them otherwise.
+
+    A reader that mixes two attempts of a map task has some rows twice and lacks others.
+    """
+    spark.conf.set(SORT_BEFORE, "false")
+    try:
+        texts = [f.sha2(f.concat(f.lit(number), f.col("id")), 256) for number in range(2)]
+        rows = spark.range(0, 200_000, 1, MAPS).withColumn("text", f.concat(*texts))
+        # What comes out of a shuffle has no order, so Spark calls the next stage indeterminate.
+        dealt = rows.repartition(REDUCERS, "id").repartition(REDUCERS)
+        groups = dealt.groupBy(f.expr("id % 500").alias("g"))
+        result = groups.agg(f.count("*"), f.sum("id"), f.sum(f.crc32("text")))
+        return [tuple(row) for row in result.collect()]
+    finally:
+        spark.conf.unset(SORT_BEFORE)
+
+
 def _shuffled(spark: SparkSession, records: int) -> RDD[tuple[int, bytes]]:
     def make(number: int) -> Iterator[tuple[int, bytes]]:
         for key in range(number * records, (number + 1) * records):
@@ -103,5 +124,6 @@ JOBS: dict[str, Job] = {
         repeated_join,
         repeated_wide,
         repeated_windows,
+        repeated_unordered,
     )
 }
