@@ -1,6 +1,7 @@
 """`make bench-replicas`: the cost of a second copy of each map output, and its worth.
 
-Two hosts, on each a TaskManager and an executor of one core for each of three applications: `off`
+Two hosts, each with a network namespace of its own if this is root and has the tools (a line says
+if not), and on each a TaskManager and an executor of one core for each of three applications: `off`
 has no second copies, `async` has copies that are made after the commit is answered, `sync` has them
 before that. The job deals wide rows out again. After a run whose results are compared, and a
 warm-up, there are rounds in which all three run it, in changing order.
@@ -33,9 +34,10 @@ from benchmarks.sides import EXECUTOR_SETTINGS, JOB_TIMEOUT_SECONDS
 from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
 from tests.support.application import SparkApplication
-from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
+from tests.support.cluster import StandaloneCluster
 from tests.support.daemons import Daemons
 from tests.support.eventlog import read_event_log
+from tests.support.host_networks import host_networks
 from tests.support.processes import stop_on_termination
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tests.support.application import JobRecord
+    from tests.support.host_networks import HostNetworks
 
 SIDES: dict[str, dict[str, str]] = {
     "off": {},
@@ -132,10 +135,14 @@ class Rig:
         directory: Scratch directory; the caller removes it.
         sides: Names of the applications.
         memory_tier: Size of each TaskManager's memory tier.
+        networks: The hosts.
     """
 
-    def __init__(self, directory: Path, sides: Sequence[str], memory_tier: str) -> None:
+    def __init__(
+        self, directory: Path, sides: Sequence[str], memory_tier: str, networks: HostNetworks
+    ) -> None:
         self._directory = directory
+        self._networks = networks
         self._sides = tuple(sides)
         self._memory_tier = memory_tier
         self._resources = ExitStack()
@@ -145,18 +152,28 @@ class Rig:
     def __enter__(self) -> Self:
         with ExitStack() as starting:
             cluster = starting.enter_context(
-                StandaloneCluster(self._directory, cores=len(self._sides), memory="8g")
+                StandaloneCluster(
+                    self._directory,
+                    hosts=self._networks.hosts,
+                    cores=len(self._sides),
+                    memory="8g",
+                    wrapper=self._networks.wrapper,
+                )
             )
             self.taskmanagers = starting.enter_context(
                 Daemons(
                     self._directory / "tm",
+                    hosts=self._networks.hosts,
                     authenticated=True,
+                    wrapper=self._networks.wrapper,
                     memory_tier_bytes=self._memory_tier,
                     **SETTINGS,
                 )
             )
             every = {
                 **EXECUTOR_SETTINGS,
+                "spark.driver.host": self._networks.hosts[0],
+                "spark.driver.bindAddress": self._networks.hosts[0],
                 **spark_conf(self.taskmanagers.endpoints),
                 **self.taskmanagers.credentials,
             }
@@ -260,7 +277,7 @@ def _losses(rig: Rig, console: Console, findings: Findings, options: argparse.Na
     # The first job of this size is slower than all others, and no measure for them.
     digest = _compare(rig, findings, options.sides, rows)
     for number in range(options.losses):
-        host = WORKER_HOSTS[number % len(WORKER_HOSTS)]
+        host = rig.taskmanagers.hosts[number % len(rig.taskmanagers.hosts)]
         for side in options.sides:
             rig.run(side, rows)  # the executors find the TaskManager that was lost before
             undisturbed = rig.run(side, rows, "check")
@@ -289,8 +306,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     stop_on_termination()
     console = open_console()
-    with tempfile.TemporaryDirectory(prefix="sluice-replicas-", ignore_cleanup_errors=True) as path:
-        rig = Rig(Path(path), options.sides, options.memory_tier)
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-replicas-", ignore_cleanup_errors=True) as path,
+        host_networks() as networks,
+    ):
+        if networks.problem:
+            console.print(networks.problem, style="yellow", markup=False, soft_wrap=True)
+        rig = Rig(Path(path), options.sides, options.memory_tier, networks)
         try:
             with rig:
                 findings = measure(rig, console, options)

@@ -6,18 +6,17 @@ bridges and rules, and publish ports that may be in use.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.compose.commands import ComposeTestFailed, run
+from tests.support.host_networks import dotted, enter_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CLONE_NEWNET = 0x40000000
 _SETUP_SECONDS = 10
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
@@ -35,7 +34,7 @@ def private_network(name: str) -> Iterator[None]:
     # 198.18.0.0/15 is set aside for tests: a network of four addresses out of it.
     number = os.getpid() % (1 << 14)
     first = (198 << 24) + (18 << 16) + number * 4
-    network, outside, inside = (_dotted(first + offset) for offset in (0, 1, 2))
+    network, outside, inside = (dotted(first + offset) for offset in (0, 1, 2))
     link = f"slc{number}"
     with ExitStack() as undo:
         forwarding = _FORWARDING.read_text()
@@ -76,13 +75,8 @@ def _ip(*arguments: str) -> None:
 
 
 def _enter(descriptor: int) -> None:
-    """Move this thread, the only one, into a namespace (os.setns comes with Python 3.12)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
-        raise ComposeTestFailed(
-            f"the network namespace cannot be entered: {os.strerror(ctypes.get_errno())}"
-        )
-
-
-def _dotted(address: int) -> str:
-    return ".".join(str(address >> shift & 255) for shift in (24, 16, 8, 0))
+    """Move this thread, the only one, into a namespace."""
+    try:
+        enter_network(descriptor)
+    except OSError as error:
+        raise ComposeTestFailed(str(error)) from error

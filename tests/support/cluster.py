@@ -106,6 +106,8 @@ class StandaloneCluster:
         cores: Cores each worker offers.
         memory: Memory each worker offers, as Spark writes it (``"3g"``).
         worker_environment: Added to the workers' environment, ``{host}`` replaced in values.
+        wrapper: Program and arguments that run a worker's command, which follows them; ``{host}``
+            is replaced.
         spark: The Spark to run; the installed one by default.
     """
 
@@ -117,6 +119,7 @@ class StandaloneCluster:
         cores: int = 1,
         memory: str = "3g",
         worker_environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
         spark: SparkInstallation | None = None,
     ) -> None:
         self.directory = directory
@@ -126,6 +129,7 @@ class StandaloneCluster:
         self._cores = cores
         self._memory = memory
         self._worker_environment = dict(worker_environment or {})
+        self._wrapper = tuple(wrapper)
         self._processes = ExitStack()
 
     def __enter__(self) -> Self:
@@ -172,14 +176,20 @@ class StandaloneCluster:
             "org.apache.spark.deploy.worker.Worker",
             arguments,
             environment,
+            [word.replace("{host}", host) for word in self._wrapper],
         )
 
     def _start(
-        self, name: str, class_name: str, arguments: list[str], environment: dict[str, str]
+        self,
+        name: str,
+        class_name: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        wrapper: Sequence[str] = (),
     ) -> ManagedProcess:
         return ManagedProcess(
             name,
-            [str(self._spark.home / "bin" / "spark-class"), class_name, *arguments],
+            [*wrapper, str(self._spark.home / "bin" / "spark-class"), class_name, *arguments],
             log_path=self.directory / f"{name.lower().replace(' ', '-')}.log",
             # Master and workers do little and live shortly: compiling them well is wasted.
             environment=environment

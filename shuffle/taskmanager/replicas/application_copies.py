@@ -12,6 +12,7 @@ of the others.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -56,7 +57,8 @@ class ApplicationCopies:
         self._restore: Final = restore
         self._on_named: Final = on_named
         self._on_idle: Final = on_idle
-        self._queue: dict[MapAttemptKey, None] = {}
+        # Not a dict: to find its first key, a dict steps over all keys that were taken before.
+        self._queue: OrderedDict[MapAttemptKey, None] = OrderedDict()
         self._running: set[MapAttemptKey] = set()
         self._again: set[MapAttemptKey] = set()
         """Map outputs that are processed now, and must be processed again afterwards."""
@@ -196,8 +198,7 @@ class ApplicationCopies:
     async def _process_next(self) -> None:
         if not self._queue:
             return  # emptied while this task waited for a stream
-        attempt = next(iter(self._queue))
-        del self._queue[attempt]
+        attempt, _ = self._queue.popitem(last=False)
         self._running.add(attempt)
         try:
             await self._process(attempt)

@@ -47,13 +47,14 @@ class Holdings:
 
     def __init__(self) -> None:
         self._by_shuffle: dict[ShuffleKey, dict[int, Holding]] = {}
+        self._count = 0
         self._by_holder: dict[tuple[str, str], set[MapAttemptKey]] = {}
         """Map outputs by application and other TaskManager."""
         self.short: set[MapAttemptKey] = set()
         """Map outputs that lack copies which this TaskManager has to make."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_shuffle.values()))
+        return self._count
 
     def get(self, attempt: MapAttemptKey) -> Holding | None:
         """Return the holding of a map output, or None."""
@@ -72,6 +73,7 @@ class Holdings:
         self.discard(attempt.shuffle, [attempt.map_attempt_id])
         holding = Holding(origin, replicas, settled=settled)
         self._by_shuffle.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = holding
+        self._count += 1
         if origin and replicas > 1:
             self.has(attempt, origin)
         self._judge(attempt, holding)
@@ -134,6 +136,7 @@ class Holdings:
         for map_attempt_id in map_attempt_ids:
             holding = attempts.pop(map_attempt_id, None)
             if holding is not None:
+                self._count -= 1
                 attempt = MapAttemptKey(key, map_attempt_id)
                 self.short.discard(attempt)
                 for other in holding.others:

@@ -208,8 +208,7 @@ class Migration:
         self, application_id: str, tried: set[MapAttemptKey]
     ) -> Iterator[tuple[ShuffleKey, list[int]]]:
         """Yield the map outputs that have not moved and were not tried yet."""
-        keys = [shuffle.key for shuffle in self._services.store.shuffles()]
-        for key in [each for each in keys if each.application_id == application_id]:
+        for key in [each.key for each in self._services.store.shuffles(application_id)]:
             left = [
                 each
                 for each in self._services.store.map_outputs(key)

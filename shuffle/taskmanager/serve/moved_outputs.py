@@ -46,6 +46,7 @@ class MovedOutputs:
         for view, map_attempt_ids in list(self._views.get(key, {}).items()):
             moved = next((each for each in map_attempt_ids if each in places), None)
             if moved is not None:
+                self.released(view)  # it has its error: do not look at it with every later move
                 view.fail(_moved(key, moved, places[moved]))
 
     def require_here(self, key: ShuffleKey, map_attempt_ids: Iterable[int]) -> None:

@@ -269,11 +269,14 @@ class OutputIndex:
         """Return the applications with committed map outputs or released shuffles."""
         return list(dict.fromkeys((*self._applications, *self.releases.applications())))
 
-    def entries(self) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
-        """Iterate over all shuffles."""
-        for application_id, shuffles in self._applications.items():
-            for shuffle_id, entry in shuffles.items():
-                yield ShuffleKey(application_id, shuffle_id), entry
+    def entries(
+        self, application_id: str | None = None
+    ) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
+        """Iterate over all shuffles, or over those of an application."""
+        names = self._applications if application_id is None else (application_id,)
+        for name in names:
+            for shuffle_id, entry in self._applications.get(name, {}).items():
+                yield ShuffleKey(name, shuffle_id), entry
 
     def outputs_in(self, arena: bytes) -> list[MapOutput]:
         """Return the map outputs that have, or may have, rows in an arena's journal."""

@@ -385,11 +385,11 @@ class ShuffleStore:
         """Return the applications with map outputs or releases, including adopted ones."""
         return self._index.applications()
 
-    def shuffles(self) -> list[ShuffleStatus]:
-        """Return the status of each shuffle with committed map outputs."""
+    def shuffles(self, application_id: str | None = None) -> list[ShuffleStatus]:
+        """Return the status of each shuffle with committed map outputs, or of an application's."""
         return [
             ShuffleStatus(*key, len(entry.outputs), 0, entry.stored_bytes, entry.regions)
-            for key, entry in self._index.entries()
+            for key, entry in self._index.entries(application_id)
         ]
 
     def tiers(self) -> list[TierStatus]:

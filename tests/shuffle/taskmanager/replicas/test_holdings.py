@@ -186,6 +186,11 @@ class Cluster(RuleBasedStateMachine):
         self.make_copies(back)
 
     @invariant()
+    def each_counts_its_map_outputs(self) -> None:
+        for each in getattr(self, "all", {}).values():
+            assert len(each.holdings) == len([*each.holdings.attempts()])
+
+    @invariant()
     def no_map_output_is_without_a_holder(self) -> None:
         for attempt in getattr(self, "attempts", ()):
             having = [name for name, each in self.present().items() if attempt in each.stored]

@@ -77,6 +77,31 @@ async def test_a_view_under_way_fails_with_the_new_place(rig):
     other.release()
 
 
+class CountedList(list[int]):
+    """Counts how often it is looked through."""
+
+    looks = 0
+
+    def __iter__(self):
+        self.looks += 1
+        return super().__iter__()
+
+
+async def test_a_view_that_has_failed_is_not_looked_at_again(rig):
+    view, other = await rig.view(0, 1), await rig.view(2)
+    moved = rig.partitions.moved
+    failing, waiting = CountedList([0, 1]), CountedList([2])
+    moved.watch(view, KEY, failing)
+    moved.watch(other, KEY, waiting)
+    for attempt in (0, 1):
+        moved.move(KEY, {attempt: PLACE})
+    assert view.failure is not None
+    assert other.failure is None
+    assert (failing.looks, waiting.looks) == (1, 2)
+    view.release()
+    other.release()
+
+
 async def test_a_view_that_is_released_is_forgotten(rig):
     views = [await rig.view(0), await rig.view(0)]
     for view in views:
