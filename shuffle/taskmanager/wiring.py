@@ -111,9 +111,9 @@ class NetworkEnvironment:
             memory.segment_size_bytes,
             memory.partition_request_timeout_seconds,
             on_replicated=lambda output: self.copies.replication.committed(output),
-            on_replaced=lambda lost: self.copies.replication.lost(lost),
+            on_replaced=lambda lost: self.copies.lost(lost),
             on_pipelined_gone=self._idle.set,
-            on_shuffle_released=lambda key, end: self.copies.replication.shuffle_released(key, end),
+            on_shuffle_released=lambda key, end: self.copies.shuffle_released(key, end),
         )
         self.applications = Applications(
             config.applications.application_expiry_seconds,
@@ -150,7 +150,7 @@ class NetworkEnvironment:
             self.counters,
             config,
         )
-        stack.push_async_callback(self.copies.replication.close)
+        stack.push_async_callback(self.copies.close)
         self.gate_services = GateServices(
             self.store.taskmanager_id,
             memory,
@@ -344,14 +344,14 @@ class NetworkEnvironment:
         for key in lost:
             self.partitions.wake(key)
         self.drivers.tell_lost(lost)
-        self.copies.replication.lost(lost)
+        self.copies.lost(lost)
         for connection in list(self.handlers):
             if connection.role == ROLE_COPIER and not connection.application_id:
                 connection.close()  # it watches this TaskManager, and asks anew what is here
 
     def _release_application(self, application_id: str) -> int:
         freed = self.partitions.release_application(application_id)
-        self.copies.replication.application_released(application_id)
+        self.copies.application_released(application_id)
         return freed
 
     def _offer(self) -> HelloAck:

@@ -8,11 +8,12 @@
               Placement: which of them comes first  Holdings: which has which map output
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from ....transport.address import Address
 from ...counters import Counters
-from ...names import TaskManagerPlace, utf8_text
+from ...names import ShuffleKey, TaskManagerPlace, utf8_text
 from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.peer_connector import PeerConnector
@@ -92,8 +93,28 @@ class Copies:
             counters=counters,
             config=config.replication,
         )
-        self.replication: Final = Replication(self.services)
+        self.replication: Final = Replication(self.services, lambda: self.migration.awaited())
         self.migration: Final = Migration(self.services, self.replication.watch_shared)
+
+    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
+        """Forget a released shuffle, or its map attempts below ``end``."""
+        self.migration.shuffle_released(key, end)
+        self.replication.shuffle_released(key, end)
+
+    def application_released(self, application_id: str) -> None:
+        """Forget an ended application."""
+        self.migration.application_released(application_id)
+        self.replication.application_released(application_id)
+
+    def lost(self, lost: Mapping[ShuffleKey, Sequence[int]]) -> None:
+        """Forget map outputs that are not here any longer."""
+        self.migration.lost(lost)
+        self.replication.lost(lost)
+
+    async def close(self) -> None:
+        """Cancel the copies and moves being made. Idempotent."""
+        await self.migration.close()
+        await self.replication.close()
 
     def status(self) -> CopiesStatus:
         """Return the status of copies and moves."""

@@ -12,7 +12,9 @@ or for that driver. Each map output takes these steps:
    may have lost it meanwhile. Only what a receiver still has then counts as moved.
 
 The map output is not removed here before its shuffle is released. So when a receiver is away, at
-any time after the move, its map outputs are read here again, and another drain moves them again. A
+any time after the move, its map outputs are read here again. When it comes back, it is asked for
+each of them: those that it still has are read there again, and the others move again. If it is
+lost, all of them move to other targets. So a drain stays complete without another one. A
 TaskManager that accepts work again, or restarts, has one copy more than it needs.
 """
 
@@ -20,14 +22,15 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ....transport.backoff import Backoff
-from ....transport.loop import run_together
+from ....transport.loop import run_together, start_task
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
+from .attempt_table import AttemptTable
 from .target import CopyServices, Outcome, PeerTarget, RemoteTarget
 
 logger = logging.getLogger(__name__)
@@ -67,6 +70,18 @@ class MigrationProgress(NamedTuple):
         return f"{text}; {self.staying} stay: {self.reason}" if self.staying else text
 
 
+class _Stay(NamedTuple):
+    """Why a map output stays.
+
+    Attributes:
+        reason: The reason.
+        place: The receiver that took it and may have it still, if it is away.
+    """
+
+    reason: str
+    place: TaskManagerPlace | None = None
+
+
 class Migration:
     """Moves the map outputs of one TaskManager.
 
@@ -79,25 +94,39 @@ class Migration:
         self._services: Final = services
         self._moved: Final = services.moved
         self._watch_places: Final = watch_places
-        self._in_remote: set[MapAttemptKey] = set()
+        self._in_remote: AttemptTable[bool] = AttemptTable()
         """Moved map outputs that are in the remote tier, which this TaskManager asked itself."""
-        self._staying: dict[MapAttemptKey, str] = {}
+        self._staying: AttemptTable[_Stay] = AttemptTable()
+        self._awaited: set[TaskManagerPlace] = set()
+        """Receivers that are away: when one is back or lost, what stays is moved again."""
         self._refusals: Counter[tuple[str, str]] = Counter()
         """Refusals in a row of this pass, by application and target."""
         self._active = False
+        self._is_wanted = False
+        """Whether map outputs are to be elsewhere: from the first move until it is undone."""
+        self._has_news = False
+        """Whether an awaited receiver came back or was lost since the last move began."""
+        self._following: asyncio.Task[None] | None = None
+        """Moves again what stays."""
 
     @property
     def progress(self) -> MigrationProgress:
         """How far the move has come."""
         moved = len(self._moved)
         left = self._services.store.statistics().map_outputs - moved
-        lookup = self._services.store.lookup
-        staying = [reason for each, reason in self._staying.items() if lookup(*each) is not None]
-        ((reason, _),) = Counter(staying).most_common(1) or [("", 0)]
-        return MigrationProgress(self._active, moved, max(left, 0), len(staying), reason)
+        reasons = Counter(each.reason for each in self._staying.values())
+        ((reason, _),) = reasons.most_common(1) or [("", 0)]
+        active = self._active or self._is_following
+        return MigrationProgress(active, moved, max(left, 0), reasons.total(), reason)
+
+    @property
+    def _is_following(self) -> bool:
+        return self._following is not None and not self._following.done()
 
     async def run(self) -> MigrationProgress:
         """Move all map outputs that are here, and return the progress.
+
+        What a receiver loses later moves again, until :meth:`undo` or :meth:`close`.
 
         Raises:
             RuntimeError: A move is already running.
@@ -106,65 +135,125 @@ class Migration:
         """
         if self._active:
             raise RuntimeError("map outputs are being moved already")
-        self._active = True
+        self._active = self._is_wanted = True
+        try:
+            await self._end_following()
+            await self._run()
+        finally:
+            self._active = False
+            self._follow()
+        progress = self.progress
+        logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
+        return progress
+
+    async def close(self) -> None:
+        """Move nothing again from now on; moved map outputs stay moved. Idempotent."""
+        self._is_wanted = False
+        await self._end_following()
+
+    def awaited(self) -> Iterator[TaskManagerPlace]:
+        """Yield the receivers that may come back with map outputs that stay here meanwhile."""
+        if self._is_wanted and len(self._staying):
+            yield from self._awaited
+
+    def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
+        """Forget a released shuffle, or its map attempts below ``end``."""
+        for table in (self._staying, self._in_remote):
+            table.release(key, end)
+
+    def application_released(self, application_id: str) -> None:
+        """Forget an ended application."""
+        for table in (self._staying, self._in_remote):
+            table.release_application(application_id)
+
+    def lost(self, lost: Mapping[ShuffleKey, Sequence[int]]) -> None:
+        """Forget map outputs that are not here any longer and had not moved."""
+        for key, map_attempt_ids in lost.items():
+            self._staying.discard(key, map_attempt_ids)
+
+    async def _run(self) -> None:
         services = self._services
         applications: set[str] = set()
-        self._in_remote = {each for each in self._in_remote if self._moved.place(*each)}
+        self._has_news = False
         try:
             await services.watches.find_configured()
             backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             for number in range(PASSES):
                 if number:
                     await asyncio.sleep(backoff.next_seconds())  # others may have room again
-                self._staying.clear()
                 self._refusals.clear()
                 applications = {each.key.application_id for each in services.store.shuffles()}
                 await run_together(self._run_once(each) for each in applications)
                 await run_together(self._confirm(each) for each in applications)
-                if not self.progress.staying:
+                if not len(self._staying):
                     break
         finally:
-            self._active = False
+            self._awaited = {each.place for each in self._staying.values() if each.place}
+            self._watch_places()
             services.connections.close_idle(applications)
-        progress = self.progress
-        logger.log(logging.WARNING if progress.staying else logging.INFO, "%s", progress)
-        return progress
+
+    def _follow(self) -> None:
+        """Move again what stays, if an awaited receiver came back or was lost meanwhile."""
+        if self._is_wanted and self._has_news and not self._active and not self._is_following:
+            self._following = start_task(self._run_again())
+
+    async def _run_again(self) -> None:
+        try:
+            while self._has_news and self._is_wanted:
+                await self._run()
+                logger.info("after a change at a receiver: %s", self.progress)
+        except Exception:  # it goes on after the next change, or with another drain
+            logger.exception("cannot move map outputs again")
+
+    async def _end_following(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
 
     def undo(self) -> None:
         """Let moved map outputs be read here again, and notify the drivers."""
+        self._is_wanted = False
+        if self._following is not None:
+            self._following.cancel()
         self._staying.clear()
+        self._in_remote.clear()
         for key, map_attempt_ids in self._moved.take_back_all().items():
-            self._tell_back(key, map_attempt_ids, "")
+            self._tell_back(key, map_attempt_ids)
         self._watch_places()
 
     def changed(self, place: TaskManagerPlace, now: Presence) -> None:
         """Serve again what has moved to a TaskManager that is away or lost.
 
         It may come back with its data. Until then readers get the data here, as they would have to
-        wait there.
+        wait there. When it is back, it is asked; when it is lost, others are.
         """
         if now in (Presence.AWAY, Presence.LOST):
             self._take_back_from(place, f"{place}, which took it, does not answer")
+        if now is not Presence.AWAY and place in self.awaited():
+            self._has_news = True
+            self._follow()
 
     def _take_back_from(self, place: TaskManagerPlace, reason: str) -> None:
         back = self._moved.take_back_all(place)
         for key, map_attempt_ids in back.items():
-            self._tell_back(key, map_attempt_ids, reason)
+            self._tell_back(key, map_attempt_ids, _Stay(reason, place))
         if back:
+            self._awaited.add(place)
             count = sum(map(len, back.values()))
             logger.warning("%d moved map outputs are read here again: %s", count, reason)
 
-    def _tell_back(self, key: ShuffleKey, map_attempt_ids: Sequence[int], reason: str) -> None:
+    def _tell_back(
+        self, key: ShuffleKey, map_attempt_ids: Sequence[int], stay: _Stay | None = None
+    ) -> None:
         """Notify the drivers of map outputs that are read here again.
 
-        Those with a reason stay until the next pass, or the next drain, moves them again.
+        Those with a reason stay until a pass moves them again.
         """
         lookup = self._services.store.lookup
         here = [each for each in map_attempt_ids if lookup(key, each) is not None]
-        attempts = [MapAttemptKey(key, each) for each in here]
-        self._in_remote.difference_update(attempts)
-        if reason:
-            self._staying.update(dict.fromkeys(attempts, reason))
+        if stay is not None:
+            for each in here:
+                self._staying.put(MapAttemptKey(key, each), stay)
         if here:
             self._services.drivers.tell_held(key, here)
 
@@ -180,7 +269,7 @@ class Migration:
         async def ask_some() -> None:
             for attempt, place in asked:
                 output = services.store.lookup(*attempt)
-                is_remote = attempt in self._in_remote
+                is_remote = self._in_remote.get(attempt)
                 if output is None or is_remote or self._moved.place(*attempt) != place:
                     continue
                 await services.streams.take(application_id)
@@ -192,7 +281,7 @@ class Migration:
                     self._take_back_from(place, reason)
                 elif outcome is not Outcome.COPIED and self._moved.place(*attempt) == place:
                     self._moved.take_back(attempt.shuffle, [attempt.map_attempt_id])
-                    self._tell_back(attempt.shuffle, [attempt.map_attempt_id], reason)
+                    self._tell_back(attempt.shuffle, [attempt.map_attempt_id], _Stay(reason))
 
         await run_together(ask_some() for _ in range(services.config.copy_streams))
 
@@ -252,6 +341,7 @@ class Migration:
         places = {each: place for each, place in places.items() if each in here}
         if places:
             self._moved.move(key, places)
+            self._staying.discard(key, places)
             self._watch_places()
             services.counters.map_outputs_moved += len(places)
 
@@ -260,7 +350,8 @@ class Migration:
         with output.kept():  # it may be released between two attempts
             place, reason = await self._elsewhere(attempt, output)
         if place is None and self._services.store.lookup(*attempt) is output:
-            self._staying[attempt] = reason
+            stay = self._staying.get(attempt)
+            self._staying.put(attempt, _Stay(reason, stay.place if stay else None))
         return place
 
     async def _elsewhere(
@@ -273,10 +364,13 @@ class Migration:
         holders = set() if holding is None else set(holding.others)
         if output.origin:
             holders.add(output.origin)
+        stay = self._staying.get(attempt)
+        if stay is not None and stay.place is not None and not self._in_remote.get(attempt):
+            holders.add(stay.place.taskmanager_id)  # it may have it still, and is asked first
         candidates = services.placement.candidates(
             attempt, holders, lambda place: services.watches.presence(place) is Presence.LOST
         )
-        reason = "no other TaskManager is known"
+        reason = stay.reason if stay else "no other TaskManager is known"
         for target in services.targets([each.place for each in candidates]):
             refusals = application_id, target.name
             if self._refusals[refusals] < MAX_REFUSALS:
@@ -284,8 +378,9 @@ class Migration:
                 outcome = await target.copy(output, pace, moved=True)
                 if outcome is Outcome.COPIED:
                     del self._refusals[refusals]
-                    if target.name == RemoteTarget.name:
-                        self._in_remote.add(attempt)
+                    self._in_remote.discard(attempt.shuffle, [attempt.map_attempt_id])
+                    if target.name == RemoteTarget.name and services.store.lookup(*attempt):
+                        self._in_remote.put(attempt, True)
                     return target.place, ""
                 if outcome is not Outcome.FAILED:
                     self._refusals[refusals] += 1

@@ -10,7 +10,7 @@ for the applications that use it at this place, and for no other.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
@@ -26,9 +26,15 @@ class Replication:
 
     Args:
         services: The parts of the TaskManager.
+        awaited: Returns other places to watch: receivers of moved map outputs that are away.
     """
 
-    def __init__(self, services: CopyServices) -> None:
+    def __init__(
+        self,
+        services: CopyServices,
+        awaited: Callable[[], Iterable[TaskManagerPlace]] = tuple,
+    ) -> None:
+        self._awaited: Final = awaited
         self.holdings: Final = services.holdings
         self._services: Final = services
         self._restore: Final = RateLimit(services.config.restore_bytes_per_second)
@@ -199,7 +205,7 @@ class Replication:
             if not self.holdings.has_application(application_id):
                 self._services.connections.end_application(application_id)
         self.watch_shared()
-        if not len(self.holdings) and not len(self._services.moved):
+        if not len(self.holdings) and not len(self._services.moved) and not any(self._awaited()):
             self._services.watches.forget_configured()
 
     def _ended(self, copies: ApplicationCopies) -> None:
@@ -212,6 +218,7 @@ class Replication:
     def _shared(self) -> Iterable[TaskManagerPlace]:
         """Yield the places of the TaskManagers that have map outputs of this one."""
         yield from self._services.moved.places()
+        yield from self._awaited()
         for application_id, taskmanager_id in self.holdings.holders():
             place = self._services.known.place_for(application_id, taskmanager_id)
             if place is not None:

@@ -12,7 +12,8 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import OutputsHeld
 from sluice.shuffle.taskmanager.replicas import migration
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
-from tests.support.copies import KEY, copying, read, write
+from tests.shuffle.taskmanager.replicas.conftest import free_address
+from tests.support.copies import KEY, copying, driver, read, write
 from tests.support.mini_cluster import eventually
 from tests.support.remote import extent_of
 from tests.support.wire_clients import consumer, read_gate
@@ -138,10 +139,99 @@ async def test_a_receiver_lost_after_the_move_is_replaced_by_the_origin(tmp_path
         assert len(await unreadable(cluster, {0})) == COUNT  # they are read at the receiver
         await cluster[1].close()
         await eventually(lambda: cluster[0].copies.migration.progress.moved == 0)
+        await eventually(lambda: not cluster[0].copies.migration.progress.active)
         assert await unreadable(cluster, {0}) == []
         progress = cluster[0].copies.migration.progress
         assert (progress.left, progress.staying) == (COUNT, COUNT)
         assert "does not answer" in progress.reason
+
+
+async def drained(cluster: MiniCluster) -> None:
+    """Let the first TaskManager move its map outputs."""
+    await write_all(cluster)
+    cluster[0].drain()
+    await cluster[0].migrate()
+    assert cluster[0].copies.migration.progress.moved == COUNT
+
+
+async def all_moved(cluster: MiniCluster) -> None:
+    """Wait until a drain is complete again."""
+    await eventually(lambda: cluster[0].copies.migration.progress[:4] == (False, COUNT, 0, 0))
+
+
+async def test_a_restarted_receiver_is_read_from_again(tmp_path):
+    settings: dict[str, Any] = QUICK | {
+        "hosts_apart": True,
+        "data_port": free_address("127.0.0.2").port,
+        "lost_after_seconds": 60,
+    }
+    async with copying(tmp_path, 3, check=False, **settings) as (cluster, _):
+        await drained(cluster)
+        made = cluster[0].counters.copies_made
+        moved = cluster[0].copies.services.moved
+        await cluster[1].close()
+        await eventually(lambda: len(moved) < COUNT)
+        assert await unreadable(cluster, {0, 2}) == []  # they are read here meanwhile
+        cluster.environments[1] = await cluster.start_one(1, settings)
+        await driver(cluster, 1)
+        await all_moved(cluster)
+        assert cluster[0].counters.copies_made == made
+        assert await unreadable(cluster, {1, 2}) == []
+
+
+async def test_a_lost_receiver_is_replaced_by_another(tmp_path):
+    async with copying(tmp_path, 3, check=False, **QUICK) as (cluster, _):
+        await drained(cluster)
+        await cluster[1].close()
+        await eventually(lambda: len(cluster[0].copies.services.moved.places()) == 1)
+        await all_moved(cluster)
+        assert await unreadable(cluster, {2}) == []
+
+
+async def test_only_outputs_that_a_receiver_lost_move_again(tmp_path):
+    settings: dict[str, Any] = QUICK | {"lost_after_seconds": 60}
+    async with copying(tmp_path, 3, **settings) as (cluster, _):
+        await drained(cluster)
+        made = cluster[0].counters.copies_made
+        for output in list(cluster[1].store.map_outputs(KEY).values())[:3]:
+            cluster[1].store.drop(output, is_lost=True)
+        await eventually(lambda: cluster[0].counters.copies_made == made + 3)
+        await all_moved(cluster)
+        assert cluster[0].counters.copies_made == made + 3
+        assert await unreadable(cluster, {1, 2}) == []
+
+
+async def test_nothing_moves_again_after_undrain(tmp_path):
+    settings: dict[str, Any] = QUICK | {
+        "hosts_apart": True,
+        "data_port": free_address("127.0.0.2").port,
+        "lost_after_seconds": 60,
+    }
+    async with copying(tmp_path, 2, check=False, **settings) as (cluster, _):
+        await drained(cluster)
+        migration = cluster[0].copies.migration
+        await cluster[1].close()
+        await eventually(lambda: migration.progress.staying == COUNT)
+        assert list(migration.awaited())
+        cluster[0].undrain()
+        assert migration.progress[:4] == (False, 0, COUNT, 0)
+        assert not list(migration.awaited())
+        assert not len(cluster[0].copies.services.watches)
+        assert await unreadable(cluster, {0}) == []
+
+
+async def test_a_released_output_is_no_longer_one_that_stays(tmp_path):
+    async with copying(tmp_path, 2, check=False, **QUICK) as (cluster, _):
+        await drained(cluster)
+        migration = cluster[0].copies.migration
+        await cluster[1].close()
+        await eventually(lambda: migration.progress.staying == COUNT)
+        cluster[0].partitions.release_shuffle(KEY, 3)
+        assert len(migration._staying) == COUNT - 3
+        cluster[0].applications.release("app")
+        assert len(migration._staying) == 0
+        assert not list(migration.awaited())
+        await eventually(lambda: not len(cluster[0].copies.services.watches))
 
 
 async def test_a_damaged_output_moves_to_its_copy_or_stays(tmp_path):
