@@ -78,7 +78,8 @@ class StoreHealth:
             return tier, ProbedDirectory(directory, make=make)
         files = [(tier.path, tier.identity)]
         journal = self._journal.files.journals.get(tier.tier_id)
-        if journal is not None and journal.path.parent == directory:
+        is_renumbered = self._journal.files.is_renumbered(tier.tier_id)
+        if journal is not None and journal.path.parent == directory and not is_renumbered:
             files.append((journal.path, journal.identity()))
         locks = [(each.path, each.identity()) for each in self._locks_of(directory)]
         return tier, ProbedDirectory(

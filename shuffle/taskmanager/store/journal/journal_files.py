@@ -8,6 +8,8 @@ directory in which a journal lies makes its calls; if that directory hangs, they
 
 import errno
 import logging
+import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,6 +92,9 @@ class JournalFiles:
         }
         """Arenas whose journals are not beside them."""
         self._generations = {arena: journal.generation for arena, journal in self.journals.items()}
+        """The latest generations, including those that were given up and may still appear."""
+        self._renumbered: set[bytes] = set()
+        """Arenas whose journals are being renamed."""
         self._compact_above_bytes = dict.fromkeys(self.journals, 0)
         self._threads = storage.threads
 
@@ -111,6 +116,10 @@ class JournalFiles:
         """Assign a row its place in the order of all rows."""
         self._number += 1
         return Entry(self._run_number, self._number, row)
+
+    def is_renumbered(self, arena: bytes) -> bool:
+        """Whether a thread is renaming the journal of an arena, so that its path is not known."""
+        return arena in self._renumbered
 
     async def append(self, arena: bytes, write: JournalWrite) -> None:
         """Append rows to a journal, moving it if necessary; set failures in ``write``.
@@ -239,14 +248,32 @@ class JournalFiles:
         uses: Sequence[Used] = (),
     ) -> OSError | None:
         """Append rows to the journal of an arena; return the error if that fails."""
-        journal = self.journals[arena]
+        journal, latest = self.journals[arena], self._generations[arena]
         size_bytes = sum(len(entry.row) for entry in (*entries, *releases))
         append = partial(journal.append, entries, releases)
         try:
+            if journal.generation < latest:
+                await self._renumber(arena, journal, latest + 1)
             await self._run(journal.path.parent, append, size_bytes, uses)
         except OSError as error:
             return error
         return None
+
+    async def _renumber(self, arena: bytes, journal: Journal, generation: int) -> None:
+        """Make a journal the latest before it gets rows that a rewrite lacks.
+
+        The rewrite was given up. But its thread may still put it into place, even after this
+        process was killed, and the next start would read that generation only.
+
+        Raises:
+            OSError: It cannot be renamed, or its directory hangs.
+        """
+        self._generations[arena] = generation
+        self._renumbered.add(arena)
+        try:
+            await self._run(journal.path.parent, partial(journal.renumber, generation))
+        finally:
+            self._renumbered.discard(arena)
 
     def _note_failure(self, arena: bytes, error: OSError) -> None:
         """Record a failed write, and leave the directory out if the error is permanent."""
@@ -335,6 +362,8 @@ class JournalFiles:
         try:
             journal = await self._run(place, write, needed_bytes, (written,))
         except OSError as error:
+            if error.errno in FULL:  # it was not given up, and is removed
+                self._generations[arena] = above
             return error
         self.journals[arena] = journal
         self._generations[arena] = journal.generation
@@ -351,16 +380,25 @@ class JournalFiles:
 
 
 class _WrittenJournal:
-    """The new generation that a thread writes; removed if the thread is late with it."""
+    """The new generation that a thread writes; the thread removes it if it is late with it."""
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
         self._is_given_up = False
+        self._lock = threading.Lock()
 
     def keep(self, journal: Journal) -> Journal:
-        """Hand over a complete journal. Runs in the thread."""
-        self._journal = journal
-        return journal
+        """Hand over a complete journal. Runs in the thread.
+
+        Raises:
+            OSError: Nothing waits for it; it is removed.
+        """
+        with self._lock:
+            if not self._is_given_up:
+                self._journal = journal
+                return journal
+        journal.remove()
+        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
 
     def is_wanted(self) -> bool:
         """Whether something waits for the journal. Runs in the thread."""
@@ -368,9 +406,10 @@ class _WrittenJournal:
 
     def retain(self) -> None:
         """Note that nothing waits for the journal."""
-        self._is_given_up = True
+        with self._lock:
+            self._is_given_up = True
 
     def release(self) -> None:
-        """Remove it: the old one goes on."""
+        """Close it if it was complete before it was given up; the next start removes it."""
         if self._journal is not None:
-            self._journal.remove()
+            self._journal.close()

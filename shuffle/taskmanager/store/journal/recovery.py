@@ -23,7 +23,8 @@ from ..tiers.memory_tier import MemoryTier
 from ..tiers.tier import FULL, Tier
 from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
-from .journal import COMPACTION_FLOOR_BYTES, Entry, FoundJournal, Journal, open_journal
+from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
+from .journal_reader import FoundJournal, open_journal
 from .opened_storage import OpenedStorage
 from .replay import lost_arenas, replay
 from .start_calls import while_it_answers

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from ....names import MapAttemptKey
 from ..releases import ReleasedShuffles
 from ..tiers.tier import is_arena
-from .journal import Entry, FoundJournal
+from .journal import Entry
+from .journal_reader import FoundJournal
 from .rows import (
     LOSE_ROW,
     CommitRow,

@@ -10,7 +10,8 @@ from sluice.shuffle.taskmanager.store.files.journal_places import (
     remove_unused,
     require_room,
 )
-from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal, open_journal
+from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal
+from sluice.shuffle.taskmanager.store.journal.journal_reader import open_journal
 
 ARENA = bytes(range(8))
 

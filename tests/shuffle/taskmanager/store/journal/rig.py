@@ -1,6 +1,7 @@
 """Stores that are filled, damaged, and opened again."""
 
-from sluice.shuffle.taskmanager.store.journal.journal import Entry, open_journal
+from sluice.shuffle.taskmanager.store.journal.journal import Entry
+from sluice.shuffle.taskmanager.store.journal.journal_reader import open_journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import (
     KEY,

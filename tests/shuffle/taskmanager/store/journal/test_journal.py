@@ -8,12 +8,8 @@ import pytest
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
 from sluice.shuffle.taskmanager.store.files.journal_places import generation_of
-from sluice.shuffle.taskmanager.store.journal.journal import (
-    _HEAD,
-    Entry,
-    Journal,
-    open_journal,
-)
+from sluice.shuffle.taskmanager.store.journal.journal import HEAD, Entry, Journal
+from sluice.shuffle.taskmanager.store.journal.journal_reader import open_journal
 from sluice.shuffle.taskmanager.store.journal.rows import (
     pack_release_application,
     pack_release_shuffle,
@@ -21,7 +17,7 @@ from sluice.shuffle.taskmanager.store.journal.rows import (
 
 ARENA = bytes(range(8))
 ROWS = [Entry(1, n, pack_release_shuffle(ShuffleKey("app", n))) for n in range(5)]
-RECORDS = [_HEAD.size + len(entry.row) for entry in ROWS]
+RECORDS = [HEAD.size + len(entry.row) for entry in ROWS]
 
 
 def written(directory, rows=ROWS, releases=()):

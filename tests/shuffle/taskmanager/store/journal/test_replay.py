@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
-from sluice.shuffle.taskmanager.store.journal.journal import Entry, FoundJournal, Journal
+from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal
+from sluice.shuffle.taskmanager.store.journal.journal_reader import FoundJournal
 from sluice.shuffle.taskmanager.store.journal.replay import Replayed, replay
 from sluice.shuffle.taskmanager.store.journal.rows import (
     _COMMIT,

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import shutil
+from functools import partial
 
 import pytest
 
@@ -10,6 +12,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     JournalWriteFailed,
 )
 from sluice.shuffle.taskmanager.store.journal import journal_lane
+from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.shuffle.taskmanager.store.stuck.rig import (
@@ -168,3 +171,46 @@ async def test_a_journal_whose_rewrite_hangs_is_written_again_later(store, stuck
     again = ShuffleStore.open(watched_disks(tmp_path))
     assert sorted(again.map_outputs(KEY)) == [2, 3, *range(10, 14), *range(20, 24)]
     await again.close()
+
+
+async def test_a_rename_that_comes_after_the_end_hides_no_rows(store, tmp_path, monkeypatch):
+    """The journal of a is written anew in b, which hangs; a goes on, and the process is killed."""
+    monkeypatch.setattr(journal_lane, "RETRY_SECONDS", 0.01)
+    await put_on(store, "a", range(4))
+    journal = store._journal.files.journals[disk(store, "a").tier_id]
+    put_into_place = f"journal-{journal.generation + 1:08d}-{journal.run:08d}"
+    with pytest.MonkeyPatch.context() as patch:
+        late = StuckDirectory(patch, tmp_path / "b", ("journal-of-",), ("rename",))
+        late.hang()
+        patch.setattr(journal, "append", refuse)
+        region = await written_without("b", store, 4)
+        with pytest.raises(JournalWriteFailed, match="full"):
+            await asyncio.wait_for(store.commit(MapOutput(KEY, 4, 1, (region,))), PATIENCE_SECONDS)
+        region.release()
+        patch.setattr(journal, "append", partial(Journal.append, journal))
+        await eventually(lambda: disk(store, "a").has_journal_room)
+        await put_on(store, "a", [5])
+        store.release_shuffle(KEY, 2)
+        await asyncio.wait_for(store.released(), PATIENCE_SECONDS)
+        killed = tmp_path / "killed"
+        for name in "ab":
+            await asyncio.to_thread(shutil.copytree, tmp_path / name, killed / name)
+        (unnamed,) = killed.glob("b/journal-of-*/journal.new")
+        unnamed.rename(unnamed.with_name(put_into_place))  # the kernel completes the call
+        again = await asyncio.to_thread(ShuffleStore.open, watched_disks(killed))
+        assert sorted(again.map_outputs(KEY)) == [2, 3, 5]
+        for attempt, output in again.map_outputs(KEY).items():
+            assert await fetch(again, output) == content(attempt, SIZE)
+        await again.close()
+        late.answer()
+        await eventually(lambda: tier(store, "b").healthy)
+    assert not list(tmp_path.glob("b/journal-of-*/journal*"))
+    await put_elsewhere(store, range(20, 24))
+    await store.close()
+    again = ShuffleStore.open(watched_disks(tmp_path))
+    assert sorted(again.map_outputs(KEY)) == [2, 3, 5, *range(20, 24)]
+    await again.close()
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
