@@ -6,7 +6,7 @@ in which nothing is used after it is closed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,6 +57,7 @@ from .serve.taskmanager_channel_opener import GateServices
 from .store.output_index import Lost
 from .store.region_area import RegionAreas
 from .store.shuffle_store import ShuffleStore
+from .store.stored_outputs import MapOutput
 
 if TYPE_CHECKING:
     from .embedded.client import EmbeddedClient
@@ -218,7 +219,9 @@ class NetworkEnvironment:
             environment.copies.replication.adopt()
             await environment.listener.start()
             environment.set_quotas(environment.config.quotas)  # open files may limit connections
-            environment.store.watch(environment._outputs_lost, on_unlocked)
+            environment.store.watch(
+                environment._outputs_lost, on_unlocked, environment._outputs_adopted
+            )
         except BaseException:
             await stack.aclose()
             raise
@@ -348,6 +351,16 @@ class NetworkEnvironment:
         for connection in list(self.handlers):
             if connection.role == ROLE_COPIER and not connection.application_id:
                 connection.close()  # it watches this TaskManager, and asks anew what is here
+
+    def _outputs_adopted(self, outputs: Sequence[MapOutput]) -> None:
+        """Serve and copy the map outputs of a directory that did not answer at the start."""
+        for application_id in {output.key.application_id for output in outputs}:
+            self.applications.adopt(application_id)
+        for output in outputs:
+            if output.origin or output.replicas > 1:
+                self.copies.replication.committed(output)
+        for key in {output.key for output in outputs}:
+            self.partitions.wake(key)
 
     def _release_application(self, application_id: str) -> int:
         freed = self.partitions.release_application(application_id)

@@ -241,7 +241,8 @@ class ShuffleStore:
         refused = self._journal.refuse(lambda each: each.shuffle == key and each[1] < below)
         entry = self._index.pop(key) if end is None else self._index.pop_below(key, end)
         secured = self._index.pop_released(lambda each: each.shuffle == key and each[1] < below)
-        if entry is None and not refused and not secured and not is_new:
+        # A directory that does not answer may have map outputs that are not in the index.
+        if entry is None and not (refused or secured or is_new or self._storage.hanging):
             return 0
         self._journal.release(rows.pack_release(key, end), [*secured, *regions_of([entry])])
         return 0 if entry is None else entry.stored_bytes
@@ -255,7 +256,7 @@ class ShuffleStore:
         keys = self._index.shuffles_of(application_id)
         secured = self._index.pop_released(lambda each: each[0].application_id == application_id)
         had_releases = self.releases.forget(application_id)
-        if not keys and not refused and not secured and not had_releases:
+        if not (keys or refused or secured or had_releases or self._storage.hanging):
             return 0
         entries = [self._index.pop(key) for key in keys]
         row = rows.pack_release_application(application_id)
@@ -279,25 +280,24 @@ class ShuffleStore:
         return self._journal.released()
 
     def watch(
-        self, on_lost: Callable[[Lost], None], on_unlocked: Callable[[str], None] | None = None
+        self,
+        on_lost: Callable[[Lost], None],
+        on_unlocked: Callable[[str], None] | None = None,
+        on_adopted: Callable[[Sequence[MapOutput]], None] | None = None,
     ) -> None:
         """Probe the directories and the remote tier until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
             on_unlocked: Called with a description when the lock of a directory is gone.
+            on_adopted: Called with what a directory holds that did not answer at the start.
         """
-        self._health.watch(on_lost, on_unlocked)
+        self._health.watch(on_lost, on_unlocked, on_adopted)
         remote = self._tiers.remote
         if remote is not None:
-            from .remote.remote_sweep import RemoteSweep
             from .remote.remote_watch import RemoteWatch
 
-            config = self._config
-            sweep = RemoteSweep(remote, self._known_applications, config.remote_orphan_seconds)
-            self._remote_watch = RemoteWatch(
-                remote, sweep, config.health_check_seconds, config.remote_orphan_seconds
-            )
+            self._remote_watch = RemoteWatch(remote, self._known_applications, self._config)
 
     def _known_applications(self) -> set[str]:
         held = {account.application_id for account in self.accounts.in_use()}
@@ -317,7 +317,7 @@ class ShuffleStore:
 
         Raises:
             StorageUnavailable: There is no remote tier.
-            RemoteFailed: The upload failed; no TaskManager finds any part of it.
+            RemoteFailed: The upload failed, or cannot be confirmed. Then others may find it.
             StorageReadFailed: Its bytes cannot be read. All errors of :meth:`read_all` are raised.
             STORAGE_CORRUPT: Its bytes do not match their checksum.
             StorageClosed: The store was closed.

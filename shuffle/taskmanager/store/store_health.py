@@ -1,7 +1,7 @@
 """Applies changes in the health of directories to a store."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from .health.directories import DirectoryLock
 from .health.directory_probe import ProbedDirectory
 from .health.health_watch import HealthWatch
 from .journal.journal_writer import JournalWriter
+from .journal.late_adoption import LateDirectory, adopt_late, open_late
 from .journal.opened_storage import OpenedStorage
 from .output_index import Lost
 from .stored_outputs import MapOutput, arenas_of, release_regions
@@ -45,6 +46,7 @@ class StoreHealth:
         self._watch: HealthWatch | None = None
         self._on_lost: Callable[[Lost], None] | None = None
         self._on_unlocked: Callable[[str], None] | None = None
+        self._on_adopted: Callable[[Sequence[MapOutput]], None] | None = None
         self._refusals: dict[Path, str] = {}
         """The last logged reason why a directory could not be used again."""
 
@@ -52,14 +54,17 @@ class StoreHealth:
         self,
         on_lost: Callable[[Lost], None],
         on_unlocked: Callable[[str], None] | None = None,
+        on_adopted: Callable[[Sequence[MapOutput]], None] | None = None,
     ) -> None:
         """Probe the directories from now on, until the store is closed.
 
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
             on_unlocked: Called with a description when the lock of a directory is gone.
+            on_adopted: Called with what a directory holds that did not answer at the start.
         """
         self._on_lost = on_lost
+        self._on_adopted = on_adopted
         self._on_unlocked = on_unlocked
         directories = {tier.directory: True for tier in self._tiers.tiers()}
         directories |= dict.fromkeys(self._tiers.left_out(), False)
@@ -140,10 +145,18 @@ class StoreHealth:
     async def make_anew(self, directory: Path) -> bool:
         """Use a directory again with an empty arena; return whether that succeeded.
 
+        One that did not answer at the start is used with what it holds.
+
         Cancellation: waits until its thread has ended, or is abandoned.
         """
         probes = self._storage.threads.of(directory).probe
         try:
+            if directory in self._storage.hanging:
+                late = await probes.run(open_late, self._storage, directory, self._config)
+                if late is not None:
+                    await self._adopt(late)
+                    return True
+                self._storage.hanging.discard(directory)
             tier = await probes.run(self._storage.open_anew, directory, self._config)
         except StorageError as error:
             if self._refusals.get(directory) != str(error):  # log it once, not every few seconds
@@ -158,6 +171,30 @@ class StoreHealth:
         if not restored:
             tier.lost = True
         return restored
+
+    async def _adopt(self, late: LateDirectory) -> None:
+        """Adopt what a directory holds that did not answer at the start.
+
+        If it fails meanwhile, it stays left out with its content, like any other.
+        """
+        storage, tier = self._storage, late.tier
+        tier.fail("its map outputs are being adopted")
+        releases = self._journal.kept_releases()
+        outputs = adopt_late(storage, late, releases, self._journal.is_pending)
+        self._tiers.use_anew(tier, f"with {len(outputs)} map outputs")
+        storage.hanging.discard(tier.directory)
+        if not storage.hanging:
+            storage.earlier.clear()
+        if self._on_adopted is not None:
+            self._on_adopted(outputs)
+        try:
+            await storage.threads.of(tier.directory).probe.run(late.finish)
+        except OSError as error:
+            tier.fail(f"it cannot be truncated: {error.strerror or error}")
+            return
+        if isinstance(tier, DiskTier):
+            tier.note_free()
+        await self.take_back(tier)
 
     async def close(self) -> None:
         """Stop watching.

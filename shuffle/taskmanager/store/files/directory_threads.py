@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from ..errors import DirectoryHangs
 from .io_threads import IoThreads
+from .late_calls import LateCalls
 
 CLOSE_SECONDS: Final = 5.0
 """Time for writes under way, and for queued rows, to finish when the store is closed."""
@@ -25,12 +26,14 @@ class DirectoryThreads(NamedTuple):
         data: Threads that read and write regions.
         journal: The thread of the journals in the directory.
         probe: The thread of its probes.
+        late: Calls of the start that were given up.
     """
 
     directory: Path
     data: IoThreads
     journal: IoThreads
     probe: IoThreads
+    late: LateCalls
 
     def abandon(self, reason: str) -> None:
         """Fail all calls but probes with an error that names the directory. Idempotent."""
@@ -40,6 +43,8 @@ class DirectoryThreads(NamedTuple):
 
     def resume(self) -> bool:
         """Accept calls again, unless abandoned ones still run; return whether they are accepted."""
+        if self.late.are_running:
+            return False
         resumed = [each.resume() for each in (self.data, self.journal)]
         return all(resumed)
 
@@ -50,7 +55,7 @@ class DirectoryThreads(NamedTuple):
 
     def when_idle(self, function: Callable[[], None]) -> None:
         """Call a function when no thread touches the directory: now, or in the last thread."""
-        steps = iter((self.data, self.journal, self.probe))
+        steps = iter((self.data, self.journal, self.probe, self.late))
 
         def next_step() -> None:
             threads = next(steps, None)
@@ -85,6 +90,7 @@ class StorageThreads:
                 IoThreads(self._count, "sluice-storage"),
                 IoThreads(1, "sluice-journal"),
                 IoThreads(1, "sluice-health"),
+                LateCalls(),
             )
         return found
 

@@ -59,6 +59,11 @@ def is_on_a_disk(place: Path) -> bool:
     return place.name.startswith(_PREFIX)
 
 
+def directory_of(place: Path) -> Path:
+    """Return the storage directory in which a place for journals lies."""
+    return place.parent if is_on_a_disk(place) else place
+
+
 def require_room(place: Path, size_bytes: int) -> None:
     """Check that a place has room for a journal. Blocks.
 

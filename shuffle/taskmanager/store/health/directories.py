@@ -7,11 +7,13 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from .....transport import private_file
 from .....transport.trusted_path import UntrustedPath, require_trusted
-from ..errors import StorageInUse, StorageUnavailable
+from ..errors import DirectoryHangs, StorageInUse, StorageUnavailable
+from ..files.blocking_calls import MakesCalls, at_once
 from ..files.file_calls import open_file
 from ..tiers.tier import FULL
 
@@ -104,7 +106,7 @@ def _holder(path: Path) -> str:
         return ""
 
 
-def taskmanager_id(directories: Iterable[Path]) -> str:
+def taskmanager_id(directories: Iterable[Path], make: MakesCalls = at_once) -> str:
     """Read the stable id of this TaskManager, or make a random one and keep it.
 
     Spark's map statuses name a TaskManager by this id, so it must survive restarts. Every directory
@@ -112,22 +114,25 @@ def taskmanager_id(directories: Iterable[Path]) -> str:
 
     Args:
         directories: The locked directories, in the order in which they are read.
+        make: Makes the calls. Directories that do not answer are skipped.
 
     Raises:
         StorageUnavailable: The file cannot be written to any directory.
     """
     known = list(directories)
-    identity = next((found for d in known if (found := _read_id(d))), None)
-    if identity is None:
-        identity = secrets.token_hex(_ID_BYTES)
-    kept = 0
+    found: dict[Path, str | None] = {}
     failure = ""
     for directory in known:
-        if _read_id(directory) == identity:
-            kept += 1
-            continue
         try:
-            keep_id(identity, directory)
+            found[directory] = make(directory, partial(_read_id, directory))
+        except DirectoryHangs as error:
+            failure = error.reason
+    identity = next(filter(None, found.values()), None) or secrets.token_hex(_ID_BYTES)
+    kept = 0
+    for directory, before in found.items():
+        try:
+            if before != identity:
+                make(directory, partial(keep_id, identity, directory))
             kept += 1
         except StorageUnavailable as error:
             failure = error.reason
@@ -150,10 +155,17 @@ def keep_id(identity: str, directory: Path) -> None:
         raise StorageUnavailable(directory, str(error)) from error
 
 
-def has_same_id(directory: Path, others: Iterable[Path]) -> bool:
+def has_same_id(directory: Path, others: Iterable[Path], make: MakesCalls = at_once) -> bool:
     """Return whether a directory has an id, and one of the others has the same id."""
-    identity = _read_id(directory)
-    return identity is not None and any(_read_id(other) == identity for other in others)
+
+    def read(place: Path) -> str | None:
+        try:
+            return make(place, partial(_read_id, place))
+        except DirectoryHangs:
+            return None
+
+    identity = read(directory)
+    return identity is not None and any(read(other) == identity for other in others)
 
 
 def _read_id(directory: Path) -> str | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .....transport.fair_queue import OWN_FLOW
 from ..errors import DirectoryHangs
 from ..files.io_threads import IoThreads, Used
-from ..files.journal_places import is_on_a_disk, require_room
+from ..files.journal_places import directory_of, require_room
 from ..tiers.tier import FULL
 from ..tiers.tiers import Tiers
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
@@ -91,12 +91,15 @@ class JournalFiles:
             if journal.path.parent != tiers.directory_of(arena)
         }
         """Arenas whose journals are not beside them."""
-        self._generations = {arena: journal.generation for arena, journal in self.journals.items()}
+        self._generations = dict(storage.generations)
+        for arena, journal in self.journals.items():
+            self._generations[arena] = max(journal.generation, self._generations.get(arena, 0))
         """The latest generations, including those that were given up and may still appear."""
         self._renumbered: set[bytes] = set()
         """Arenas whose journals are being renamed."""
         self._compact_above_bytes = dict.fromkeys(self.journals, 0)
         self._threads = storage.threads
+        self._hanging = storage.hanging
 
     @property
     def size_bytes(self) -> int:
@@ -109,8 +112,10 @@ class JournalFiles:
 
     @property
     def misses_rows(self) -> bool:
-        """Whether a left-out journal misses new releases."""
-        return any(tier.tier_id not in self.journals for tier in self._tiers.tiers())
+        """Whether a left-out journal misses new releases, or a directory that does not answer."""
+        return bool(self._hanging) or any(
+            tier.tier_id not in self.journals for tier in self._tiers.tiers()
+        )
 
     def entry(self, row: bytes) -> Entry:
         """Assign a row its place in the order of all rows."""
@@ -217,7 +222,7 @@ class JournalFiles:
 
     def _threads_of(self, place: Path) -> IoThreads:
         """Return the thread of the directory in which a place for journals lies."""
-        return self._threads.of(place.parent if is_on_a_disk(place) else place).journal
+        return self._threads.of(directory_of(place)).journal
 
     async def _run(
         self, place: Path, call: Callable[[], T], size_bytes: int = 0, uses: Sequence[Used] = ()

@@ -1,18 +1,19 @@
 """Reads the newest journal of an arena, as a start finds it."""
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..errors import CorruptJournal, StorageUnavailable
+from ..errors import CorruptJournal, DirectoryHangs, StorageUnavailable
+from ..files.blocking_calls import MakesCalls, at_once
 from ..files.file_calls import open_file
 from ..files.file_format import HEADER, is_file_of_releases
-from ..files.journal_places import generation_of, releases_path, run_of
+from ..files.journal_places import directory_of, generation_of, releases_path, run_of
 from .journal import HEAD, HEADER_BYTES, MARK, MAX_ROW_BYTES, ORDER, Entry, Journal
 from .rows import is_undoing
 
@@ -43,26 +44,29 @@ class FoundJournal(NamedTuple):
 
 
 def open_journal(
-    directory: Path, tier_id: bytes, places: Sequence[Path] = ()
+    directory: Path, tier_id: bytes, places: Sequence[Path] = (), make: MakesCalls = at_once
 ) -> FoundJournal | None:
     """Read the newest journal of an arena, and remove older ones.
 
     Args:
         directory: The locked directory of the arena.
         tier_id: The arena, used if the header of the journal is damaged.
-        places: Other places where the journal may be; they need not exist.
+        places: Other places where the journal may be; they need not exist or answer.
+        make: Makes the calls.
 
     Returns:
         The journal, or None if there is none.
 
     Raises:
-        StorageUnavailable: The directory cannot be read.
+        StorageUnavailable: The directory cannot be read, or the one that has its journal.
     """
     try:
-        paths = list(directory.iterdir())
+        paths = make(directory, lambda: list(directory.iterdir()))
         for place in places:
-            with contextlib.suppress(OSError):
-                paths += place.iterdir()
+            try:
+                paths += make(directory_of(place), partial(_listed, place))
+            except DirectoryHangs as error:
+                logger.warning("no journal of %s is looked for there: %s", directory, error)
         # Compare runs first: a disk that was missing may have a higher generation of an older run.
         found = sorted(
             filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
@@ -72,16 +76,31 @@ def open_journal(
         path = found[-1]
         releases = filter(is_file_of_releases, paths)
         for old in {*found[:-1], *releases} - {releases_path(path)}:
-            _remove_old(old, directory)
-        return _open(path, tier_id)
+            _remove_old(old, directory, make)
+        return make(directory_of(path.parent), partial(_open, path, tier_id), _close)
     except OSError as error:
         raise StorageUnavailable(directory, str(error)) from error
+    except DirectoryHangs as error:
+        if error.directory == directory:
+            raise
+        raise DirectoryHangs(directory, f"its journal is in {error}") from error
 
 
-def _remove_old(path: Path, directory: Path) -> None:
+def _listed(place: Path) -> list[Path]:
     try:
-        path.unlink()
-    except OSError as error:
+        return list(place.iterdir())
+    except OSError:
+        return []
+
+
+def _close(found: FoundJournal) -> None:
+    found.journal.close()
+
+
+def _remove_old(path: Path, directory: Path, make: MakesCalls) -> None:
+    try:
+        make(directory_of(path.parent), path.unlink)
+    except (OSError, DirectoryHangs) as error:
         if path.parent == directory:
             raise
         logger.warning("%s of an earlier run cannot be removed: %s", path, error)

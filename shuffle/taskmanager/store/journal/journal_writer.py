@@ -51,7 +51,7 @@ class JournalWriter:
     """
 
     def __init__(self, storage: "OpenedStorage", tiers: Tiers) -> None:
-        self.files = JournalFiles(storage, tiers, self._kept_releases, self._kept_rows)
+        self.files = JournalFiles(storage, tiers, self.kept_releases, self._kept_rows)
         self._index = storage.index
         self._accounts = storage.accounts
         self._tiers = tiers
@@ -215,7 +215,7 @@ class JournalWriter:
             self._end_release(release)
         return done
 
-    def _kept_releases(self) -> list[Entry]:
+    def kept_releases(self) -> list[Entry]:
         """Return the releases that other journals may lack; a rewritten one needs them."""
         return [*self._missed, *(release.entry for release in self._releases)]
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
-from ..errors import StorageUnavailable
+from ..errors import DirectoryHangs, StorageUnavailable
 from ..files.directory_threads import StorageThreads
+from ..files.journal_places import directory_of
 from ..health.directories import DirectoryLock, keep_id
 from ..output_index import OutputIndex
 from ..store_status import TierKind, TierStatus
@@ -23,6 +24,7 @@ from .journal import Entry, Journal
 
 if TYPE_CHECKING:
     from ..tiers.remote_tier import RemoteTier
+    from .journal_reader import FoundJournal
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ class OpenedStorage:
         forgotten: Number of committed map outputs whose bytes are gone.
         lost: The rows of arenas that were lost while a TaskManager ran.
         locks: Locks of the directories.
+        hanging: Directories that were left out because they did not answer.
+        earlier: Releases in the journals at the start, for the directories that did not answer.
+        last_run: Number of the last run of the journals that were read.
+        generations: Latest generations of journals that a call which was given up may yet write.
     """
 
     accounts: Accounts
@@ -66,6 +72,10 @@ class OpenedStorage:
     forgotten: int = 0
     lost: dict[bytes, Entry] = field(default_factory=dict)
     locks: list[DirectoryLock] = field(default_factory=list)
+    hanging: set[Path] = field(default_factory=set)
+    earlier: "dict[bytes, FoundJournal]" = field(default_factory=dict)
+    last_run: int = 0
+    generations: dict[bytes, int] = field(default_factory=dict)
 
     @property
     def tiers(self) -> list[ArenaTier]:
@@ -93,17 +103,10 @@ class OpenedStorage:
             StorageUnavailable: It still cannot be used.
             StorageInUse: Another process uses it.
         """
-        for lock in [lock for lock in self.locks if lock.directory == directory]:
-            self.locks.remove(lock)
-            lock.release()
-        self.locks.append(DirectoryLock(directory))
+        self.lock_again(directory)
         # A new file with a new id: readers and writers may still use the lost one.
         remove_arenas(directory)
-        tier: DiskTier | MemoryTier
-        if directory in config.data_directories:
-            tier = self.open_disk(directory, config)
-        else:
-            tier = self.open_memory(directory, config.memory_tier_bytes)
+        tier = self.open_tier(directory, config)
         try:
             tier.finish_adoption()
             keep_id(self.taskmanager_id, directory)
@@ -111,6 +114,28 @@ class OpenedStorage:
             tier.close()
             raise
         return tier
+
+    def lock_again(self, directory: Path) -> None:
+        """Lock a directory, of which an earlier lock may be at another file.
+
+        Raises:
+            StorageUnavailable: It cannot be used.
+            StorageInUse: Another process uses it.
+        """
+        for lock in [lock for lock in self.locks if lock.directory == directory]:
+            self.locks.remove(lock)
+            lock.release()
+        self.locks.append(DirectoryLock(directory))
+
+    def open_tier(self, directory: Path, config: StorageConfig) -> DiskTier | MemoryTier:
+        """Open the arena of a locked directory.
+
+        Raises:
+            StorageUnavailable: It cannot be opened.
+        """
+        if directory in config.data_directories:
+            return self.open_disk(directory, config)
+        return self.open_memory(directory, config.memory_tier_bytes)
 
     def open_disk(self, directory: Path, config: StorageConfig) -> DiskTier:
         """Open the arena of a locked data directory.
@@ -140,6 +165,8 @@ class OpenedStorage:
     ) -> None:
         """Record that a tier cannot be used, and log it as ``what``."""
         logger.error("%s: %s", what, error)
+        if isinstance(error, DirectoryHangs) and isinstance(place, Path):
+            self.hanging.add(place)
         self.left_out[place] = TierStatus.left_out(kind, place, error.reason)
 
     def unlock(self) -> None:
@@ -159,7 +186,8 @@ class OpenedStorage:
     def close(self) -> None:
         """Close the journals and the arenas, and unlock the directories."""
         for journal in self.journals.values():
-            journal.close()
+            directory = directory_of(journal.path.parent)
+            self.threads.of(directory).when_idle(journal.close)
         for tier in self.tiers:
-            tier.close()
+            self.threads.of(tier.directory).when_idle(tier.close)
         self.unlock()

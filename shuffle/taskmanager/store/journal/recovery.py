@@ -1,19 +1,22 @@
 """Locks directories, opens tiers and journals, and adopts committed map outputs."""
 
 import contextlib
+import errno
 import gc
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
 from ..errors import DirectoryHangs, StorageInUse, StorageUnavailable
 from ..files.directory_threads import StorageThreads
 from ..files.file_format import arenas_in, report_other_formats
-from ..files.journal_places import keep_damaged, place_on, remove_unused
+from ..files.journal_places import directory_of, keep_damaged, place_on, remove_unused
 from ..health.directories import DirectoryLock, has_same_id, taskmanager_id
 from ..health.directory_probe import PROBE_NAME
 from ..output_index import OutputIndex
@@ -27,9 +30,12 @@ from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .journal_reader import FoundJournal, open_journal
 from .opened_storage import OpenedStorage
 from .replay import lost_arenas, replay
-from .start_calls import while_it_answers
+from .rows import is_undoing
+from .start_calls import StartCalls
 
 logger = logging.getLogger(__name__)
+
+TierT = TypeVar("TierT", DiskTier, MemoryTier)
 
 
 def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
@@ -57,21 +63,22 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
 
 
 def _open(storage: OpenedStorage, config: StorageConfig) -> None:
+    starts = StartCalls(storage.threads, config.slow_disk_seconds)
     for directory in config.data_directories:
-        _open_disk(storage, directory, config)
+        _open_disk(storage, starts, directory, config)
     if not storage.disks:
         raise _none_usable(storage)
     memory_directory = config.memory_directory
     if memory_directory is not None and config.memory_tier_bytes:
-        _open_memory(storage, memory_directory, config.memory_tier_bytes)
-    elif memory_directory is not None and _has_arena(memory_directory):
-        _open_left_memory(storage, memory_directory)
+        _open_memory(storage, starts, memory_directory, config.memory_tier_bytes)
+    elif memory_directory is not None and _has_arena(memory_directory, starts):
+        _open_left_memory(storage, starts, memory_directory)
     if config.remote is not None:
         _open_remote(storage, config, config.remote)
-    _recover(storage, config.slow_disk_seconds)
+    _recover(storage, starts)
     if not storage.disks:
         raise _none_usable(storage)
-    storage.taskmanager_id = taskmanager_id(storage.directories)
+    storage.taskmanager_id = taskmanager_id(storage.directories, starts.make)
     if storage.has_unused_memory:
         _remove_memory(storage)
     if storage.remote is not None:
@@ -90,25 +97,13 @@ def _none_usable(storage: OpenedStorage) -> StorageUnavailable:
     )
 
 
-def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -> None:
-    def locked() -> tuple[DirectoryLock, DiskTier]:
-        lock = DirectoryLock(directory)
-        try:
-            return lock, storage.open_disk(directory, config)
-        except BaseException:
-            lock.release()
-            raise
-
-    def close(opened: tuple[DirectoryLock, DiskTier]) -> None:
-        lock, tier = opened
-        tier.close()
-        lock.release()
-
+def _open_disk(
+    storage: OpenedStorage, starts: StartCalls, directory: Path, config: StorageConfig
+) -> None:
     try:
-        slow_seconds = config.slow_disk_seconds
-        lock, tier = while_it_answers(directory, slow_seconds, locked, close)
-        storage.locks.append(lock)
-        storage.disks.append(tier)
+        storage.disks.append(
+            _opened(storage, starts, directory, lambda: storage.open_disk(directory, config))
+        )
     except StorageInUse:
         raise  # the configuration is wrong, the disk is not broken
     except StorageUnavailable as error:
@@ -116,34 +111,60 @@ def _open_disk(storage: OpenedStorage, directory: Path, config: StorageConfig) -
         storage.leave_out(DiskTier.kind, directory, error)
 
 
-def _open_memory(storage: OpenedStorage, directory: Path, capacity_bytes: int) -> None:
+def _opened(
+    storage: OpenedStorage, starts: StartCalls, directory: Path, open_tier: Callable[[], TierT]
+) -> TierT:
+    """Lock a directory and open its arena."""
+
+    def locked() -> tuple[DirectoryLock, TierT]:
+        lock = DirectoryLock(directory)
+        try:
+            return lock, open_tier()
+        except BaseException:
+            lock.release()
+            raise
+
+    def close(opened: tuple[DirectoryLock, TierT]) -> None:
+        lock, tier = opened
+        tier.close()
+        lock.release()
+
+    lock, tier = starts.make(directory, locked, close)
+    storage.locks.append(lock)
+    return tier
+
+
+def _open_memory(
+    storage: OpenedStorage, starts: StartCalls, directory: Path, capacity_bytes: int
+) -> None:
     try:
-        _lock(storage, directory)
-        storage.memory = storage.open_memory(directory, capacity_bytes)
+        storage.memory = _opened(
+            storage, starts, directory, lambda: storage.open_memory(directory, capacity_bytes)
+        )
     except StorageInUse:
         raise
     except StorageUnavailable as error:
         storage.leave_out(MemoryTier.kind, directory, error, "running without a memory tier")
 
 
-def _has_arena(directory: Path) -> bool:
+def _has_arena(directory: Path, starts: StartCalls) -> bool:
     """Return whether a directory has an arena."""
     try:
-        return bool(arenas_in(directory))
-    except OSError:
+        return bool(starts.make(directory, lambda: arenas_in(directory)))
+    except (OSError, DirectoryHangs):
         return False
 
 
-def _open_left_memory(storage: OpenedStorage, directory: Path) -> None:
+def _open_left_memory(storage: OpenedStorage, starts: StartCalls, directory: Path) -> None:
     """Open a memory tier that is turned off, to serve its remaining map outputs.
 
     The default directory is the same for all TaskManagers of a host, so do not open another's tier.
     """
-    if not has_same_id(directory, [disk.directory for disk in storage.disks]):
+    if not has_same_id(directory, [disk.directory for disk in storage.disks], starts.make):
         logger.info("memory_tier_bytes is 0: %s is left to another TaskManager", directory)
         return
     try:
-        _open_memory(storage, directory, 0)
+        _open_memory(storage, starts, directory, 0)
     except StorageInUse as error:
         logger.warning("memory_tier_bytes is 0, but %s cannot be emptied: %s", directory, error)
 
@@ -185,14 +206,9 @@ def _open_remote(storage: OpenedStorage, config: StorageConfig, url: str) -> Non
         storage.leave_out(RemoteTier.kind, url, error, "running without a remote tier")
 
 
-def _lock(storage: OpenedStorage, directory: Path) -> DirectoryLock:
-    storage.locks.append(DirectoryLock(directory))
-    return storage.locks[-1]
-
-
-def _recover(storage: OpenedStorage, slow_seconds: float) -> None:
+def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
     """Adopt the map outputs in the journals, and open the journals for appending."""
-    found = _find_journals(storage, slow_seconds)
+    found = _find_journals(storage, starts)
     arenas = {tier.tier_id: tier for tier in storage.tiers}
     tiers: dict[bytes, Tier] = {**arenas}
     if storage.remote is not None:
@@ -206,7 +222,7 @@ def _recover(storage: OpenedStorage, slow_seconds: float) -> None:
     adoption.adopt(replayed.commits, replayed.secured, doubted)
     storage.forgotten = adoption.forgotten + replayed.broken
     for tier in arenas.values():
-        _finish(tier, slow_seconds)
+        _finish(tier, starts)
         report_excess(tier)
     counts = (storage.index.map_outputs, storage.index.stored_bytes, storage.forgotten)
     if any(counts):
@@ -219,15 +235,17 @@ def _recover(storage: OpenedStorage, slow_seconds: float) -> None:
         stale |= arena in replayed.undone or arena in storage.stale
         stale |= storage.has_unused_memory  # its journal is removed with the releases in it
         if tier.healthy:
-            journal = _journal_of(storage, tier, each, adoption, stale, slow_seconds)
+            journal = _journal_of(storage, tier, each, adoption, stale, starts)
             if journal is not None:
                 storage.journals[arena] = journal
     if not storage.left_out and all(tier.healthy for tier in arenas.values()):
         used = [journal.path.parent for journal in storage.journals.values()]
-        remove_unused([disk.directory for disk in storage.disks], used)
+        for disk in storage.disks:
+            with contextlib.suppress(DirectoryHangs):  # it is noticed while the TaskManager runs
+                starts.make(disk.directory, partial(remove_unused, [disk.directory], used))
 
 
-def _finish(tier: ArenaTier, slow_seconds: float) -> None:
+def _finish(tier: ArenaTier, starts: StartCalls) -> None:
     """Truncate an arena, and report what other versions left beside it."""
 
     def finish() -> None:
@@ -235,12 +253,12 @@ def _finish(tier: ArenaTier, slow_seconds: float) -> None:
         report_other_formats(tier.directory)
 
     try:
-        while_it_answers(tier.directory, slow_seconds, finish)
+        starts.make(tier.directory, finish)
     except DirectoryHangs as error:
         tier.fail(error.reason)
 
 
-def _find_journals(storage: OpenedStorage, slow_seconds: float) -> dict[bytes, FoundJournal]:
+def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, FoundJournal]:
     """Read the journals of all directories, and choose the number of the new run.
 
     Rows of a directory that was missing in the last run are ignored: its map outputs were reported
@@ -250,7 +268,13 @@ def _find_journals(storage: OpenedStorage, slow_seconds: float) -> dict[bytes, F
     tiers = storage.tiers
     with ThreadPoolExecutor(max(1, len(tiers)), "sluice-recovery") as threads:
         opened = [
-            threads.submit(_open_journal, tier, _other_places(storage, tier), slow_seconds)
+            threads.submit(
+                open_journal,
+                tier.directory,
+                tier.tier_id,
+                _other_places(storage, tier),
+                starts.make,
+            )
             for tier in tiers
         ]
     for tier, future in zip(tiers, opened, strict=True):
@@ -265,6 +289,9 @@ def _find_journals(storage: OpenedStorage, slow_seconds: float) -> dict[bytes, F
     entries = (entry for each in found.values() for entry in (*each.entries, *each.releases))
     rows = [entry.run for entry in entries if entry.number]
     last_run = max(rows, default=0)
+    if storage.hanging:
+        storage.last_run = last_run
+        storage.earlier = {arena: _releases_of(each) for arena, each in found.items()}
     storage.run = max([last_run, *(each.journal.run for each in found.values())]) + 1
     for arena, each in list(found.items()):
         path, run = each.journal.path, each.journal.run
@@ -283,13 +310,10 @@ def _find_journals(storage: OpenedStorage, slow_seconds: float) -> dict[bytes, F
     return found
 
 
-def _open_journal(tier: ArenaTier, others: list[Path], slow_seconds: float) -> FoundJournal | None:
-    def close(found: FoundJournal | None) -> None:
-        if found is not None:
-            found.journal.close()
-
-    read = partial(open_journal, tier.directory, tier.tier_id, others)
-    return while_it_answers(tier.directory, slow_seconds, read, close)
+def _releases_of(found: FoundJournal) -> FoundJournal:
+    """Return a journal without the rows that nothing but its own directory needs."""
+    entries = [entry for entry in found.entries if is_undoing(entry.row)]
+    return found._replace(entries=entries, doubtful=0)
 
 
 def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
@@ -314,66 +338,70 @@ def _journal_of(
     found: FoundJournal | None,
     adoption: Adoption,
     is_stale: bool,
-    slow_seconds: float,
+    starts: StartCalls,
 ) -> Journal | None:
     """Return the journal of this run: the existing one, or its next generation.
 
     A tier without a journal accepts no new regions, but its map outputs can still be read. If it
     hangs now, its journal is rewritten when it answers.
     """
-
-    def begin() -> Journal | None:
-        return _begun_journal(storage, tier, found, adoption, is_stale=is_stale)
-
-    def close(late: Journal | None) -> None:
-        if late is not None:
-            late.close()
-
-    try:
-        return while_it_answers(tier.directory, slow_seconds, begin, close)
-    except DirectoryHangs as error:
-        tier.fail(error.reason)
-        return None
-
-
-def _begun_journal(
-    storage: OpenedStorage,
-    tier: ArenaTier,
-    found: FoundJournal | None,
-    adoption: Adoption,
-    *,
-    is_stale: bool,
-) -> Journal | None:
     old = None if found is None else found.journal
     is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
     try:
         if old is not None and is_good and old.path.parent == tier.directory:
             live = storage.index.live_bytes(tier.tier_id)
             if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
-                old.begin_run(storage.run)
+                _begin_run(starts, old, storage.run)
                 return old
-        new = _next_generation(storage, tier, old, adoption)
-    except OSError as error:
-        if old is not None and is_good and error.errno in FULL:
-            with contextlib.suppress(OSError):
-                old.begin_run(storage.run)
+        new = _next_generation(storage, starts, tier, old, adoption)
+    except (OSError, DirectoryHangs) as error:
+        if old is not None and is_good and isinstance(error, OSError) and error.errno in FULL:
+            with contextlib.suppress(OSError, DirectoryHangs):
+                _begin_run(starts, old, storage.run)
                 return old
-        tier.fail(f"its journal cannot be written: {error.strerror or error}")
+        if isinstance(error, DirectoryHangs):
+            tier.fail(error.reason)
+        else:
+            tier.fail(f"its journal cannot be written: {error.strerror or error}")
         new = None
     if old is not None:
-        if found is not None and found.damage:
-            keep_damaged(old.path)
-        old.remove()
+        _end(storage, starts, old, is_damaged=found is not None and bool(found.damage))
     return new
 
 
+def _begin_run(starts: StartCalls, journal: Journal, run: int) -> None:
+    starts.make(directory_of(journal.path.parent), partial(journal.begin_run, run))
+
+
+def _end(storage: OpenedStorage, starts: StartCalls, old: Journal, *, is_damaged: bool) -> None:
+    """Remove a journal that is not used in this run; one that hangs stays for the next start."""
+
+    def remove() -> None:
+        if is_damaged:
+            keep_damaged(old.path)
+        old.remove()
+
+    directory = directory_of(old.path.parent)
+    late = storage.threads.of(directory).late
+    if late.are_running:
+        late.when_idle(old.close)
+        return
+    with contextlib.suppress(DirectoryHangs):
+        starts.make(directory, remove)
+
+
 def _next_generation(
-    storage: OpenedStorage, tier: ArenaTier, old: Journal | None, adoption: Adoption
+    storage: OpenedStorage,
+    starts: StartCalls,
+    tier: ArenaTier,
+    old: Journal | None,
+    adoption: Adoption,
 ) -> Journal:
     """Write a journal's next generation beside its arena, or on a disk with room.
 
     Raises:
         OSError: It cannot be written anywhere.
+        DirectoryHangs: The directory of the arena does not answer.
     """
     gone = [entry for arena, entry in storage.lost.items() if arena != tier.tier_id]
     above = 0 if old is None else old.generation
@@ -382,8 +410,17 @@ def _next_generation(
         # Before the rows of this run, the first of which has the number 1.
         released = [Entry(storage.run, 0, row) for row in storage.index.released_rows()]
         rows = [*adoption.rows_in(tier.tier_id), *released]
+        create = partial(Journal.create, place, tier.tier_id, storage.run, rows, gone, above)
         try:
-            new = Journal.create(place, tier.tier_id, storage.run, rows, gone, above)
+            new = starts.make(directory_of(place), create, Journal.remove)
+        except DirectoryHangs as error:
+            # It may still be put into place, also after the end of this process.
+            above += 1
+            storage.generations[tier.tier_id] = above
+            if place == tier.directory:
+                raise
+            failure = failure or OSError(errno.ETIMEDOUT, error.reason)
+            continue
         except OSError as error:
             if error.errno not in FULL:
                 raise

@@ -125,6 +125,7 @@ class RemoteOutputs:
                 raise self.tier.upload_failure(error, output.total_bytes) from error
             raise
         name, manifest = manifest_name(attempt), pack_manifest(output, names)
+        before = self._moved.get(attempt.shuffle, {}).get(attempt.map_attempt_id)
         is_ours = True
         try:
             await _to_its_end(
@@ -133,21 +134,22 @@ class RemoteOutputs:
             )
         except RemoteFailure as failure:
             # The manifest may be stored although the answer was lost; then keep its regions.
+            self._note(attempt, [*(before or ()), *names])
             try:
                 there = await self.tier.objects.get(name)
             except RemoteFailure as unknown:
                 if unknown.missing:
                     self.tier.delete_soon(regions)
-                # else keep them until the application ends
                 raise self.tier.upload_failure(failure, output.total_bytes) from failure
             is_ours = there == manifest
-        await self.tier.require_stored(name, output.total_bytes)
+        # Until the release, also if the manifest cannot be confirmed now.
         if is_ours:
             self._note(attempt, names)
-            self.moves += 1
-        else:  # another TaskManager moved its copy
+        else:  # another TaskManager moved its copy, or this one did before
             self.tier.delete_soon(regions)
-            self._note(attempt, [])
+            self._note(attempt, before or [])
+        await self.tier.require_stored(name, output.total_bytes)
+        self.moves += is_ours
 
     async def _mark(self, application_id: str) -> None:
         """Mark the application as alive for sweeps, once."""

@@ -6,9 +6,11 @@ probes. A working tier is probed rarely, because each probe is two requests.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from .....transport.loop import start_task
+from ...config.storage_config import StorageConfig
 from ..health.directory_health import Change, Condition, DirectoryHealth, Finding
 from ..objects.remote_objects import RemoteFailure
 from ..tiers.remote_tier import RemoteTier
@@ -30,18 +32,20 @@ class RemoteWatch:
 
     Args:
         tier: The tier.
-        sweep: Removes orphans.
-        interval_seconds: Time between two probes of a tier that is left out.
-        orphan_seconds: Age of orphans.
+        known_applications: Returns the applications whose objects are no orphans.
+        config: Time between two probes of a tier that is left out, and the age of orphans.
     """
 
     def __init__(
-        self, tier: RemoteTier, sweep: RemoteSweep, interval_seconds: float, orphan_seconds: float
+        self,
+        tier: RemoteTier,
+        known_applications: Callable[[], set[str]],
+        config: StorageConfig,
     ) -> None:
         self._tier = tier
-        self._sweep = sweep
-        self._interval_seconds = interval_seconds
-        self._sweep_seconds = max(orphan_seconds / SWEEPS, MIN_SWEEP_SECONDS)
+        self._sweep = RemoteSweep(tier, known_applications, config.remote_orphan_seconds)
+        self._interval_seconds = config.health_check_seconds
+        self._sweep_seconds = max(config.remote_orphan_seconds / SWEEPS, MIN_SWEEP_SECONDS)
         self._tasks = [start_task(self._watch()), start_task(self._clean())]
 
     async def close(self) -> None:

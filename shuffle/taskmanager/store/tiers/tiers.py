@@ -238,8 +238,8 @@ class Tiers:
         """Return the local directories left out at the start."""
         return [each for each in self._left_out if isinstance(each, Path)]
 
-    def use_anew(self, tier: DiskTier | MemoryTier) -> None:
-        """Use a lost or left-out directory again, with an empty arena."""
+    def use_anew(self, tier: DiskTier | MemoryTier, content: str = "empty") -> None:
+        """Use a lost or left-out directory again, with a new arena or the one it has."""
         directory = tier.directory
         self._left_out.pop(directory, None)
         before = [each for each in self.tiers() if each.directory == directory]
@@ -253,7 +253,7 @@ class Tiers:
         replaced = [*self._replaced, *before]
         self._replaced = [each for each in replaced if not each.is_closed]
         self._by_id[tier.tier_id] = tier
-        logger.warning("storage directory %s is used again, empty", directory)
+        logger.warning("storage directory %s is used again, %s", directory, content)
 
     def close(self, threads: "StorageThreads") -> None:
         """Close the files of all tiers and keep their content.

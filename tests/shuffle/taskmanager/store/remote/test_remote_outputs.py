@@ -233,6 +233,32 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         await stores.close()
 
 
+@pytest.mark.parametrize("repeated", [True, False])
+async def test_a_manifest_that_is_not_confirmed_goes_with_the_release(
+    tmp_path, object_store, monkeypatch, repeated
+):
+    place = directory_place(tmp_path)
+    stores = Pair(tmp_path, place)
+    output = await many_regions(stores.first, 1)
+    tier = tier_of(stores.first)
+
+    async def unconfirmed(name: str) -> None:
+        raise RemoteFailure("it is not there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier.marker, "require_stored", unconfirmed)
+        with pytest.raises(RemoteFailed, match="it is not there"):
+            await stores.first.move_to_remote(output)
+    tier.recover()
+    if repeated:
+        await stores.first.move_to_remote(output)
+        assert await found_by(stores.second, KEY, 1) is not None
+    assert moved(place)
+    stores.first.release_shuffle(KEY)
+    await eventually(lambda: not (moved(place) or tier.waiting_deletes))
+    await stores.close()
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["it is found there", "nobody knows"])
 @pytest.mark.parametrize("repeated", [True, False])
 async def test_a_manifest_whose_answer_was_lost_keeps_its_regions(

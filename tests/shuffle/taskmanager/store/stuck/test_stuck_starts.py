@@ -1,10 +1,12 @@
 """A start, or a stop, while directories hang."""
 
 import asyncio
+import shutil
 import threading
 
 import pytest
 
+from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.store.errors import (
     DirectoryHangs,
@@ -12,13 +14,18 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageUnavailable,
 )
 from sluice.shuffle.taskmanager.store.files import directory_threads
+from sluice.shuffle.taskmanager.store.files.journal_places import place_on
+from sluice.shuffle.taskmanager.store.health.directories import ID_NAME
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.shuffle.taskmanager.store.stuck.rig import (
     PATIENCE_SECONDS,
+    SIZE,
     Call,
+    disk,
     is_locked,
     put_elsewhere,
+    put_on,
     regions_on,
     watched_disks,
     written,
@@ -26,10 +33,17 @@ from tests.shuffle.taskmanager.store.stuck.rig import (
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
     KEY,
+    content,
+    fetch,
     open_descriptors,
+    put,
+    settle,
     tier,
+    used,
 )
 from tests.support.stuck_directory import StuckDirectory
+
+ENDED = ShuffleKey("ended", 1)
 
 
 async def test_a_start_leaves_a_directory_out_that_hangs(tmp_path, stuck):
@@ -57,6 +71,139 @@ async def test_a_start_fails_by_name_if_all_directories_hang(tmp_path, monkeypat
     for thread in before:
         if thread.name == "sluice-start":
             await asyncio.to_thread(thread.join, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("prefixes", [("",), ("journal", "health")], ids=["all", "journal"])
+async def test_what_a_directory_holds_is_adopted_when_it_answers(tmp_path, monkeypatch, prefixes):
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await put_on(first, "b", range(6))
+    for attempt in range(4):  # on both
+        await put(first, attempt, SIZE, key=ENDED)
+    await put_on(first, "a", [6])
+    await first.close()
+    stuck = StuckDirectory(monkeypatch, tmp_path / "b", prefixes)
+    stuck.hang()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    assert sorted(opened.map_outputs(KEY)) == [6]
+    adopted: list[MapOutput] = []
+    opened.watch(lambda lost: None, on_adopted=adopted.extend)
+    opened.release_shuffle(KEY, 2)
+    opened.release_application(ENDED.application_id)
+    await put_elsewhere(opened, [3, 10])  # the map attempt 3 was sent again
+    stuck.answer()
+    await eventually(lambda: tier(opened, "b").healthy)
+    assert sorted(each.map_attempt_id for each in adopted) == [2, 4, 5]
+    expected = [2, 3, 4, 5, 6, 10]
+    assert sorted(opened.map_outputs(KEY)) == expected
+    assert not opened.map_outputs(ENDED)
+    await put_elsewhere(opened, range(20, 24))
+    opened.release_shuffle(KEY, 3)
+    await opened.close()
+    again = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    assert sorted(again.map_outputs(KEY)) == [*expected[1:], *range(20, 24)]
+    assert not again.map_outputs(ENDED)
+    for attempt, output in again.map_outputs(KEY).items():
+        assert await fetch(again, output) == content(attempt, SIZE)
+    again.release_shuffle(KEY)
+    await settle(again)
+    assert used(again) == [0, 0]
+    await again.close()
+
+
+async def test_a_release_of_an_earlier_run_counts_for_a_directory_that_answers_late(
+    tmp_path, monkeypatch
+):
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await put_on(first, "b", range(4))
+    with pytest.MonkeyPatch.context() as patch:
+        journal = StuckDirectory(patch, tmp_path / "b", ("journal", "releases"))
+        journal.hang()
+        first.release_shuffle(KEY, 2)  # the journal of b never has it
+        released = first.released()
+        assert released is not None
+        await asyncio.wait_for(released, PATIENCE_SECONDS)
+        killed = tmp_path / "killed"
+        for name in "ab":
+            await asyncio.to_thread(shutil.copytree, tmp_path / name, killed / name)
+        journal.answer()
+    await first.close()
+    stuck = StuckDirectory(monkeypatch, killed / "b")
+    stuck.hang()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(killed), Accounts())
+    opened.watch(lambda lost: None)
+    stuck.answer()
+    await eventually(lambda: tier(opened, "b").healthy)
+    assert sorted(opened.map_outputs(KEY)) == [2, 3]
+    await opened.close()
+
+
+async def test_a_directory_that_was_away_for_a_whole_run_is_emptied(tmp_path, monkeypatch, caplog):
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await put_on(first, "b", range(4))
+    await first.close()
+    stuck = StuckDirectory(monkeypatch, tmp_path / "b")
+    stuck.hang()
+    away = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    await put_elsewhere(away, [10])
+    await away.close()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    opened.watch(lambda lost: None)
+    stuck.answer()
+    await eventually(lambda: tier(opened, "b").healthy)
+    assert list(opened.map_outputs(KEY)) == [10]
+    assert f"{tmp_path / 'b'} is emptied: it was last used in run 1" in caplog.text
+    await opened.close()
+
+
+async def test_a_directory_is_locked_until_the_threads_of_its_start_have_ended(
+    tmp_path, monkeypatch
+):
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await put_on(first, "b", range(4))
+    await first.close()
+    probes = StuckDirectory(monkeypatch, tmp_path / "b", ("health",))
+    journal = StuckDirectory(monkeypatch, tmp_path / "b", ("journal",))
+    probes.hang()
+    journal.hang()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    probes.answer()
+    threads = opened._storage.threads.of(tmp_path / "b")
+    assert not threads.resume()
+    opened.watch(lambda lost: None)
+    await opened.close()
+    assert is_locked(tmp_path / "b")
+    journal.answer()
+    await eventually(lambda: not is_locked(tmp_path / "b"))
+    again = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    assert len(again.map_outputs(KEY)) in (0, 4)
+    await again.close()
+
+
+async def test_a_start_does_not_wait_for_another_directory(tmp_path, monkeypatch):
+    """The journal of a has moved to b, which hangs only there."""
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await put_on(first, "a", range(4))
+    place = place_on(tmp_path / "b", disk(first, "a").tier_id)
+    await first.close()
+    place.mkdir(mode=0o700)
+    stuck = StuckDirectory(monkeypatch, tmp_path / "b", ("journal-of-", "health"))
+    stuck.hang()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    assert sorted(opened.map_outputs(KEY)) == list(range(4))
+    stuck.answer()
+    await opened.close()
+
+
+async def test_the_id_is_read_without_a_directory_that_hangs(tmp_path, monkeypatch):
+    first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    identity = first.taskmanager_id
+    await first.close()
+    stuck = StuckDirectory(monkeypatch, tmp_path / "a", (ID_NAME, "health"))
+    stuck.hang()
+    opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
+    assert opened.taskmanager_id == identity
+    stuck.answer()
+    await opened.close()
 
 
 @pytest.mark.parametrize("prefix", ["journal", "arena"])
