@@ -13,6 +13,9 @@ from tests.spark.eventlog import MAP_TASK
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+UNREGISTERED = "Missing an output location for shuffle"
+"""What a task says that begins after another one of its stage attempt had a failed fetch."""
+
 LOST_WITH_DIRECTORY = "was lost with its storage directory"
 
 _OF_LOST_DATA = re.compile(
@@ -22,6 +25,8 @@ _OF_LOST_DATA = re.compile(
 """Errors of a TaskManager that is well and has lost or damaged data."""
 
 _SOURCE = re.compile(r"TaskManager \S+ at ([\w.]+):\d+")
+NO_HOST = ".invalid"
+"""End of the host of a TaskManager that Spark takes for none of its executors' hosts."""
 
 SPECULATION = "a speculative copy"
 UNKNOWN = "unknown"
@@ -63,6 +68,8 @@ def wrong_blame(
         patience_seconds: How long after the end of a trouble a task may fail for it.
     """
     troubles = list(troubles)
+    explained: set[int] = set()
+    """Shuffles of which Spark has forgotten map outputs, after a failure that has its trouble."""
     for event in events:
         reason = event.get("Task End Reason", {})
         if reason.get("Reason") != "FetchFailed":
@@ -75,14 +82,19 @@ def wrong_blame(
             for trouble in troubles
             if trouble.explains(at, patience_seconds, lost_data=lost_data)
         ]
+        if UNREGISTERED in text and reason["Shuffle ID"] in explained:
+            continue
         if reason.get("Block Manager Address") is None:
             damaged = lost_data and _source_of(reason) in {
                 trouble.host for trouble in explaining if trouble.lasting
             }
             if not damaged and (LOST_WITH_DIRECTORY not in text or not explaining):
                 yield f"a map output is missing or damaged: {message_of(reason)}"
+                continue
         elif (host := _source_of(reason)) not in {trouble.host for trouble in explaining}:
             yield f"{host} was well and is blamed: {message_of(reason)}"
+            continue
+        explained.add(reason["Shuffle ID"])
 
 
 class MapRuns:
@@ -151,7 +163,7 @@ class MapRuns:
 def _source_of(reason: dict[str, Any]) -> str | None:
     """Return the host whose TaskManager a fetch failure names."""
     address = reason.get("Block Manager Address")
-    if address is not None:
+    if address is not None and not str(address["Host"]).endswith(NO_HOST):
         return str(address["Host"])
     named = _SOURCE.search(str(reason))
     return None if named is None else named[1]

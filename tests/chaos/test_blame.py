@@ -33,7 +33,12 @@ def task_end(
 
 def fetch_failure(host: str | None, message: str = "gone\nat somewhere") -> dict[str, Any]:
     source = None if host is None else {"Executor ID": "sluice-1", "Host": host, "Port": 1}
-    reason = {"Reason": "FetchFailed", "Message": message, "Block Manager Address": source}
+    reason = {
+        "Reason": "FetchFailed",
+        "Message": message,
+        "Block Manager Address": source,
+        "Shuffle ID": 4,
+    }
     return task_end(reason, "ResultTask")
 
 
@@ -67,6 +72,23 @@ def test_a_fetch_failure_may_tell_that_a_directory_is_lost():
     assert blames(fetch_failure(None, lost), Trouble("a", 1.0, 2.0)) == [
         f"a map output is missing or damaged: {lost}"
     ]
+
+
+def test_a_host_that_spark_does_not_know_is_named_by_the_message():
+    away = "CONNECT_FAILED: nobody answers (TaskManager 9d at 127.0.0.1:7337)"
+    failure = fetch_failure("sluice-9d.invalid", away)
+    assert blames(failure, Trouble("127.0.0.1", 10.0)) == []
+    assert blames(failure, Trouble("127.0.0.2", 10.0)) == [
+        f"127.0.0.1 was well and is blamed: {away}"
+    ]
+
+
+def test_a_task_that_begins_late_finds_no_map_output():
+    late = fetch_failure(None, "Missing an output location for shuffle 4 partition 2")
+    trouble = [Trouble("b", 10.0)]
+    assert list(wrong_blame([fetch_failure("b"), late], trouble, 10.0)) == []
+    assert len(list(wrong_blame([fetch_failure("a"), late], trouble, 10.0))) == 2
+    assert len(blames(late, *trouble)) == 1
 
 
 def test_damage_is_found_out_any_time_later():

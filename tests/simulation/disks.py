@@ -1,8 +1,9 @@
 """Disks of simulated hosts: real files in a private directory, whose system calls may fail.
 
 A system call on a disk takes virtual time. It may hang, fail or find no room; a power cut undoes a
-part of what was not synced, and nothing ever is. The memory tier is a directory that a power cut
-empties.
+part of the writes that were not synced. After a failed sync the bytes count as synced for the
+process and as not written for the disk, as on Linux. Names of files survive a power cut. The memory
+tier is a directory that a power cut empties.
 """
 
 from __future__ import annotations
@@ -48,9 +49,13 @@ MISS_RATE: Final = 0.3
 
 
 class _Write(NamedTuple):
-    """What was in a file before a write, how long the file was, and when it was written."""
+    """What was in a file before a write, how long the file was, and when it was written.
 
-    path: str
+    The file is known by its inode: it may have another name by now.
+    """
+
+    number: int
+    inode: int
     offset: int
     before: bytes
     after: bytes
@@ -78,6 +83,9 @@ class Disk:
         self._disks = disks
         self._waiting: list[Strand] = []
         self._written: deque[_Write] = deque()
+        self._writes = 0
+        self._dropped: set[int] = set()
+        """Numbers of writes that a failed sync has dropped: no later one writes them."""
 
     def hang(self) -> None:
         """Let system calls hang until :meth:`go_on`."""
@@ -122,15 +130,44 @@ class Disk:
         if self.is_full:
             raise os_error(errno.ENOSPC)
 
-    def note_write(self, fd: int, path: str, offset: int, data: bytes) -> None:
+    def note_write(self, fd: int, offset: int, data: bytes) -> None:
         """Remember what a write replaces."""
-        if not self.is_memory:
+        status = os.fstat(fd)
+        if not self.is_memory and status.st_nlink:
             now = self._disks.loop.time()
             before = self._disks.real_pread(fd, len(data), offset)
-            size = os.fstat(fd).st_size
-            self._written.append(_Write(path, offset, before, data, size, now))
+            self._writes += 1
+            number, inode, size = self._writes, status.st_ino, status.st_size
+            self._written.append(_Write(number, inode, offset, before, data, size, now))
             while self._written[0].at < now - WRITE_BACK_SECONDS:
                 self._written.popleft()
+
+    def sync(self, fd: int) -> None:
+        """Write all earlier writes to a file to the disk.
+
+        Raises:
+            OSError: The disk fails, and drops them.
+        """
+        inode, last = os.fstat(fd).st_ino, self._writes
+        try:
+            self.wait()
+        except OSError:
+            mine = (each for each in self._written if each.inode == inode)
+            self._dropped.update(each.number for each in mine if each.number <= last)
+            raise
+        self._written = deque(
+            each
+            for each in self._written
+            if each.inode != inode or each.number > last or each.number in self._dropped
+        )
+
+    def forget(self, path: Any) -> None:
+        """Forget the writes to a file that is removed: another one may get its inode."""
+        try:
+            inode = os.lstat(path).st_ino
+        except OSError:
+            return
+        self._written = deque(each for each in self._written if each.inode != inode)
 
     def lose_power(self) -> None:
         """Undo a part of the writes, and tear the last one; the memory tier is empty."""
@@ -138,12 +175,14 @@ class Disk:
             self.wipe()
             return
         generator = self._disks.random
+        paths = {path.stat().st_ino: path for path in self.path.rglob("*") if path.is_file()}
         kept_from = generator.randrange(len(self._written) + 1)
         for number in range(len(self._written) - 1, kept_from - 1, -1):
             write = self._written[number]
-            if os.path.exists(write.path) and generator.random() < 0.7:
+            path = paths.get(write.inode)
+            if path is not None and generator.random() < 0.7:
                 torn = generator.randrange(len(write.after) + 1) if number == kept_from else 0
-                with open(write.path, "r+b") as file:
+                with open(path, "r+b") as file:
                     if torn:
                         file.seek(write.offset + torn)
                         file.write(write.before[torn:])
@@ -153,6 +192,7 @@ class Disk:
                         if write.size < write.offset + len(write.after):
                             file.truncate(max(write.size, write.offset + len(write.before)))
         self._written.clear()
+        self._dropped.clear()
 
     def wipe(self) -> None:
         """Remove all files."""
@@ -218,6 +258,8 @@ class Disks:
             ("preadv", self._preadv),
             ("ftruncate", self._ftruncate),
             ("posix_fallocate", self._posix_fallocate),
+            ("fdatasync", self._sync),
+            ("fsync", self._sync),
             ("fstatvfs", self._fstatvfs),
             ("statvfs", self._statvfs),
         ):
@@ -282,7 +324,7 @@ class Disks:
             known[0].before_write()
         data = b"".join(bytes(each) for each in buffers)  # as it is when the disk takes it
         if known is not None:
-            known[0].note_write(fd, known[1], offset, data)
+            known[0].note_write(fd, offset, data)
         written: int = self._real["pwrite"](fd, data, offset)
         return written
 
@@ -317,6 +359,11 @@ class Disks:
             known[0].before_write()
         self._real["posix_fallocate"](fd, offset, length)
 
+    def _sync(self, fd: int) -> None:
+        known = self._files.get(fd)
+        if known is not None:
+            known[0].sync(fd)
+
     def _fstatvfs(self, fd: int) -> os.statvfs_result:
         known = self._files.get(fd)
         return self._room(known[0] if known is not None else None)
@@ -336,6 +383,10 @@ class Disks:
             disk = self._disk_at(path)
             if disk is not None:
                 disk.wait()
+                if name == "unlink":
+                    disk.forget(path)
+                elif name in ("rename", "replace"):
+                    disk.forget(args[0])
             return real(path, *args, **named)
 
         setattr(os, name, call)

@@ -47,6 +47,8 @@ class Process:
         self.is_alive = True
         self.clock_offset = 0.0
         """Seconds that the host's wall clock has jumped."""
+        self.boot_id = ""
+        """Id of the start of its host, which a power cut changes."""
         self.descriptors: dict[int, None] = {}
         """Files that it has open."""
         self.deaths: list[asyncio.Future[None]] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sluice.shuffle.names import ShuffleKey
+    from tests.simulation.processes import Member
     from tests.simulation.world import World
 
 MAX_REGIONS: Final = 3
@@ -72,6 +73,7 @@ class Oracle:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._mode = world.plan.settings["journal_sync"]
         self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
 
     def begin(self, output: Output) -> None:
@@ -92,16 +94,37 @@ class Oracle:
         for output in self.of(key):
             output.is_released = True
 
-    def power_cut(self, member: int) -> None:
-        """Note that a TaskManager may have lost anything, releases too: journals are not synced."""
+    def synced_at(self, member: Member) -> list[Output]:
+        """Return the outputs of a TaskManager that a power cut now must leave there."""
+        if self._mode != "commit" or member.taskmanager is None or member.has_disk_faults:
+            return []
+        store = member.taskmanager.environment.store
+        found = [(each, store.lookup(each.key, each.map_attempt_id)) for each in self.readable()]
+        return [
+            output
+            for output, stored in found
+            if stored is not None
+            and all(
+                region.extent is None
+                or (region.extent.tier.healthy and not region.extent.tier.in_memory)
+                for region in stored.regions
+            )
+        ]
+
+    def power_cut(self, member: int, kept: list[Output]) -> None:
+        """Note that a TaskManager may have lost what was not synced; bytes stay right."""
+        for output in self.outputs.values():
+            if output not in kept:
+                output.seen.discard(member)
+            if self._mode == "never":
+                output.gone.discard(member)
+
+    def damaged(self, member: int) -> None:
+        """Note that stored bytes of a TaskManager changed, also in its journals."""
         for output in self.outputs.values():
             output.seen.discard(member)
             output.gone.discard(member)
             output.doubtful.add(member)
-
-    def damaged(self, member: int) -> None:
-        """Note that stored bytes of a TaskManager changed."""
-        self.power_cut(member)
 
     def of(self, key: ShuffleKey) -> list[Output]:
         """Return the outputs of a shuffle."""
@@ -131,7 +154,12 @@ class Oracle:
                     pass  # its own attempt, which nobody reads
                 elif found and not output.is_released:
                     output.seen.add(number)
-                elif output.is_released and number in output.seen and not found:
+                elif (
+                    output.is_released
+                    and number in output.seen
+                    and not found
+                    and store.released() is None  # a restart does not undo it
+                ):
                     output.seen.discard(number)
                     output.gone.add(number)
 

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 LOAD_SECONDS: Final = 30.0
 """Time during which the workload runs and faults begin, in seconds."""
 
+SYNC_MODES: Final = ("never", "interval", "commit")
+
 MOVE_SECONDS: Final = 0.05
 """About the time in which a TaskManager that leaves moves its map outputs, in seconds."""
 
@@ -76,7 +78,7 @@ class Plan(NamedTuple):
         """Make the plan of a seed."""
         generator = random.Random(f"plan {seed}")
         members = generator.randint(3, 7) if generator.random() < 0.3 else 3
-        settings = {
+        settings: dict[str, Any] = {
             "memory_tier_bytes": generator.choice((0, 256 * 1024, 8 * 1024 * 1024)),
             "io_threads": generator.randint(1, 3),
             "names_taskmanagers": generator.random() < 0.4,
@@ -86,6 +88,8 @@ class Plan(NamedTuple):
             "health_check_seconds": generator.choice((1.0, 3.0)),
             "peer_idle_timeout_seconds": generator.choice((0, 5.0)),
         }
+        settings["journal_sync"] = random.Random(f"sync {seed}").choice(SYNC_MODES)
+        settings["journal_sync_interval_seconds"] = 0.5
         kinds = generator.sample(list(KINDS), generator.randint(1, 5))
         faults = [_fault(generator, kinds, members) for _ in range(generator.randint(1, 10))]
         for each in faults[:]:

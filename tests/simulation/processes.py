@@ -58,6 +58,8 @@ class Member:
             **given,
         )
         self._clock_offset = 0.0
+        self.boots = 0
+        """Number of power cuts of its host."""
         self._stopping: Process | None = None
 
     def __repr__(self) -> str:
@@ -69,6 +71,11 @@ class Member:
         hanging = [disk.hangs_since for disk in self.disks if disk.hangs]
         return max(hanging) if 0 < len(hanging) < len(self.disks) else None
 
+    @property
+    def has_disk_faults(self) -> bool:
+        """Whether one of its disks hangs, fails, or is slow or full."""
+        return any(disk.hangs or disk.fails or disk.is_slow or disk.is_full for disk in self.disks)
+
     async def start(self) -> None:
         """Start it on its directories; an error of the start is traced."""
         if self.process is not None:
@@ -77,6 +84,7 @@ class Member:
         self._world.network.resend()
         self.process = process = Process(f"tm{self.index}", self.host)
         process.clock_offset = self._clock_offset
+        process.boot_id = f"boot-{self.boots}"
         self.has_moved = False
 
         async def start() -> TaskManager:
@@ -138,17 +146,19 @@ class Member:
             network.down_hosts.add(self.host)
         network.process_died(self.process, silently=power)
         network.watch_silence()
+        kept = self._world.oracle.synced_at(self) if power else []
         self._end()
         if power:
+            self.boots += 1
             for disk in (*self.disks, self.memory):
                 disk.lose_power()
-            self._world.oracle.power_cut(self.index)
+            self._world.oracle.power_cut(self.index, kept)
 
     def wipe(self) -> None:
         """Remove all its data: its host is replaced. It must not run."""
         for disk in (*self.disks, self.memory):
             disk.wipe()
-        self._world.oracle.power_cut(self.index)
+        self._world.oracle.damaged(self.index)
 
     def jump_clock(self, seconds: float) -> None:
         """Set the wall clock of its host."""

@@ -106,6 +106,8 @@ class World:
         determinism.begin(self.loop, self.plan.seed)
         acceptor: Any = sys.modules["sluice.transport.acceptor"]
         acceptor.socket = SocketModule(self.network)
+        power_cuts: Any = sys.modules["sluice.shuffle.taskmanager.store.journal.power_cuts"]
+        power_cuts.boot_id = _boot_id
         self.disks.install()
         self._log()
         self.loop.set_exception_handler(self._unhandled)
@@ -180,3 +182,8 @@ def simulate(plan: Plan, *, prints: bool = False) -> Found:
         return World(plan, directory, prints=prints).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _boot_id() -> str:
+    process = PROCESS.get()
+    return "" if process is None else process.boot_id

@@ -64,7 +64,7 @@ def host_networks() -> Iterator[HostNetworks]:
 
 def _connect(hosts: tuple[str, str], undo: ExitStack) -> None:
     """Make both namespaces and a link between them, and enter the first one."""
-    subprocess.run(["nsenter", "--version"], check=True, capture_output=True)
+    subprocess.run(["nsenter", "--version"], check=True, capture_output=True, text=True)
     names = [_name(host) for host in hosts]
     for name in names:
         _ip("netns", "add", name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -139,6 +139,14 @@ class StorageConfig(Settings):
 
     slow_disk_seconds: Seconds = Field(10.0, gt=0)
     """A directory whose probe takes longer than this gets no new data."""
+
+    journal_sync: Literal["never", "interval", "commit"] = "never"
+    """What survives a power cut. `commit`: every commit and secured region on a disk is synced
+    before it is acknowledged. `interval`: at most the last `journal_sync_interval_seconds` are
+    lost. `never`: what the kernel has not written back is lost. The memory tier is always lost."""
+
+    journal_sync_interval_seconds: Seconds = Field(1.0, gt=0, le=3600)
+    """Time after which a committed map output is synced, with `journal_sync = "interval"`."""
 
     remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
     """Third tier, used when the disks are full: `s3://BUCKET/PREFIX`, or a shared directory as a

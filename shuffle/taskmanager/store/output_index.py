@@ -273,7 +273,7 @@ class OutputIndex:
         self, application_id: str | None = None
     ) -> Iterator[tuple[ShuffleKey, ShuffleEntry]]:
         """Iterate over all shuffles, or over those of an application."""
-        names = self._applications if application_id is None else (application_id,)
+        names: Iterable[str] = self._applications if application_id is None else (application_id,)
         for name in names:
             for shuffle_id, entry in self._applications.get(name, {}).items():
                 yield ShuffleKey(name, shuffle_id), entry

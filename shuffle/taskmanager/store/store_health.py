@@ -135,6 +135,8 @@ class StoreHealth:
 
         Cancellation: safe; the journal's rewrite is completed.
         """
+        if tier.sync_failed:
+            return False
         if tier.tier_id not in self._journal.files.journals and not await self._journal.restore(
             tier.tier_id
         ):
@@ -181,7 +183,7 @@ class StoreHealth:
         tier.fail("its map outputs are being adopted")
         releases = self._journal.kept_releases()
         outputs = adopt_late(storage, late, releases, self._journal.is_pending)
-        self._tiers.use_anew(tier, f"with {len(outputs)} map outputs")
+        self._tiers.use_anew(tier, len(outputs))
         storage.hanging.discard(tier.directory)
         if not storage.hanging:
             storage.earlier.clear()

@@ -14,6 +14,8 @@ from crc32c import crc32c
 
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
+from ..errors import DirectoryHangs
+from ..files.blocking_calls import MakesCalls, at_once
 from ..output_index import OutputIndex
 from ..stored_outputs import MapOutput, Region
 from ..tiers.arena_tier import ArenaTier
@@ -69,6 +71,7 @@ class Adoption:
         commits: Iterable[Committed],
         secured: Iterable[Sequence[Secured]],
         doubted: Mapping[bytes, ArenaTier],
+        make: MakesCalls = at_once,
     ) -> None:
         """Adopt map outputs, each with all its regions or not at all.
 
@@ -76,15 +79,14 @@ class Adoption:
             commits: The committed map outputs.
             secured: The rows of each uncommitted map output.
             doubted: Tiers whose bytes are verified with their checksums.
+            make: Makes the calls that read them.
         """
         candidates = [_candidate((each,)) for each in commits]
         committed = len(candidates)
         candidates += [_candidate(rows) for rows in secured]
         self._occupy(candidates)
-        if doubted:
-            for each in candidates:
-                if not each.lost:
-                    _verify(each, doubted)
+        for arena, tier in doubted.items():
+            _verify([each for each in candidates if not each.lost], arena, tier, make)
         for each in candidates:
             if each.lost:
                 self._forget(each)
@@ -216,16 +218,29 @@ def _settle(claims: Iterable[tuple[int, int, int, _Candidate]]) -> None:
         end, holder = offset + length, each
 
 
-def _verify(candidate: _Candidate, doubted: Mapping[bytes, ArenaTier]) -> None:
+def _verify(
+    candidates: Sequence[_Candidate], arena: bytes, tier: ArenaTier, make: MakesCalls
+) -> None:
+    """Give up candidates whose bytes in an arena are damaged, or all if its disk hangs."""
+    there = [each for each in candidates if any(row.tier_id == arena for row in each.regions)]
+    try:
+        reasons = make(tier.directory, lambda: [_damage(each, arena, tier) for each in there])
+    except DirectoryHangs as error:
+        reasons = [str(error)] * len(there)
+    for each, reason in zip(there, reasons, strict=True):
+        each.lost = reason
+
+
+def _damage(candidate: _Candidate, arena: bytes, tier: ArenaTier) -> str:
+    """Return why the bytes of a candidate in an arena cannot be used; empty if they can be."""
     for region, extent in zip(candidate.regions, candidate.extents, strict=True):
-        if region.tier_id in doubted and extent is not None:
+        if region.tier_id == arena and extent is not None:
             found = 0
             try:
-                for piece in doubted[region.tier_id].pieces(extent):
+                for piece in tier.pieces(extent):
                     found = crc32c(piece, found)
             except OSError as error:
-                candidate.lost = str(error)
-                return
+                return str(error)
             if found != region.crc32c:
-                candidate.lost = "its bytes do not have their checksum"
-                return
+                return "its bytes do not have their checksum"
+    return ""

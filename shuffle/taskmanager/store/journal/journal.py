@@ -11,8 +11,8 @@ of the TaskManager; within a run, rows are numbered across all journals. So the 
 journals have one order, which does not depend on a clock.
 
 A record is valid when ``write`` has returned: it is then in the kernel's page cache, which survives
-a killed process. The file is never synced. A torn record at the end was never acknowledged and is
-cut off. After any other damage, reading continues at the next whole record.
+a killed process. Whether it also survives a power cut depends on :mod:`.journal_sync`.
+:mod:`.journal_reader` reads it.
 
 **Releases** are written twice: first to a second file, then to the journal. So damage to the
 journal does not bring released map outputs back.
@@ -36,8 +36,10 @@ from crc32c import crc32c
 
 from ..files.file_calls import open_file
 from ..files.file_format import HEADER
+from ..files.file_sync import sync_file, sync_names
 from ..files.journal_places import generation_of, is_on_a_disk, releases_path, run_of
 from ..health.directory_probe import identity_of
+from .journal_sync import SyncMode
 from .reserved_room import RELEASES_BYTES, RESERVED_BYTES, ReservedRoom
 
 logger = logging.getLogger(__name__)
@@ -73,12 +75,22 @@ class Journal:
         tier_id: The arena.
         fds: Descriptors of the journal and of its file of releases.
         sizes: Lengths of their valid parts.
+        mode: When its rows are synced.
+
+    Attributes:
+        mode: When its rows are synced; a start sets it for the journals that it finds.
     """
 
     def __init__(
-        self, path: Path, tier_id: bytes, fds: tuple[int, int], sizes: tuple[int, int]
+        self,
+        path: Path,
+        tier_id: bytes,
+        fds: tuple[int, int],
+        sizes: tuple[int, int],
+        mode: SyncMode = "never",
     ) -> None:
         self.path = path
+        self.mode = mode
         self.tier_id = tier_id
         self.run = run_of(path)
         self._fds = fds
@@ -101,7 +113,7 @@ class Journal:
         return self._sizes[0]
 
     @classmethod
-    def create(
+    def create(  # noqa: PLR0913 - what a file of rows consists of
         cls,
         directory: Path,
         tier_id: bytes,
@@ -110,6 +122,7 @@ class Journal:
         releases: Sequence[Entry] = (),
         above: int = 0,
         is_wanted: Callable[[], bool] = lambda: True,
+        mode: SyncMode = "never",
     ) -> Self:
         """Write the next generation of an arena's journal and put it into place.
 
@@ -121,6 +134,7 @@ class Journal:
             releases: The releases, which follow them.
             above: The previous generation, which may be in another place.
             is_wanted: Whether to put it into place, asked when that is all that is left to do.
+            mode: When its rows are synced; unless never, this call syncs the first ones.
 
         Raises:
             OSError: The file cannot be written, or is not wanted; partial files are removed.
@@ -138,15 +152,21 @@ class Journal:
             for target, rows in ((second, releases), (temporary, [*entries, *releases])):
                 fds.append(open_file(target, os.O_TRUNC))
                 sizes.append(_write_file(fds[-1], tier_id, rows))
-            journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]))
+            journal = cls(path, tier_id, (fds[1], fds[0]), (sizes[1], sizes[0]), mode)
             journal.reserve()
+            if mode != "never":
+                journal.sync()
             if not is_wanted():
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             temporary.rename(path)
+            if mode != "never":
+                sync_names(directory)
+                if is_on_a_disk(directory):
+                    sync_names(directory.parent)
         except BaseException:
             for fd in fds:
                 os.close(fd)
-            for target in (temporary, second):
+            for target in (temporary, path, second):
                 with contextlib.suppress(OSError):
                     target.unlink()
             raise
@@ -165,9 +185,11 @@ class Journal:
     def append(self, entries: Sequence[Entry], releases: Sequence[Entry]) -> None:
         """Append releases to the second file, then all rows to the journal.
 
+        Releases are synced unless the mode is never, the other rows if it is commit.
+
         Raises:
-            OSError: The write failed. Both files are truncated if possible; otherwise the next
-                rows overwrite the bytes after :attr:`size_bytes`. If there is no room
+            OSError: A write or sync failed. Both files are truncated if possible; otherwise the
+                next rows overwrite the bytes after :attr:`size_bytes`. If there is no room
                 (``tier.FULL``), nothing was written, and releases alone may still fit.
         """
         parts = [_record(self.tier_id, entry) for entry in (*entries, *releases)]
@@ -179,7 +201,11 @@ class Journal:
         try:
             if second:
                 _write_all(self._fds[1], second, sizes[1])
+                if self.mode != "never":
+                    sync_file(self._fds[1], releases_path(self.path))
             _write_all(self._fds[0], first, sizes[0])
+            if self.mode == "commit" and entries:
+                sync_file(self._fds[0], self.path)
         except OSError:
             for fd, room, size in zip(self._fds, self._rooms, sizes, strict=True):
                 with contextlib.suppress(OSError):
@@ -187,6 +213,15 @@ class Journal:
                 room.forget(size)
             raise
         self._sizes = sizes[0] + len(first), sizes[1] + len(second)
+
+    def sync(self) -> None:
+        """Write both files to the disk. Blocks.
+
+        Raises:
+            OSError: It failed: rewrite the journal.
+        """
+        sync_file(self._fds[1], releases_path(self.path))
+        sync_file(self._fds[0], self.path)
 
     def is_in_place(self) -> bool:
         """Whether both files are still at their paths. Blocks."""
@@ -223,6 +258,8 @@ class Journal:
         releases_path(self.path).rename(releases_path(path))
         self.path.rename(path)
         self.path = path
+        if self.mode != "never":
+            sync_names(path.parent)
 
     def remove(self) -> None:
         """Close and delete the files when the next generation is in place."""

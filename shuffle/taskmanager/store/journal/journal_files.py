@@ -23,6 +23,7 @@ from ..files.io_threads import IoThreads, Used
 from ..files.journal_places import directory_of, require_room
 from ..tiers.tier import FULL
 from ..tiers.tiers import Tiers
+from .arena_sync import ArenaSync
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .reserved_room import RESERVED_BYTES
 from .rows import pack_commit
@@ -66,6 +67,7 @@ class JournalFiles:
     Attributes:
         journals: The journals that accept rows.
         compactions: Number of rewrites that removed dead rows.
+        syncs: Syncs what the rows name.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class JournalFiles:
         self._compact_above_bytes = dict.fromkeys(self.journals, 0)
         self._threads = storage.threads
         self._hanging = storage.hanging
+        self.syncs = ArenaSync(storage.sync, tiers, self._run)
 
     @property
     def size_bytes(self) -> int:
@@ -134,10 +137,10 @@ class JournalFiles:
         if arena not in self.journals:
             write.failure = write.release_failure = OSError("the directory is left out")
             return
-        error = await self._put(arena, write.entries, write.releases, write.uses)
-        if error is not None and await self._move(arena, error):
-            error = await self._put(arena, write.entries, write.releases, write.uses)
+        error = await self._append(arena, write)
         if error is None:
+            if write.entries:
+                self.syncs.appended(arena)
             return
         write.failure = write.release_failure = error
         if error.errno in FULL and write.entries and write.releases:
@@ -146,11 +149,33 @@ class JournalFiles:
         logger.error("the journal %s refused %d rows: %s", self.journals[arena].path, count, error)
         self._note_failure(arena, error)
 
+    async def _append(self, arena: bytes, write: JournalWrite) -> OSError | None:
+        """Sync the bytes that the rows name if they must be, then append the rows."""
+        error = await self.syncs.before_rows(arena) if write.entries else None
+        if error is not None:
+            return error
+        error = await self._put(arena, write.entries, write.releases, write.uses)
+        if error is not None and await self._move(arena, error):
+            error = await self._put(arena, write.entries, write.releases, write.uses)
+        return error
+
+    async def sync(self, arena: bytes) -> None:
+        """Sync the arena and its journal; leave the directory out if that fails.
+
+        Cancellation: waits until the thread has ended, or is abandoned.
+        """
+        journal = self.journals.get(arena)
+        error = None if journal is None else await self.syncs.sync(arena, journal)
+        if journal is not None and error is not None:
+            logger.error("the journal %s cannot be synced: %s", journal.path, error)
+            self._note_failure(arena, error)
+
     def leave(self, arena: bytes) -> None:
         """Close a journal, and write no rows to it until it is restored."""
         journal = self.journals.pop(arena, None)
         self._full.discard(arena)
         self._moved.discard(arena)
+        self.syncs.forget(arena)
         if journal is not None:
             self._close(journal)
 
@@ -349,6 +374,7 @@ class JournalFiles:
         above, run = self._generations.get(arena, 0), self._run_number
         moves = old is None or old.path.parent != place
         needed_bytes = self._needed_bytes(arena)
+        mode = self.syncs.mode(arena)
         written = _WrittenJournal()
 
         def write() -> Journal:
@@ -360,7 +386,7 @@ class JournalFiles:
             new = (Entry(run, first + n, row) for n, row in enumerate(rows, 1))
             entries = chain(waiting, new)
             create = partial(Journal.create, place, arena, run, entries, kept, above)
-            return written.keep(create(written.is_wanted))
+            return written.keep(create(written.is_wanted, mode))
 
         # A write that is given up may still complete: its generation is not used again.
         self._generations[arena] = above + 1

@@ -66,6 +66,8 @@ class JournalLane:
         self._retry: asyncio.TimerHandle | None = None
         self._must_look = False
         """Whether the next round checks for room."""
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._must_sync = False
         self._leaves = False
         self._restores: list[asyncio.Future[bool]] = []
         self.doubtful: set[MapAttemptKey] = set()
@@ -95,10 +97,19 @@ class JournalLane:
 
     def close(self) -> list[PendingRelease]:
         """Stop looking for room; return the releases that the journal does not have."""
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
         self._settle()
         return self._late
+
+    def sync(self) -> bool:
+        """Sync the rows that wait for the interval; return whether there are any."""
+        if not self._files.syncs.is_due(self._arena):
+            return False
+        self._must_sync = True
+        self._begin()
+        return True
 
     def _begin(self) -> None:
         if self.task is None:
@@ -106,7 +117,7 @@ class JournalLane:
 
     async def _drain(self) -> None:
         try:
-            while self._queue or self._leaves or self._restores or self._must_look:
+            while self._has_work():
                 if self._leaves:
                     self._leaves = False
                     self._files.leave(self._arena)
@@ -122,8 +133,12 @@ class JournalLane:
                     write = await self._write(self._in_flight)
                     batch, self._in_flight = self._in_flight, []
                     self._report(batch, write)
+                if self._must_sync:
+                    self._must_sync = False
+                    await self._files.sync(self._arena)
                 await self._files.compact_if_worthwhile(self._arena)
                 self._look_again_later()
+                self._sync_later()
         except BaseException as error:  # the loop ends, or a bug: no caller may wait forever
             left = [*self._in_flight, *self._queue, *self._late]
             self._in_flight, self._queue, self._late = [], [], []
@@ -137,6 +152,10 @@ class JournalLane:
             raise
         finally:
             self.task = None
+
+    def _has_work(self) -> bool:
+        waits = self._leaves or self._must_look or self._must_sync
+        return bool(waits or self._queue or self._restores)
 
     async def _restore(self) -> None:
         """Rewrite the journal; releases that are put meanwhile are appended to it."""
@@ -186,6 +205,17 @@ class JournalLane:
         self._retry = None
         self._must_look = True
         self._begin()
+
+    def _sync_later(self) -> None:
+        """Schedule the sync of rows that were just written, unless it is scheduled."""
+        if self._sync_timer is None and self._files.syncs.is_due(self._arena):
+            seconds = self._files.syncs.interval_seconds
+            loop = asyncio.get_running_loop()
+            self._sync_timer = loop.call_later(seconds, self._end_interval)
+
+    def _end_interval(self) -> None:
+        self._sync_timer = None
+        self.sync()
 
     # ---- rows in doubt ---------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class JournalWriter:
         self._index = storage.index
         self._accounts = storage.accounts
         self._tiers = tiers
+        self._sync = storage.sync
         self._lanes = {arena: JournalLane(arena, self.files, self) for arena in self.files.journals}
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._releases: dict[PendingRelease, None] = {}
@@ -161,9 +162,10 @@ class JournalWriter:
 
         Cancellation: safe; the files stay open.
         """
-        while tasks := [lane.task for lane in self._lanes.values() if lane.task is not None]:
-            await asyncio.wait(tasks)
-        for lane in self._lanes.values():
+        lanes = self._lanes.values()
+        while self.tasks or any([lane.sync() for lane in lanes]):
+            await asyncio.wait(self.tasks)
+        for lane in lanes:
             for release in lane.close():
                 self._give_back(release, set(release.arenas))
         self.files.close()
@@ -176,8 +178,15 @@ class JournalWriter:
     # ---- queueing --------------------------------------------------------------------------------
 
     def _by_health(self) -> list[bytes]:
-        """Return the arenas with journals, healthy ones last: a row without bytes goes there."""
-        return sorted(self.files.journals, key=self._tiers.is_healthy)
+        """Return the arenas with journals, healthy ones last: a row without bytes goes there.
+
+        If rows must survive a power cut, the memory tier's journal is not among them.
+        """
+        return sorted(filter(self._is_durable, self.files.journals), key=self._tiers.is_healthy)
+
+    def _is_durable(self, arena: bytes) -> bool:
+        """Return whether a release in the journal of an arena survives what it must survive."""
+        return not self._sync.is_on or self._sync.of(self._tiers.arena(arena)) != "never"
 
     def _lane(self, arena: bytes) -> JournalLane:
         lane = self._lanes.get(arena)
@@ -258,7 +267,7 @@ class JournalWriter:
         release.arenas.discard(arena)
         if release not in self._releases:
             return
-        if written and not release.done.done():
+        if written and self._is_durable(arena) and not release.done.done():
             release.done.set_result(None)
         self._give_back(release, {arena})
         if not release.arenas:

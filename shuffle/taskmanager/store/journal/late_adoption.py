@@ -19,7 +19,9 @@ from ..tiers.memory_tier import MemoryTier
 from .adoption import Adoption
 from .journal import Entry
 from .journal_reader import FoundJournal, open_journal
+from .journal_sync import JournalSync
 from .opened_storage import OpenedStorage
+from .power_cuts import begin_writing, may_lack_bytes
 from .replay import replay
 
 if TYPE_CHECKING:
@@ -37,19 +39,23 @@ class LateDirectory(NamedTuple):
     Attributes:
         tier: Its tier, which accepts no regions yet.
         found: Its journal.
+        sync: What must survive a power cut.
     """
 
     tier: DiskTier | MemoryTier
     found: FoundJournal
+    sync: JournalSync
 
     def finish(self) -> None:
-        """Truncate the arena, and close the old journal. Blocks.
+        """Truncate the arena, close the old journal, and be ready for writes. Blocks.
 
         Raises:
-            OSError: The arena cannot be truncated.
+            OSError: The directory cannot be written.
         """
         self.found.journal.close()
         self.tier.finish_adoption()
+        if isinstance(self.tier, DiskTier):
+            begin_writing(self.tier, None, self.sync)
 
 
 def open_late(
@@ -65,7 +71,7 @@ def open_late(
     tier = storage.open_tier(directory, config)
     try:
         found = open_journal(directory, tier.tier_id)
-        refusal = _refusal(storage, found)
+        refusal = _refusal(storage, tier, found)
     except BaseException:
         tier.close()
         raise
@@ -75,13 +81,17 @@ def open_late(
             found.journal.close()
         tier.close()
         return None
-    return LateDirectory(tier, found)
+    return LateDirectory(tier, found, storage.sync)
 
 
-def _refusal(storage: OpenedStorage, found: FoundJournal | None) -> str:
+def _refusal(
+    storage: OpenedStorage, tier: DiskTier | MemoryTier, found: FoundJournal | None
+) -> str:
     """Return why a directory cannot be adopted; empty if it can be."""
     if found is None:
         return "it has no journal"
+    if isinstance(tier, DiskTier) and may_lack_bytes(tier.directory):
+        return "the host was restarted since, and journal_sync was not commit"
     if found.damage:
         return f"its journal is damaged: {found.damage[0]}"
     run = found.journal.run
@@ -104,7 +114,7 @@ def adopt_late(
         releases: All releases of this run.
         is_pending: Whether a map attempt is being committed.
     """
-    tier, found = late
+    tier, found, _ = late
     rows = {**storage.earlier, tier.tier_id: found}
     rows[_THIS_RUN] = found._replace(entries=list(releases), releases=[], doubtful=0)
     tiers: dict[bytes, Tier] = {tier.tier_id: tier}

@@ -21,6 +21,7 @@ from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
 from ..tiers.upkeep import Upkeep
 from .journal import Entry, Journal
+from .journal_sync import JournalSync
 
 if TYPE_CHECKING:
     from ..tiers.remote_tier import RemoteTier
@@ -54,6 +55,7 @@ class OpenedStorage:
         earlier: Releases in the journals at the start, for the directories that did not answer.
         last_run: Number of the last run of the journals that were read.
         generations: Latest generations of journals that a call which was given up may yet write.
+        sync: What must survive a power cut.
     """
 
     accounts: Accounts
@@ -76,6 +78,7 @@ class OpenedStorage:
     earlier: "dict[bytes, FoundJournal]" = field(default_factory=dict)
     last_run: int = 0
     generations: dict[bytes, int] = field(default_factory=dict)
+    sync: JournalSync = field(default_factory=JournalSync)
 
     @property
     def tiers(self) -> list[ArenaTier]:

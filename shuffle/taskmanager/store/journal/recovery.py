@@ -28,7 +28,9 @@ from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .journal_reader import FoundJournal, open_journal
+from .journal_sync import JournalSync
 from .opened_storage import OpenedStorage
+from .power_cuts import end_start, is_doubtful
 from .replay import lost_arenas, replay
 from .rows import is_undoing
 from .start_calls import StartCalls
@@ -51,6 +53,7 @@ def open_storage(config: StorageConfig, accounts: Accounts) -> OpenedStorage:
     """
     threads = StorageThreads(config.io_threads, len(config.data_directories))
     storage = OpenedStorage(accounts, OutputIndex(accounts), threads, Upkeep())
+    storage.sync = JournalSync(config.journal_sync, config.journal_sync_interval_seconds)
     collects = gc.isenabled()
     gc.disable()  # it would scan all adopted objects again and again, and find no garbage
     try:
@@ -83,6 +86,9 @@ def _open(storage: OpenedStorage, config: StorageConfig) -> None:
         _remove_memory(storage)
     if storage.remote is not None:
         storage.remote.taskmanager_id = storage.taskmanager_id
+    for disk in storage.disks:
+        if disk.healthy:
+            end_start(storage, disk, starts.make)
 
 
 def _none_usable(storage: OpenedStorage) -> StorageUnavailable:
@@ -218,8 +224,12 @@ def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
     for application_id, released in replayed.released.items():
         storage.index.releases.adopt(application_id, released)
     adoption = Adoption(tiers, storage.accounts, storage.index)
-    doubted = {arena: arenas[arena] for arena, each in found.items() if each.damage}
-    adoption.adopt(replayed.commits, replayed.secured, doubted)
+    doubted = {
+        arena: arenas[arena]
+        for arena, each in found.items()
+        if each.damage or is_doubtful(arenas[arena], starts.make)
+    }
+    adoption.adopt(replayed.commits, replayed.secured, doubted, starts.make)
     storage.forgotten = adoption.forgotten + replayed.broken
     for tier in arenas.values():
         _finish(tier, starts)
@@ -232,7 +242,7 @@ def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
         each = found.get(arena)
         # Forgotten map outputs must not come back after their space was reused.
         stale = bool(storage.forgotten or (each and (each.damage or each.uneven)))
-        stale |= arena in replayed.undone or arena in storage.stale
+        stale |= arena in replayed.undone or arena in storage.stale or arena in doubted
         stale |= storage.has_unused_memory  # its journal is removed with the releases in it
         if tier.healthy:
             journal = _journal_of(storage, tier, each, adoption, stale, starts)
@@ -346,17 +356,20 @@ def _journal_of(
     hangs now, its journal is rewritten when it answers.
     """
     old = None if found is None else found.journal
+    mode = storage.sync.of(tier)
     is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
     try:
         if old is not None and is_good and old.path.parent == tier.directory:
             live = storage.index.live_bytes(tier.tier_id)
             if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
+                old.mode = mode
                 _begin_run(starts, old, storage.run)
                 return old
         new = _next_generation(storage, starts, tier, old, adoption)
     except (OSError, DirectoryHangs) as error:
         if old is not None and is_good and isinstance(error, OSError) and error.errno in FULL:
             with contextlib.suppress(OSError, DirectoryHangs):
+                old.mode = mode
                 _begin_run(starts, old, storage.run)
                 return old
         if isinstance(error, DirectoryHangs):
@@ -410,7 +423,10 @@ def _next_generation(
         # Before the rows of this run, the first of which has the number 1.
         released = [Entry(storage.run, 0, row) for row in storage.index.released_rows()]
         rows = [*adoption.rows_in(tier.tier_id), *released]
-        create = partial(Journal.create, place, tier.tier_id, storage.run, rows, gone, above)
+        mode = storage.sync.of(tier)
+        create = partial(
+            Journal.create, place, tier.tier_id, storage.run, rows, gone, above, mode=mode
+        )
         try:
             new = starts.make(directory_of(place), create, Journal.remove)
         except DirectoryHangs as error:

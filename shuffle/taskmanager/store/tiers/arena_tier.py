@@ -47,6 +47,8 @@ class ArenaTier(Tier):
         has_journal_room: Whether its journal has room for the rows of new map outputs.
         directory_identity: Device and inode of its directory.
         identity: Device and inode of its file.
+        sync_failed: Whether a sync of its file failed, set by a thread. Nothing new is stored in it
+            until the next start: the kernel may have dropped bytes that it could not write.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ArenaTier(Tier):
         self.lost = False
         self.answers = True
         self.has_journal_room = True
+        self.sync_failed = False
         status = path.parent.stat()
         self.directory_identity = status.st_dev, status.st_ino
         self._allocator = SlotAllocator(capacity_bytes)
@@ -114,6 +117,26 @@ class ArenaTier(Tier):
     @abstractmethod
     def finish_adoption(self) -> None:
         """Truncate the file after the last adopted extent."""
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes that :meth:`sync` may have to write."""
+        return 0
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that a sync covers if it begins now; for :meth:`synced`."""
+        return 0
+
+    def sync(self) -> None:
+        """Write the bytes of all extents to the disk, if it has one. Runs in a thread.
+
+        Raises:
+            OSError: This sync, or an earlier one, failed.
+        """
+
+    def synced(self, written_bytes: int) -> None:
+        """Record that a sync succeeded that began when ``written_bytes`` was this."""
 
     def recycle(self, extent: Extent) -> None:
         """Reclaim the space of an extent (called by its last release)."""

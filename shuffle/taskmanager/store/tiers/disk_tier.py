@@ -1,5 +1,6 @@
 """The disk tier: an arena file in a data directory, which threads read and write."""
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from ..files.file_calls import (
     read_without_waiting,
     write_from,
 )
+from ..files.file_sync import sync_file
 from ..files.io_threads import CALL_COST, Used
 from .arena_files import open_arena
 from .arena_tier import ArenaTier
@@ -99,6 +101,7 @@ class DiskTier(ArenaTier):
         self._sharers = sharers
         self._unwritten_bytes = 0
         self._allocated_bytes = 0  # only grows
+        self._synced_bytes = 0  # of those
         self._full_at: _FullMark | None = None
         self._probed: _Probed | None = None
         self._found_free_bytes = _free_bytes(fd)
@@ -271,6 +274,30 @@ class DiskTier(ArenaTier):
                 written -= len(pending.pop(0))
             if written:
                 pending[0] = pending[0][written:]
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes that :meth:`sync` may have to write, with extents that are being written."""
+        return self._allocated_bytes - self._synced_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of all extents that were written or aborted, ever."""
+        return self._allocated_bytes - self._unwritten_bytes
+
+    def sync(self) -> None:
+        """Write the bytes of all extents to the disk. Runs in a thread."""
+        if self.sync_failed:
+            raise OSError(errno.EIO, "an earlier fdatasync failed", str(self.path))
+        try:
+            sync_file(self.fd, self.path)
+        except OSError:
+            self.sync_failed = True  # here, because the caller may have given up waiting
+            raise
+
+    def synced(self, written_bytes: int) -> None:
+        """Record that a sync succeeded that began when ``written_bytes`` was this."""
+        self._synced_bytes = max(self._synced_bytes, written_bytes)
 
     def read_failure(
         self, extent_offset: int, buffers: list[memoryview], error: OSError

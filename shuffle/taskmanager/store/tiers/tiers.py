@@ -221,6 +221,10 @@ class Tiers:
         others = (disk.directory for disk in self._disks if disk is not tier and disk.healthy)
         return [tier.directory, *(place_on(each, arena) for each in others)]
 
+    def arena(self, arena: bytes) -> ArenaTier | None:
+        """Return the tier of an arena, if there is one."""
+        return self._by_id.get(arena)
+
     def is_healthy(self, arena: bytes) -> bool:
         """Return whether the tier of an arena accepts new regions."""
         return self._by_id[arena].healthy
@@ -238,8 +242,13 @@ class Tiers:
         """Return the local directories left out at the start."""
         return [each for each in self._left_out if isinstance(each, Path)]
 
-    def use_anew(self, tier: DiskTier | MemoryTier, content: str = "empty") -> None:
-        """Use a lost or left-out directory again, with a new arena or the one it has."""
+    def use_anew(self, tier: DiskTier | MemoryTier, adopted: int | None = None) -> None:
+        """Use a lost or left-out directory again.
+
+        Args:
+            tier: Its tier.
+            adopted: Number of map outputs in its arena; None: the arena is new.
+        """
         directory = tier.directory
         self._left_out.pop(directory, None)
         before = [each for each in self.tiers() if each.directory == directory]
@@ -253,7 +262,10 @@ class Tiers:
         replaced = [*self._replaced, *before]
         self._replaced = [each for each in replaced if not each.is_closed]
         self._by_id[tier.tier_id] = tier
-        logger.warning("storage directory %s is used again, %s", directory, content)
+        if adopted is None:
+            logger.warning("storage directory %s is used again, empty", directory)
+        else:
+            logger.warning("%s is used again, with %d map outputs", directory, adopted)
 
     def close(self, threads: "StorageThreads") -> None:
         """Close the files of all tiers and keep their content.

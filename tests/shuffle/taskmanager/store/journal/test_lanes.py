@@ -132,15 +132,15 @@ from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import on_disks
 
 begun = []
-begin = recovery._begun_journal
+begin = recovery._journal_of
 
-def killed(*given, is_stale):
+def killed(storage, tier, found, adoption, is_stale, starts):
     if begun:
         os._exit(7)
-    begun.append(given)
-    return begin(*given, is_stale=True)
+    begun.append(tier)
+    return begin(storage, tier, found, adoption, True, starts)
 
-recovery._begun_journal = killed
+recovery._journal_of = killed
 ShuffleStore.open(on_disks(Path(sys.argv[1])))
 """
 
