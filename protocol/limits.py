@@ -70,11 +70,14 @@ PEERS_ENCRYPTED: Final = 1 << 4
 """Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
 It reports a setting. The first features of protocol version 1 do not have bits; the next addition
-to the protocol gets bit 1.
+to the protocol gets bit 2.
 """
 
 COPIES_COMPARED: Final = 1 << 0
 """Bit in the features of Hello and HelloAck: a copier sends CopyChecksum."""
+
+DAMAGE_REPORTS: Final = 1 << 1
+"""Bit in the features of Hello and HelloAck: readers send ReportDamage, and peers VerifyOutputs."""
 
 COPIER_IDLE: Final = 1 << 5
 """Bit in the features of a copier's Hello: its TaskManager has no client of the application now."""

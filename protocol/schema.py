@@ -572,6 +572,32 @@ class PartitionConsumed(Message, frozen=True, tag=55):
     partition: U32
 
 
+class ReportDamage(Message, frozen=True, tag=57):
+    """Reports that stored data of a gate's channel arrived damaged: a block has a wrong checksum.
+
+    ``taskmanager_id``, ``host`` and ``port`` are those of the channel. That TaskManager verifies
+    its own bytes of these subpartitions; it does not trust the report. There is no answer.
+    """
+
+    shuffle_id: U32
+    start_subpartition: U32
+    end_subpartition: U32
+    taskmanager_id: Name
+    host: Name
+    port: U16
+    map_attempt_ids: SomeAttempts
+
+
+class VerifyOutputs(Message, frozen=True, tag=58):
+    """Passes a ReportDamage on to the TaskManager that has the map outputs."""
+
+    application_id: Name
+    shuffle_id: U32
+    start_subpartition: U32
+    end_subpartition: U32
+    map_attempt_ids: SomeAttempts
+
+
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
     {BufferResponse, ChecksummedBuffer, PipelinedData, RegionData, TaskEvent}
 )

@@ -64,8 +64,8 @@ _STORED_DOWN: Final[_Types] = frozenset(
 
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     # received by the accepting side
-    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest},
-    (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate},
+    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest, m.VerifyOutputs},
+    (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate, m.ReportDamage},
     (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
     | _STORED_UP
     | {

@@ -27,6 +27,10 @@ PROGRESS_KINDS = ("region", "gate", "channel", "partition", "connection")
 """Things that are taken back when the other side does not move."""
 
 
+DAMAGE_RESULTS = ("damaged", "intact", "repeated", "refused", "unknown")
+"""What becomes of a map output that a reader reports as damaged."""
+
+
 class BoundedCounts(dict[str, int]):
     """Counts by name with a bounded set of names, safe for names that come from the network."""
 
@@ -145,8 +149,20 @@ class Counters:
     copies_found: Annotated[int, total("Copies that the other TaskManager already had.")] = 0
     damaged_map_outputs_dropped: Annotated[
         int,
-        total("Damaged map outputs that were dropped because another TaskManager has a copy."),
+        total("Map outputs that were found damaged in storage, and dropped."),
     ] = 0
+    damaged_map_outputs_repaired: Annotated[
+        int, total("Dropped map outputs that have come back from a copy.")
+    ] = 0
+    damage_reports: Annotated[
+        BoundedCounts,
+        total(
+            "Map outputs that readers reported as damaged, by what was found; `refused`: too many "
+            "reports, or false ones before; `unknown`: not here.",
+            key="result",
+            zeros=DAMAGE_RESULTS,
+        ),
+    ] = field(default_factory=BoundedCounts)
     copies_failed: Annotated[int, total("Failed attempts to copy a map output.")] = 0
     commits_without_copies: Annotated[
         int,

@@ -83,6 +83,10 @@ class ClientChannelOpener(ChannelOpener):
             raise
         self._gates.append((leg, leg.open_gate(self.wanted, wanted)))
 
+    def report_damage(self, source: ChannelSource) -> None:
+        """Report damaged data of a source, if the TaskManager takes such reports."""
+        self._leg.report_damage(self.wanted, source)
+
     def stop(self) -> None:
         """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
         self._batch = []

@@ -158,6 +158,8 @@ class BlockSource:
                     continue  # the channel has an end of its own
                 self._decoded.append(BufferOrEvent(index, OutgoingBuffer(content, None, data_type)))
         except SluiceError as error:
+            if self._failover is not None and isinstance(error, BlockCorrupt):
+                self._failover.report_damage(index)
             # The bytes that follow do not begin a block, so they must not be decoded.
             if buffer.data_type != DATA or not self._switches(index, error):
                 self._failure = error

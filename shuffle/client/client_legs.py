@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import (
+    DAMAGE_REPORTS,
     MAGIC,
     SEGMENTS_OF_CLIENTS_BYTES,
     VERSION,
@@ -146,7 +147,7 @@ class LegConnector:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            0,
+            DAMAGE_REPORTS,
             f"python client {os.getpid()}",
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import SluiceError
+from ...protocol.limits import DAMAGE_REPORTS, MAX_LOST_ATTEMPTS
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     CloseGate,
@@ -20,6 +21,7 @@ from ...protocol.schema import (
     HelloAck,
     Message,
     OpenGate,
+    ReportDamage,
 )
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost, DeadlineExceeded
@@ -129,6 +131,28 @@ class ConsumerLeg(PartitionRequestClient):
         if not self.closing:
             self._closing_gates.add(gate)
             self.connection.send(CloseGate(gate))
+
+    def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
+        """Report that stored data of a source arrived damaged.
+
+        Nothing is sent to a TaskManager that does not know the message, or does not read.
+        """
+        if self.closing or not self.features & DAMAGE_REPORTS:
+            return
+        attempts = list(source.map_attempt_ids)
+        for first in range(0, len(attempts), MAX_LOST_ATTEMPTS):
+            if self.connection.writable:
+                self.connection.send(
+                    ReportDamage(
+                        wanted.shuffle.shuffle_id,
+                        wanted.start,
+                        wanted.end,
+                        source.taskmanager_id,
+                        source.address.host,
+                        source.address.port,
+                        attempts[first : first + MAX_LOST_ATTEMPTS],
+                    )
+                )
 
     def message_received(self, message: Message, payload_length: int) -> None:
         """Handle a message of the TaskManager."""

@@ -58,6 +58,10 @@ class Failover:
         if places:
             self._places[index] = deque(places)
 
+    def report_damage(self, index: int) -> None:
+        """Report that data of a channel arrived damaged, to the TaskManager that has it."""
+        self._gate.report_damage(index)
+
     def failed(self) -> tuple[int, SluiceError] | None:
         """Return the number of a channel that has failed, and its error; None without one."""
         for index, channel in enumerate(self._gate.channels):

@@ -115,6 +115,9 @@ class ChannelOpener:
     async def open_now(self, batch: list[Opening]) -> None:
         """Open the channels of one task; an error fails all of them."""
 
+    def report_damage(self, source: ChannelSource) -> None:
+        """Report that stored data of a source arrived damaged, to the TaskManager that has it."""
+
     def stop(self) -> None:
         """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
         for task in list(self._tasks):

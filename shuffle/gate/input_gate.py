@@ -297,6 +297,19 @@ class InputGate(ReadableGate):
         channels = [each for index, each in enumerate(self.channels) if index not in ended]
         send_to_all(channels, event_type, payload)
 
+    def report_damage(self, channel_index: int) -> None:
+        """Report that stored data of a channel arrived damaged.
+
+        The TaskManager that has it verifies its bytes. If they are damaged, it no longer serves
+        them.
+
+        Raises:
+            InvalidRequest: There is no such channel.
+        """
+        self._channel(channel_index)
+        if not self._released:
+            self._opener.report_damage(self.sources[channel_index])
+
     # ---- status ----------------------------------------------------------------------------------
 
     def statistics(self) -> GateStatistics:

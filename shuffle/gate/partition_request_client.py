@@ -27,7 +27,7 @@ from crc32c import crc32c
 from ...protocol.credit import MAX_OVERDRAFT_EVENTS, Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
-from ...protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ...protocol.limits import DAMAGE_REPORTS, MAX_EVENT_BYTES, MAX_LOST_ATTEMPTS, MAX_U32
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     DATA,
@@ -44,6 +44,7 @@ from ...protocol.schema import (
     PartitionRequest,
     ResumeConsumption,
     TaskEvent,
+    VerifyOutputs,
 )
 from ...transport.connection import Connection
 from ...transport.errors import ConnectionLost
@@ -69,6 +70,8 @@ class PartitionRequestClient:
     def __init__(self, connection: Connection, ack: HelloAck, counters: Counters) -> None:
         self.connection = connection
         self.taskmanager_id = ack.taskmanager_id
+        self.features = ack.features
+        """Bits of the additions to the protocol that the other TaskManager knows."""
         self._counters = counters
         self._channels: dict[int, RemoteInputChannel] = {}
         self._last_number = -1
@@ -150,6 +153,23 @@ class PartitionRequestClient:
         waiting.append((channel, event_type, payload))
         if self.connection.writable:
             self._send_task_events()
+
+    def verify(self, wanted: SubpartitionRange, map_attempt_ids: Sequence[int]) -> bool:
+        """Pass on that stored data of the other TaskManager arrived damaged.
+
+        Returns:
+            False if it does not know the message, or does not read: nothing is sent.
+        """
+        if self.closing or not self.features & DAMAGE_REPORTS or not self.connection.writable:
+            return False
+        key, start, end = wanted
+        attempts = list(map_attempt_ids)
+        for first in range(0, len(attempts), MAX_LOST_ATTEMPTS):
+            some = attempts[first : first + MAX_LOST_ATTEMPTS]
+            self.connection.send(
+                VerifyOutputs(key.application_id, key.shuffle_id, start, end, some)
+            )
+        return True
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Forget a channel; notify the producer unless the channel has ended."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.identity import Credential
-from ...protocol.limits import COPIER_IDLE, COPIES_COMPARED, VERSION
+from ...protocol.limits import COPIER_IDLE, COPIES_COMPARED, DAMAGE_REPORTS, VERSION
 from ...protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -46,6 +46,7 @@ from .drivers.drivers import Drivers
 from .ingest.incoming_output import ProducerServices
 from .ingest.producer_handler import ProducerHandler
 from .ingest.resumable_outputs import ResumableOutputs
+from .integrity.scrub import Scrub
 from .process.uncancellable import run_uncancellable
 from .replicas.copies import Copies
 from .serve.consumer_handler import ConsumerHandler
@@ -116,6 +117,11 @@ class NetworkEnvironment:
             on_pipelined_gone=self._idle.set,
             on_shuffle_released=lambda key, end: self.copies.shuffle_released(key, end),
         )
+        stack.push_async_callback(self.partitions.damage.close)
+        self.scrub = Scrub(
+            self.store, self.partitions.damage, config.storage.scrub_bytes_per_second
+        )
+        stack.push_async_callback(self.scrub.close)
         self.applications = Applications(
             config.applications.application_expiry_seconds,
             self._release_application,
@@ -222,6 +228,7 @@ class NetworkEnvironment:
             environment.store.watch(
                 environment._outputs_lost, on_unlocked, environment._outputs_adopted
             )
+            environment.scrub.start()
         except BaseException:
             await stack.aclose()
             raise
@@ -373,7 +380,7 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self.config.memory.segment_size_bytes,
             FLOW_CREDIT,
-            self._transport.features() | COPIES_COMPARED,
+            self._transport.features() | COPIES_COMPARED | DAMAGE_REPORTS,
             *self.address,
             self._connector.instances.own_instance_id,
             *self.config.place,

@@ -20,7 +20,7 @@ LOST_WITH_DIRECTORY = "was lost with its storage directory"
 
 _OF_LOST_DATA = re.compile(
     r"\b(PARTITION_NOT_FOUND|TASKMANAGER_MISMATCH|STORAGE_CORRUPT|CHECKSUM_MISMATCH"
-    r"|SEQUENCE_GAP|END_OF_PARTITION_MISMATCH)\b"
+    r"|SEQUENCE_GAP|END_OF_PARTITION_MISMATCH|was damaged in storage)\b"
 )
 """Errors of a TaskManager that is well and has lost or damaged data."""
 

@@ -34,8 +34,8 @@ CONSUMER_OF_CHANNELS_SENDS: set[type[m.Message]] = {
 }
 PRODUCER_OF_CHANNELS_SENDS: set[type[m.Message]] = {m.BufferResponse, m.BacklogAnnouncement}
 CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
-    m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest},
-    m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS | {m.OpenGate, m.CloseGate},
+    m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest, m.VerifyOutputs},
+    m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS | {m.OpenGate, m.CloseGate, m.ReportDamage},
     m.ROLE_PRODUCER: {
         m.OpenPartition,
         m.BeginRegion,

@@ -290,6 +290,12 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("copy of a map output", m.CopyOf(1, "tm-a", 2, False), b""),
     ("moved map output", m.CopyOf(MAX_U32, LONGEST, 1, True), b""),
     ("checksum of a copy", m.CopyChecksum(1, MAX_U32), b""),
+    (
+        "report of damage",
+        m.ReportDamage(3, 0, MAX_U32, "tm-b", "host-b.example", 65535, [MAX_I64, 1, -1]),
+        b"",
+    ),
+    ("report of damage passed on", m.VerifyOutputs(LONGEST, 3, 5, 6, [1 << 40]), b""),
     ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
     ("outputs held", m.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
     (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chaos.damage import PAGE_BYTES, flip
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
 from tests.spark.ui import Ui
 
@@ -25,6 +27,7 @@ MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""
 
 SLOTS = 2
+FIRST_STORED_BYTE = 28
 RESULT_SECONDS = 150.0
 COPY_SECONDS = 60.0
 EXPIRY_SECONDS = 60.0
@@ -125,6 +128,31 @@ def test_a_directory_that_is_lost_has_copies_elsewhere(
         revived.wait_for_all_tiers()
     assert found == expected
     check_that_nothing_ran_again(copied.new_events(), many)
+
+
+def test_bits_that_flip_at_rest_are_repaired_from_the_copies(
+    own: Application, copied: Application, barrier: Barrier, daemons: Daemons, revived: Daemon
+):
+    expected = [own.rows(job).read_text() for job in ("prepare", "read_again")]
+    copied.fill_slots(barrier, SLOTS)
+    copied.new_events()
+    found = [copied.rows("prepare").read_text()]
+    wait_for_copies(copied, daemons)
+    before = revived.status().counters.damaged_map_outputs_dropped
+    for arena in revived.arenas:
+        flip(arena, range(FIRST_STORED_BYTE, arena.stat().st_size, PAGE_BYTES), Random(1))
+    found.append(copied.rows("read_again").read_text())
+    assert found == expected
+    check_that_nothing_ran_again(copied.new_events())
+    # What a reader has reported is dropped and comes back; what none has read stays as it is.
+    revived.wait_until(
+        lambda status: (
+            status.counters.damaged_map_outputs_repaired
+            == status.counters.damaged_map_outputs_dropped
+            > before
+        ),
+        COPY_SECONDS,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,10 @@ def test_one_damaged_map_output_is_made_again(
     # Not the other outputs of that TaskManager.
     assert sorted(events.map_runs().values()) == [1] * (MAPS - 1) + [2]
     assert events.task_ends()["FetchFailed"] >= 1
+    # Its TaskManager no longer serves it: it believed no reader, and has read its bytes again.
+    counters = alone[1].status().counters
+    assert counters.damaged_map_outputs_dropped == 1
+    assert counters.damage_reports["damaged"] == 1
 
 
 @pytest.mark.parametrize("stage", ["map", "reduce"])

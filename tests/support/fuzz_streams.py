@@ -201,6 +201,16 @@ def frames_of(role: int, local_id: str) -> Frames:
     if role == m.ROLE_CONSUMER:
         return {
             m.OpenGate: _gate(local_id),
+            **_built(
+                m.ReportDamage,
+                st.just(SHUFFLE) | NUMBER,
+                st.integers(0, 3),
+                st.integers(0, 3),
+                _NAMES | st.just(local_id),
+                st.sampled_from([REMOTE_HOST, "127.0.0.1", ""]),
+                NUMBER,
+                st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
+            ),
             **_built(m.CloseGate, st.integers(4, 6)),
             **_DATA_UP,
         }
@@ -215,6 +225,14 @@ def frames_of(role: int, local_id: str) -> Frames:
                 st.integers(0, 1),
                 COUNT,
                 CREDIT,
+            ),
+            **_built(
+                m.VerifyOutputs,
+                st.sampled_from(["app", "other", ""]),
+                st.just(SHUFFLE) | NUMBER,
+                st.integers(0, 3),
+                st.integers(0, 3),
+                st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
             ),
             **_DATA_UP,
         }

@@ -107,6 +107,8 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.CopyOf: (U32, NAME, REPLICAS, st.booleans()),
     m.CopyChecksum: (U32, U32),
     m.KnownTaskManager: (NAME, NAME, PORT),
+    m.ReportDamage: (U32, U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
+    m.VerifyOutputs: (NAME, U32, U32, U32, SOME_ATTEMPTS),
     m.OutputsHeld: (U32, SOME_ATTEMPTS),
     m.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
     m.MoveNoted: (U32,),

@@ -6,6 +6,7 @@ from sluice.shuffle.counters import PROGRESS_KINDS, BoundedCounts, Counters, Ser
 from sluice.shuffle.partition_status import PipelinedPartitionStatus
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
+from sluice.shuffle.taskmanager.integrity.scrub_status import ScrubStatus
 from sluice.shuffle.taskmanager.replicas.copies_status import CopiesStatus
 from sluice.shuffle.taskmanager.serve.serving_status import (
     ChannelStatus,
@@ -53,6 +54,8 @@ COUNTERS = Counters(
     copies_found=1043,
     copies_failed=1044,
     damaged_map_outputs_dropped=1061,
+    damaged_map_outputs_repaired=1062,
+    damage_reports=BoundedCounts({"damaged": 1063, "intact": 1064}),
     commits_without_copies=1045,
     map_outputs_moved=1046,
     gates_opened=1030,
@@ -164,6 +167,7 @@ STATUS = TaskManagerStatus(
     region_areas=RegionAreasStatus(91, 92),
     remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL"),
+    scrub=ScrubStatus(98, 99, 100.5),
     control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),
@@ -230,6 +234,7 @@ EMPTY_STATUS = TaskManagerStatus(
     region_areas=RegionAreasStatus(0, 0),
     remote=RemoteStatus(),
     copies=CopiesStatus(0, 0, 0, False, 0, 0, ""),
+    scrub=ScrubStatus(0, 0, None),
     control_memory=ControlMemoryStatus(0, 67108864, 0),
     connections=(),
     traffic=(),

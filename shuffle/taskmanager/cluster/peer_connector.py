@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from ....protocol.control_memory import ControlMemory
 from ....protocol.errors import ProtocolViolation
-from ....protocol.limits import COPIES_COMPARED, MAGIC, VERSION
+from ....protocol.limits import COPIES_COMPARED, DAMAGE_REPORTS, MAGIC, VERSION
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import (
     FLOW_CREDIT,
@@ -101,7 +101,7 @@ class PeerConnector:
             return kind(connection, ack, self._counters)
 
         flow = FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT
-        hello = _hello(ROLE_PEER, "", self._segment_size_bytes, flow)
+        hello = _hello(ROLE_PEER, "", self._segment_size_bytes, flow, DAMAGE_REPORTS)
         try:
             return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:

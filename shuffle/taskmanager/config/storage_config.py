@@ -176,6 +176,10 @@ class StorageConfig(Settings):
     """Age after which objects without a map output are removed, and moved map outputs whose
     application no TaskManager has known for this time."""
 
+    scrub_bytes_per_second: Bytes = Field(4 * 1024 * 1024, ge=0)
+    """Maximum rate at which stored data is verified in the background, while no reader or writer
+    waits for its directory. 0: stored data is verified only when it is read."""
+
     verify_checksums: bool = True
     """Verify the checksum of every region on arrival. Reduce tasks always verify blocks."""
 

@@ -159,6 +159,7 @@ def share_of(config: TaskManagerConfig, process: int, processes: int) -> TaskMan
             remote_quota_bytes=share.of(storage.remote_quota_bytes),
             remote_upload_bytes=share.of(storage.remote_upload_bytes),
             remote_requests=share.of(storage.remote_requests),
+            scrub_bytes_per_second=share.of(storage.scrub_bytes_per_second),
         ),
         quotas=share.quotas(config.quotas),
         replication=config.replication.model_copy(

@@ -20,10 +20,10 @@ from ....transport.backoff import Backoff
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...names import MapAttemptKey, TaskManagerPlace
+from ..bounds.rate_limit import RateLimit
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .holdings import Holding
-from .rate_limit import RateLimit
 from .target import CopyServices, Outcome, PeerTarget
 from .unreachable_places import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, UnreachablePlaces
 

@@ -87,6 +87,7 @@ class Copies:
             ),
             holdings=Holdings(),
             moved=partitions.moved,
+            damage=partitions.damage,
             drivers=drivers,
             release=partitions.release_shuffle,
             streams=OwnerSlots(config.replication.copy_streams, config.replication.copy_streams),

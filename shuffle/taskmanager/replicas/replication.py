@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
+from ..bounds.rate_limit import RateLimit
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .application_copies import ApplicationCopies
-from .rate_limit import RateLimit
 from .target import CopyServices
 
 

@@ -22,12 +22,11 @@ from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.placement import Placement
-from ..cluster.taskmanager_watch import Presence
 from ..cluster.watches import Watches
 from ..config.cluster_config import ReplicationConfig
+from ..integrity.damage_checks import DamageChecks
 from ..serve.moved_outputs import MovedOutputs
 from ..store.errors import StorageError
-from ..store.extent_reader import is_damaged
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput
 from .copier import Pace, copy_output, is_there
@@ -112,6 +111,7 @@ class CopyServices(NamedTuple):
         connections: Connections to them.
         holdings: Which of them have which map output.
         moved: Which map outputs are read at which of them.
+        damage: Drops map outputs that are damaged here.
         drivers: The connected drivers.
         release: Releases the map attempts of a shuffle below a number; returns the bytes freed.
         streams: Copies and moves that run at a time.
@@ -126,6 +126,7 @@ class CopyServices(NamedTuple):
     connections: CopierConnections
     holdings: Holdings
     moved: MovedOutputs
+    damage: DamageChecks
     drivers: DriverNotices
     release: Callable[[ShuffleKey, int], int]
     streams: OwnerSlots
@@ -167,7 +168,8 @@ class PeerTarget:
         except Exception as error:  # noqa: BLE001
             failure = failure_of(error, "copying a map output")
             if failure.code is ErrorCode.CHECKSUM_MISMATCH:
-                await self._repair(output)
+                # The network may have damaged it, so it is read once more.
+                await services.damage.verify(output)
             return self._failed(output, failure)
         if is_new:
             services.counters.copies_made += 1
@@ -200,30 +202,6 @@ class PeerTarget:
             return outcome, f"{self.place}: {failure.code.name}: {failure.message}"
         return Outcome.REFUSED, f"{self.place} took it and no longer has it"
 
-    async def _repair(self, output: MapOutput) -> None:
-        """Drop a map output if it is damaged here and another TaskManager has it.
-
-        The network may have damaged it, so it is read once more. It is reported as lost. Those that
-        have it then notice that it is not here, and send it.
-        """
-        services = self._services
-        attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        holding = services.holdings.get(attempt)
-        for taskmanager_id in set() if holding is None else holding.others - {self.name}:
-            place = services.known.place_for(output.key.application_id, taskmanager_id)
-            if place is None or services.watches.presence(place) is Presence.LOST:
-                continue
-            outcome, _ = await PeerTarget(place, services).confirm(output)
-            if outcome is not Outcome.COPIED or not await is_damaged(
-                services.store.read_all, output
-            ):
-                continue
-            if services.store.lookup(*attempt) is output:
-                logger.error("damaged map output %s is dropped: %s has a copy", attempt, place)
-                services.counters.damaged_map_outputs_dropped += 1
-                services.store.drop(output, is_lost=True)
-            return
-
     def _failed(self, output: MapOutput, error: SluiceError) -> Outcome:
         placement = self._services.placement
         self._services.counters.copies_failed += 1
@@ -235,7 +213,6 @@ class PeerTarget:
         if is_own and (isinstance(error, StorageError) or error.code is ErrorCode.INTERNAL):
             return Outcome.FAILED
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
-            logger.error("map output %d of %s is damaged here", output.map_attempt_id, output.key)
             return Outcome.FAILED
         if error.code is not ErrorCode.PARTITION_RELEASED:
             placement.refuse(self.name, output.key.application_id)

@@ -17,6 +17,7 @@ from ....protocol.schema import (
     GateOpened,
     Message,
     OpenGate,
+    ReportDamage,
 )
 from ....transport.address import Address
 from ....transport.connection import Connection
@@ -88,6 +89,8 @@ class ConsumerHandler(ServingHandler):
         elif type(message) is CloseGate:
             self._close_gate(message.gate)
             self.connection.send(GateClosed(message.gate))
+        elif type(message) is ReportDamage:
+            self._report_damage(message)
         elif type(message) is CloseRequest:
             self.connection.close()
 
@@ -241,6 +244,13 @@ class ConsumerHandler(ServingHandler):
             self.connection.send(error_response(message.gate, error))
             return
         self.connection.send(GateOpened(message.gate))
+
+    def _report_damage(self, message: ReportDamage) -> None:
+        key = ShuffleKey(self.connection.application_id, message.shuffle_id)
+        wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
+        address = Address(message.host, message.port)
+        source = ChannelSource(message.taskmanager_id, address, message.map_attempt_ids)
+        self._services.report_damage(wanted, source)
 
     def _charge(self, message: OpenGate) -> None:
         """Charge what a gate keeps of its message until it is closed.

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 from ....protocol.errors import SluiceError
 from ....protocol.remote_error import error_response
-from ....protocol.schema import FLOW_WATERMARK, CloseRequest, Message, PartitionRequest
+from ....protocol.schema import (
+    FLOW_WATERMARK,
+    CloseRequest,
+    Message,
+    PartitionRequest,
+    VerifyOutputs,
+)
 from ....transport.connection import Connection
 from ....transport.loop import start_task
 from ...counters import Counters
@@ -75,9 +81,13 @@ class PeerHandler(ServingHandler):
         """Producers of the channels that read pipelined partitions."""
 
     def request_received(self, message: Message) -> None:
-        """Handle a partition request."""
+        """Handle a partition request, or a report of damaged data."""
         if type(message) is PartitionRequest:
             self._request(message)
+        elif type(message) is VerifyOutputs:
+            key = ShuffleKey(message.application_id, message.shuffle_id)
+            wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
+            self._partitions.damage.report(wanted, message.map_attempt_ids)
         elif type(message) is CloseRequest:
             self.connection.close()
 

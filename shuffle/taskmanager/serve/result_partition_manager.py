@@ -21,6 +21,7 @@ from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
 from ..bounds.accounts import Accounts, Resource
+from ..integrity.damage_checks import DamageChecks
 from ..store.errors import DuplicateMapOutput, ReleasedDuringCommit
 from ..store.output_index import Lost
 from ..store.shuffle_store import ShuffleStore
@@ -72,6 +73,8 @@ class ResultPartitionManager:
         self._on_replaced = on_replaced
         self.moved = MovedOutputs(self.wake)
         """Map outputs that are read elsewhere."""
+        self.damage = DamageChecks(store)
+        """Verifies the map outputs that readers report as damaged."""
 
     @property
     def accounts(self) -> Accounts:
@@ -230,7 +233,7 @@ class ResultPartitionManager:
         With a remote tier only outputs of a lost directory are missing: the tier may have others.
         """
         if self._store.remote is not None:
-            return [each for each in map_attempt_ids if self._store.is_lost(key, each)]
+            return [each for each in map_attempt_ids if self._store.why_lost(key, each)]
         return [
             each
             for each in map_attempt_ids
@@ -312,7 +315,7 @@ class ResultPartitionManager:
 
         Raises:
             PARTITION_NOT_FOUND: A partition is missing, or cannot be read yet, at the deadline.
-            STORAGE_UNAVAILABLE: A map output was lost with its storage directory.
+            STORAGE_UNAVAILABLE: A map output was lost with its storage directory, or was damaged.
             PARTITION_MOVED: A map output is read at another TaskManager from now on.
             PartitionReleased: The shuffle was released meanwhile.
             ProducerFailed: The producer of the pipelined partition is gone.
@@ -371,6 +374,7 @@ class ResultPartitionManager:
                     return partition.create_view(start, listener)
                 what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
+                await self.damage.settle(key, map_attempt_ids, deadline)
                 missing = await slices.gather(
                     partial(self._store.map_outputs, key), map_attempt_ids
                 )
@@ -393,10 +397,11 @@ class ResultPartitionManager:
                 ):
                     sought = remote.seek(key, map_attempt_ids, self.wake)
                     sought_for = missing
-                if self._store.is_lost(key, missing) and (sought is None or sought.done()):
+                why = self._store.why_lost(key, missing)
+                if why and (sought is None or sought.done()):
                     raise SluiceError(
-                        f"Map attempt {missing} of shuffle {key.shuffle_id} was lost with its "
-                        "storage directory",
+                        f"Map attempt {missing} of shuffle {key.shuffle_id} is no longer here: "
+                        f"it {why}",
                         code=ErrorCode.STORAGE_UNAVAILABLE,
                         value=missing,
                         remedy="Its task has to run again",

@@ -76,6 +76,24 @@ class GateServices:
     transport: TransportConfig = field(default_factory=TransportConfig)
     dials: OwnerSlots = field(default_factory=_dials)
 
+    def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
+        """Verify map outputs here, or ask the TaskManager that has them to do so.
+
+        No connection is made for it: a reader has one open, and a client may name any address.
+
+        Args:
+            wanted: The subpartitions that arrived damaged.
+            source: Where they came from.
+        """
+        if source.taskmanager_id == self.taskmanager_id:
+            self.partitions.damage.report(wanted, source.map_attempt_ids)
+            return
+        for client in self.peers.clients(source.address):
+            if client.taskmanager_id == source.taskmanager_id and client.verify(
+                wanted, source.map_attempt_ids
+            ):
+                return
+
 
 class GateLimits(NamedTuple):
     """The sizes and numbers of one gate, where its TaskManager's configuration does not decide.
@@ -188,6 +206,10 @@ class TaskManagerChannelOpener(ChannelOpener):
                 await self._open_local(channel, source)
             else:
                 await self._open_remote(channel, source)
+
+    def report_damage(self, source: ChannelSource) -> None:
+        """Let the TaskManager of a source verify what arrived damaged."""
+        self._services.report_damage(self.wanted, source)
 
     def stop(self) -> None:
         """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""

@@ -116,6 +116,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=environment.region_areas.status(),
         remote=environment.store.remote_status(),
         copies=environment.copies.status(),
+        scrub=environment.scrub.status(),
         control_memory=_control_memory(environment),
         connections=_connections(environment, legs.channels),
         traffic=tuple(
@@ -236,6 +237,10 @@ def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
         counters.tls_reload_failures = tls.failures
     counters.refused_connections = BoundedCounts(outcomes.refused)
     counters.quota_refusals = BoundedCounts(environment.accounts.refused)
+    damage = environment.partitions.damage
+    counters.damaged_map_outputs_dropped = damage.dropped
+    counters.damage_reports = BoundedCounts(damage.results)
+    counters.damaged_map_outputs_repaired = environment.store.statistics().repaired_map_outputs
     counters.memory_tier_refusals = environment.store.memory_refusals
     counters.applications_expired = environment.applications.expired_total
     counters.event_loop_lag_seconds = vitals.event_loop_lag.total_seconds

@@ -18,6 +18,7 @@ from ...metric import Combined, Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
 from ..bounds.accounts import ApplicationStatus
 from ..ingest.producing_status import ProducersStatus
+from ..integrity.scrub_status import ScrubStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
@@ -182,6 +183,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     region_areas: RegionAreasStatus = RegionAreasStatus()
     remote: RemoteStatus = RemoteStatus()
     copies: CopiesStatus = CopiesStatus()
+    scrub: ScrubStatus = ScrubStatus()
     control_memory: ControlMemoryStatus = ControlMemoryStatus()
     connections: tuple[ConnectionStatus, ...] = ()
     traffic: tuple[TrafficStatus, ...] = ()

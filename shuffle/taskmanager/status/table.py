@@ -212,6 +212,18 @@ def _tables(status: TaskManagerStatus) -> Iterator[Table]:
         "made>counters.copies_made bytes>counters.copy_bytes_out failed>counters.copies_failed "
         "moved>copies.moved staying>copies.staying reason=copies.reason",
     )
+    found = sum(counters.damage_reports.values()), counters.damaged_map_outputs_dropped
+    yield _table(
+        "Stored data verified",
+        [status] if any(found) or status.scrub.passes else [],
+        "scrubbed>scrub.read_bytes passes>scrub.passes last_pass> reported> "
+        "damaged>counters.damaged_map_outputs_dropped "
+        "repaired>counters.damaged_map_outputs_repaired",
+        last_pass=lambda each: (
+            "-" if each.scrub.pass_age_seconds is None else f"{each.scrub.pass_age_seconds:.0f} s"
+        ),
+        reported=lambda each: sum(each.counters.damage_reports.values()),
+    )
     yield _table(
         "Pipelined partitions",
         status.pipelined_partitions,

@@ -10,7 +10,7 @@ from ....transport.fair_queue import Flow
 from ....transport.loop import run_together
 from .errors import DirectoryHangs, OutsideRegion, RemoteFailed, StorageError
 from .files.io_threads import CALL_COST, Used
-from .stored_outputs import MapOutput
+from .stored_outputs import MapOutput, Region
 from .tiers.tier import Extent, ExtentRead, Tier
 
 
@@ -120,24 +120,31 @@ def _merged(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 async def is_damaged(
-    read_all: Callable[[Sequence[ExtentRead], Flow], Awaitable[None]], output: MapOutput
+    read_all: Callable[[Sequence[ExtentRead], Flow], Awaitable[None]],
+    output: MapOutput,
+    regions: Sequence[Region] | None = None,
+    pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> bool:
     """Return whether bytes of a map output cannot be read, or do not have their checksum.
 
     Args:
         read_all: Reads extents.
         output: The map output.
+        regions: Those of its regions to verify; by default all.
+        pace: Awaited with the number of bytes before each read.
 
     Cancellation: safe.
     """
     flow = Flow(output.key.application_id, 0)
     try:
         with output.kept():
-            for region in output.regions:
+            for region in output.regions if regions is None else regions:
                 extent, found = region.extent, 0
                 if extent is None:
                     continue
                 for offset in range(0, extent.length, CHECKED_BYTES):
+                    if pace is not None:
+                        await pace(min(CHECKED_BYTES, extent.length - offset))
                     piece = memoryview(bytearray(min(CHECKED_BYTES, extent.length - offset)))
                     await read_all([ExtentRead(extent, offset, [piece])], flow)
                     found = crc32c(piece, found)

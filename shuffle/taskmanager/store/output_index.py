@@ -16,7 +16,7 @@ from .releases import Releases
 from .stored_outputs import MapOutput, OpenOutput, Region, arenas_of, kept_bytes
 
 Lost = Mapping[ShuffleKey, Sequence[int]]
-"""Map attempts lost with a storage directory, by shuffle."""
+"""Lost map attempts, by shuffle."""
 
 _ROW_BYTES: Final = 40
 """Size of a row's record without its regions and the name of its application."""
@@ -26,6 +26,9 @@ _REGION_BYTES: Final = 32
 
 ANYWHERE: Final = b""
 """Key for rows of map outputs without bytes in any arena, instead of an arena's id."""
+
+WITH_DIRECTORY: Final = "was lost with its storage directory"
+DAMAGED: Final = "was damaged in storage, and has been dropped"
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -67,13 +70,16 @@ class OutputIndex:
         journal_bytes: Approximate bytes of the valid rows in the journal of each arena, by the
             arena's id; ``ANYWHERE`` has the rows of map outputs without bytes in any arena.
         releases: The releases of shuffles, to refuse later commits and copies.
+        repaired: Damaged map outputs that were dropped and have come back.
     """
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._applications: dict[str, dict[int, ShuffleEntry]] = {}
         self._open: dict[MapAttemptKey, OpenOutput] = {}
-        self._lost: dict[ShuffleKey, set[int]] = {}
+        self._lost: dict[ShuffleKey, dict[int, str]] = {}
+        """Why map attempts are lost, by shuffle."""
+        self.repaired = 0
         self.releases: Final = Releases(accounts)
         self.map_outputs = 0
         self.stored_bytes = 0
@@ -153,7 +159,9 @@ class OutputIndex:
             for output in outputs:
                 self.pop_open(MapAttemptKey(key, output.map_attempt_id))
         if self._lost:
-            self._lost.get(key, set()).difference_update(each.map_attempt_id for each in outputs)
+            lost = self._lost.get(key, {})
+            for output in outputs:
+                self.repaired += lost.pop(output.map_attempt_id, "") == DAMAGED
         entry.stored_bytes += stored
         entry.regions += regions
         entry.journal_bytes.update(journal_bytes)
@@ -203,7 +211,7 @@ class OutputIndex:
 
     def pop_below(self, key: ShuffleKey, end: int) -> ShuffleEntry | None:
         """Remove the map outputs of a shuffle below ``end``, like :meth:`pop`."""
-        lost = {each for each in self._lost.pop(key, ()) if each >= end}
+        lost = {each: why for each, why in self._lost.pop(key, {}).items() if each >= end}
         if lost:
             self._lost[key] = lost
         entry = self.entry(key)
@@ -222,13 +230,17 @@ class OutputIndex:
         return rows + self.releases.journal_bytes
 
     def lose(
-        self, is_lost: Callable[[MapOutput], bool], only: ShuffleKey | None = None
+        self,
+        is_lost: Callable[[MapOutput], bool],
+        only: ShuffleKey | None = None,
+        why: str = WITH_DIRECTORY,
     ) -> list[MapOutput]:
         """Remove map outputs whose bytes are gone; the caller releases them.
 
         Args:
             is_lost: Whether one is lost.
             only: The shuffle that has them; None: any may.
+            why: Told to their readers; it follows the name of the map attempt.
         """
         lost: list[MapOutput] = []
         if only is None:
@@ -241,7 +253,7 @@ class OutputIndex:
             for output in entry.outputs.values():
                 if is_lost(output):
                     del kept[output.map_attempt_id]
-                    self._lost.setdefault(key, set()).add(output.map_attempt_id)
+                    self._lost.setdefault(key, {})[output.map_attempt_id] = why
                     lost.append(output)
             if len(kept) < len(entry.outputs):
                 self.pop(key, forget=False)
@@ -257,9 +269,9 @@ class OutputIndex:
             if key.application_id == application_id
         }
 
-    def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
-        """Whether a map output was here until its directory was lost."""
-        return map_attempt_id in self._lost.get(key, ())
+    def why_lost(self, key: ShuffleKey, map_attempt_id: int) -> str:
+        """Return why a map output that was here is lost; empty: it is not."""
+        return self._lost.get(key, {}).get(map_attempt_id, "")
 
     def shuffles_of(self, application_id: str) -> list[ShuffleKey]:
         """Return the keys of an application's shuffles."""
@@ -345,6 +357,7 @@ class StoreStatistics:
         forgotten_map_outputs: Map outputs in its journals whose bytes are gone.
         journal_bytes: Length of all journals.
         compactions: Rewrites of journals since the start.
+        repaired_map_outputs: Damaged map outputs dropped since the start that have come back.
     """
 
     map_outputs: int
@@ -354,3 +367,4 @@ class StoreStatistics:
     forgotten_map_outputs: int
     journal_bytes: int
     compactions: int
+    repaired_map_outputs: int = 0

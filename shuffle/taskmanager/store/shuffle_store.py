@@ -28,7 +28,7 @@ from .journal import rows
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .journal.recovery import open_storage
-from .output_index import Lost, StoreStatistics, regions_of
+from .output_index import WITH_DIRECTORY, Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .store_health import StoreHealth
 from .store_status import RemoteStatus, ShuffleStatus, TierStatus
@@ -263,13 +263,12 @@ class ShuffleStore:
         self._journal.release(row, [*secured, *regions_of(entries)])
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
-    def drop(self, output: MapOutput, *, is_lost: bool = False) -> None:
+    def drop(self, output: MapOutput, *, lost_because: str = "") -> None:
         """Drop a map output, and report it if it is lost. It may be committed again."""
-        self._check_open()
-        self._index.lose(lambda each: each is output, output.key)
+        self._index.lose(lambda each: each is output, output.key, lost_because or WITH_DIRECTORY)
         row = rows.pack_drop_committed(output.key, output.map_attempt_id)
         self._journal.release(row, output.regions)
-        if is_lost:
+        if lost_because:
             self._health.report_lost({output.key: [output.map_attempt_id]})
 
     def released(self) -> "asyncio.Future[None] | None":
@@ -345,9 +344,9 @@ class ShuffleStore:
         """Return the lost map attempts of an application's unreleased shuffles."""
         return self._index.lost_of(application_id)
 
-    def is_lost(self, key: ShuffleKey, map_attempt_id: int) -> bool:
-        """Whether a map output was here until its directory was lost."""
-        return self._index.is_lost(key, map_attempt_id)
+    def why_lost(self, key: ShuffleKey, map_attempt_id: int) -> str:
+        """Return why a map output that was here is lost; empty: it is not."""
+        return self._index.why_lost(key, map_attempt_id)
 
     async def read_all(
         self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW, uses: "Sequence[Used]" = ()
@@ -419,6 +418,7 @@ class ShuffleStore:
             forgotten_map_outputs=self._storage.forgotten,
             journal_bytes=self._journal.files.size_bytes,
             compactions=self._journal.files.compactions,
+            repaired_map_outputs=self._index.repaired,
         )
 
     async def close(self) -> None:

@@ -127,28 +127,64 @@ async def test_a_reader_follows_a_partition_that_moves(tmp_path):
             assert content == b"other"
 
 
-async def test_damage_at_rest_is_read_elsewhere(tmp_path):
+def damage(environment: NetworkEnvironment) -> None:
+    """Flip a bit of the map output in the memory tier."""
+    stored = environment.store.lookup(KEY, 7)
+    assert stored is not None
+    extent = stored.regions[0].extent
+    assert extent is not None
+    view = extent.view
+    assert view is not None
+    view[len(view) // 2] ^= 1
+
+
+async def test_damage_at_rest_is_read_elsewhere_and_repaired(tmp_path):
     async with mini_cluster(tmp_path, 3, check=False, hosts_apart=True) as cluster:
         await know_each_other(cluster)
         async with api_clients(cluster, 0, 1) as (writer, reader):
             location = await write(writer)
-            stored = cluster[0].store.lookup(KEY, 7)
-            assert stored is not None
-            extent = stored.regions[0].extent
-            assert extent is not None
-            view = extent.view
-            assert view is not None
-            view[500_000] ^= 1
-            del view
+            damage(cluster[0])
             other = location.at(place_of(cluster[holder(cluster, 0)]))
             async with reader.open_gate([location], 0, alternatives=[[other]]) as gate:
                 content = bytearray()
                 await read_some(gate, content, 2 * len(DATA))
             assert content == DATA
+            await eventually(lambda: cluster[0].store.statistics().repaired_map_outputs == 1)
+            assert dict(cluster[0].partitions.damage.results) == {"damaged": 1}
+            async with reader.open_gate([location], 0) as gate:
+                content = bytearray()
+                await read_some(gate, content, 2 * len(DATA))
+            assert content == DATA
+
+
+@pytest.mark.parametrize("clients_at", [api_clients, embedded_clients])
+@pytest.mark.parametrize("reads_at", [0, 1], ids=["its TaskManager", "another one"])
+async def test_damage_without_a_copy_is_read_once_and_then_named(tmp_path, clients_at, reads_at):
+    async with (
+        mini_cluster(tmp_path, 2, hosts_apart=True) as cluster,
+        clients_at(cluster, 0, reads_at) as (writer, reader),
+    ):
+        location = await write(writer, replicas=1)
+        damage(cluster[0])
+        for code in (ErrorCode.CHECKSUM_MISMATCH, ErrorCode.STORAGE_UNAVAILABLE):
             async with reader.open_gate([location], 0) as gate:
                 with pytest.raises(SluiceError) as damaged:
                     await read_some(gate, bytearray(), 2 * len(DATA))
-            assert damaged.value.code is ErrorCode.CHECKSUM_MISMATCH
+            assert damaged.value.code is code
+        assert "was damaged in storage" in str(damaged.value)
+        assert cluster[0].partitions.damage.dropped == 1
+
+
+async def test_old_taskmanagers_get_no_report(tmp_path):
+    async with mini_cluster(tmp_path) as cluster, api_clients(cluster, 0) as (client,):
+        location = await write(client, replicas=1)
+        damage(cluster[0])
+        client._legs.consumer.features = 0
+        async with client.open_gate([location], 0) as gate:
+            with pytest.raises(SluiceError):
+                await read_some(gate, bytearray(), 2 * len(DATA))
+        assert not cluster[0].partitions.damage.results
+        assert cluster[0].partitions.damage.dropped == 0
 
 
 async def test_all_alternatives_are_tried_and_then_the_error_is_raised(tmp_path):

@@ -124,6 +124,11 @@ def advise_needed(fd: int, offset: int, length: int, most_bytes: int) -> None:
         _advise(fd, start, size, "POSIX_FADV_WILLNEED")
 
 
+def advise_unneeded(fd: int, offset: int, length: int) -> None:
+    """Advise the kernel to drop a range of a file from the page cache, unless it is unwritten."""
+    _advise(fd, offset, length, "POSIX_FADV_DONTNEED")
+
+
 def _advise(fd: int, offset: int, length: int, name: str) -> None:
     advise, advice = getattr(os, "posix_fadvise", None), getattr(os, name, None)
     if advise is not None and advice is not None:

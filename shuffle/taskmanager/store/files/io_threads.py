@@ -11,6 +11,7 @@ running call uses stays in use until its thread has ended.
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
@@ -48,6 +49,7 @@ class IoThreads:
 
     __slots__ = (
         "_at_end",
+        "_behind",
         "_busy",
         "_calls",
         "_count",
@@ -71,6 +73,8 @@ class IoThreads:
         """Protects the fields below, for a few microseconds at a time."""
         self._busy = 0
         self._queue: FairQueue[_Call] = FairQueue()
+        self._behind: deque[_Call] = deque()
+        """Calls that wait until no other call does."""
         self._running: set[_Call] = set()
         self._at_end: list[Callable[[], None]] = []
 
@@ -98,6 +102,8 @@ class IoThreads:
         size_bytes: int,
         function: Callable[[], T],
         uses: Sequence[Used] = (),
+        *,
+        behind: bool = False,
     ) -> T:
         """Run a blocking call of a connection in a thread, like :meth:`run`.
 
@@ -107,12 +113,16 @@ class IoThreads:
             function: The call.
             uses: The buffers, extents and files that the call uses and its caller frees. If the
                 call is abandoned while it runs, they are retained until its thread has ended.
+            behind: Whether to run it only when no other call waits. Its caller bounds their number.
         """
         if self._refusal is not None:
             raise self._refusal()
         call = _Call(asyncio.get_running_loop(), function, size_bytes, uses)
         with self._lock:
-            self._queue.add(flow, size_bytes + CALL_COST, call)
+            if behind:
+                self._behind.append(call)
+            else:
+                self._queue.add(flow, size_bytes + CALL_COST, call)
             is_free = self._busy < self._count
             self._busy += is_free
         if is_free:
@@ -122,7 +132,11 @@ class IoThreads:
             result: T = await call.done
         except asyncio.CancelledError:
             with self._lock:
-                withdrawn = self._queue.withdraw(flow, call)
+                if behind and call in self._behind:
+                    self._behind.remove(call)
+                    withdrawn = True
+                else:
+                    withdrawn = not behind and self._queue.withdraw(flow, call)
             if not withdrawn:
                 await call.until_ended()
             raise
@@ -146,7 +160,7 @@ class IoThreads:
         self._refusal = refusal
         waiting: list[_Call] = []
         with self._lock:
-            while (call := self._queue.take()) is not None:
+            while (call := self._take()) is not None:
                 waiting.append(call)
             running = list(self._running)
         for call in waiting:
@@ -213,6 +227,11 @@ class IoThreads:
         while (call := self._next(call)) is not None:
             call.make()
 
+    def _take(self) -> "_Call | None":
+        """Remove and return the call whose turn it is, or None. The caller has the lock."""
+        call = self._queue.take()
+        return self._behind.popleft() if call is None and self._behind else call
+
     def _next(self, ended: "_Call | None") -> "_Call | None":
         """Return the next call, or None to end the thread's work.
 
@@ -225,7 +244,7 @@ class IoThreads:
                 self._running.discard(ended)
                 if self._at_end and not self._running:
                     at_end, self._at_end = self._at_end, at_end
-            call = self._queue.take()
+            call = self._take()
             if call is None:
                 self._busy -= 1
                 if self._busy == 0:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from crc32c import crc32c
+
 from .....transport.fair_queue import Flow
 from ...bounds.accounts import Resource
 from ..errors import StorageReadFailed, StorageWriteFailed
@@ -15,6 +17,7 @@ from ..files.file_calls import (
     UNSUPPORTED,
     advise_needed,
     advise_random,
+    advise_unneeded,
     largest_advice_bytes,
     read_into,
     read_without_waiting,
@@ -236,6 +239,14 @@ class DiskTier(ArenaTier):
             done += received
             if received != length:
                 raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
+
+    def checksum(self, offset: int, length: int, value: int) -> int:
+        """Continue a checksum over stored bytes, and leave the page cache as it was."""
+        piece = memoryview(bytearray(length))
+        if not self.read_cached(offset, [piece]):
+            self.read(offset, [piece])
+            advise_unneeded(self.fd, offset, length)
+        return crc32c(piece, value)
 
     def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
         """Fill buffers from the page cache, without waiting for the disk.

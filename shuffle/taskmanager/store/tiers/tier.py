@@ -14,6 +14,8 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from crc32c import crc32c
+
 from ...bounds.accounts import Account, Resource
 from ..files.file_format import TIER_ID_BYTES
 from ..store_status import TierKind, TierStatus
@@ -253,6 +255,23 @@ class Tier:
     def view_of(self, offset: int, length: int) -> memoryview | None:
         """Return the bytes of an extent if they are in memory, or None."""
         return None
+
+    def checksum(self, offset: int, length: int, value: int) -> int:
+        """Continue a checksum over stored bytes. Blocks.
+
+        Args:
+            offset: Position in the arena file, in bytes.
+            length: Number of bytes.
+            value: Checksum of the bytes before.
+
+        Raises:
+            StorageReadFailed: The file ended early.
+            OSError: The disk failed.
+        """
+        view = self.view_of(offset, length)
+        if view is None:
+            raise RuntimeError(f"{self} has no bytes at {offset}")
+        return crc32c(view, value)
 
     def read_cached(self, offset: int, buffers: list[memoryview]) -> bool:
         """Fill buffers if that is possible without waiting.

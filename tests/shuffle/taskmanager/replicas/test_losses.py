@@ -118,7 +118,7 @@ async def test_a_rate_limits_restored_copies(tmp_path, monkeypatch):
     async def take(self, length: int) -> None:
         taken.append(length)
 
-    monkeypatch.setattr("sluice.shuffle.taskmanager.replicas.rate_limit.RateLimit.take", take)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.bounds.rate_limit.RateLimit.take", take)
     async with copying(tmp_path, 3, check=False, lost_after_seconds=1) as (cluster, _):
         await write_all(cluster)
         assert taken == []

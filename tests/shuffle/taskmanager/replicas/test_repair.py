@@ -55,18 +55,19 @@ async def test_a_damaged_origin_gets_its_output_back_from_the_copy(tmp_path):
         before = output_of(cluster, 0)
         await damage(cluster, 0)
         assert await copy_to_third(cluster, set(holders(cluster, 7))) is Outcome.FAILED
-        assert cluster[0].counters.damaged_map_outputs_dropped == 1
+        assert cluster[0].partitions.damage.dropped == 1
         await eventually(lambda: cluster[0].store.lookup(KEY, 7) not in (None, before))
         assert await read(cluster[0], 7, 1) == WHOLE
 
 
-async def test_a_damaged_output_without_a_copy_is_kept(tmp_path):
+async def test_a_damaged_output_without_a_copy_is_lost(tmp_path):
     async with copying(tmp_path, 3, **ON_DISK) as (cluster, _):
         await write(cluster[0], 7, [[WHOLE]], replicas=1)
         await damage(cluster, 0)
         assert await copy_to_third(cluster, {1}) is Outcome.FAILED
-        assert holders(cluster, 7) == [0]
-        assert cluster[0].counters.damaged_map_outputs_dropped == 0
+        assert holders(cluster, 7) == []
+        assert cluster[0].store.lost_of("app") == {KEY: [7]}
+        assert cluster[0].partitions.damage.dropped == 1
 
 
 @pytest.mark.parametrize("memory", [{}, ON_DISK], ids=["memory", "disk"])
@@ -78,5 +79,5 @@ async def test_an_output_that_only_the_network_damaged_is_kept(tmp_path, monkeyp
         await write(cluster[0], 7, [[WHOLE], [b"", b"more"]])
         monkeypatch.setattr(target, "copy_output", failing)
         assert await copy_to_third(cluster, set(holders(cluster, 7))) is Outcome.FAILED
-        assert cluster[0].counters.damaged_map_outputs_dropped == 0
+        assert cluster[0].partitions.damage.dropped == 0
         assert holders(cluster, 7)[0] == 0

@@ -11,16 +11,17 @@ from sluice.shuffle.counters import Counters
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
+from sluice.shuffle.taskmanager.bounds.rate_limit import RateLimit
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
 from sluice.shuffle.taskmanager.drivers.drivers import Drivers
+from sluice.shuffle.taskmanager.integrity.damage_checks import DamageChecks
 from sluice.shuffle.taskmanager.replicas import unreachable_places
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
-from sluice.shuffle.taskmanager.replicas.rate_limit import RateLimit
 from sluice.shuffle.taskmanager.replicas.replication import Replication
 from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
 from sluice.shuffle.taskmanager.serve.moved_outputs import MovedOutputs
@@ -69,6 +70,7 @@ class Rig:
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
             moved=MovedOutputs(lambda key: None),
+            damage=DamageChecks(cast("ShuffleStore", self.store)),
             drivers=Drivers(list),
             release=lambda key, end: 0,
             streams=OwnerSlots(self.config.copy_streams, self.config.copy_streams),

@@ -78,8 +78,8 @@ def test_a_lost_output_is_told_apart_from_one_that_never_was():
     index.add(output(2, region(6)))
     lost = index.lose(lambda each: each.map_attempt_id == 1)
     assert [each.map_attempt_id for each in lost] == [1]
-    assert index.is_lost(KEY, 1)
-    assert not index.is_lost(KEY, 3)
+    assert index.why_lost(KEY, 1)
+    assert not index.why_lost(KEY, 3)
     assert index.lost_of("app") == {KEY: [1]}
     index.add(output(1, region(5)))  # written again
-    assert not index.is_lost(KEY, 1)
+    assert not index.why_lost(KEY, 1)

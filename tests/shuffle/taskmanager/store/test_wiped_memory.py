@@ -84,7 +84,7 @@ async def test_the_memory_tier_comes_back_without_a_restart(watched, tmp_path, r
     await put(watched, 1, LENGTH)
     assert memory(watched).extents == 1
     remove(tmp_path / "memory")
-    await eventually(lambda: watched.is_lost(KEY, 1))
+    await eventually(lambda: watched.why_lost(KEY, 1))
     await eventually(lambda: memory(watched).healthy)
     again = await put(watched, 1, LENGTH)
     assert extent_of(again).in_memory
@@ -102,7 +102,7 @@ async def test_a_reader_of_the_memory_that_was_lost_keeps_its_bytes(watched, tmp
     extent = extent_of(output)
     extent.retain()
     remove(tmp_path / "memory")
-    await eventually(lambda: watched.is_lost(KEY, 1))
+    await eventually(lambda: watched.why_lost(KEY, 1))
     await eventually(lambda: memory(watched).healthy)
     other = await put(watched, 2, LENGTH)
     assert extent_of(other).tier is not extent.tier

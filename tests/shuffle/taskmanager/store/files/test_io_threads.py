@@ -314,3 +314,71 @@ async def test_a_function_is_called_when_the_last_call_has_ended(threads):
     assert not ended.is_set()
     await call.end(threads)
     assert ended.is_set()
+
+
+# ---- calls that run behind all others ------------------------------------------------------------
+
+FLOW = Flow("app", 1)
+
+
+async def test_a_call_behind_the_others_runs_when_none_waits(threads):
+    order: list[str] = []
+    entered, proceed = threading.Event(), threading.Event()
+
+    def first():
+        entered.set()
+        assert proceed.wait(20)
+
+    running = asyncio.ensure_future(threads.run(first))
+    assert await asyncio.to_thread(entered.wait, 20)
+    behind = asyncio.ensure_future(
+        threads.run_for(FLOW, 0, lambda: order.append("behind"), behind=True)
+    )
+    await asyncio.sleep(0)
+    others = [
+        asyncio.ensure_future(threads.run_for(FLOW, 1 << 30, lambda: order.append("other")))
+        for _ in range(3)
+    ]
+    await asyncio.sleep(0)
+    proceed.set()
+    await asyncio.gather(running, behind, *others)
+    assert order == ["other", "other", "other", "behind"]
+
+
+async def test_a_call_behind_the_others_can_be_withdrawn(threads):
+    entered, proceed = threading.Event(), threading.Event()
+
+    def first():
+        entered.set()
+        assert proceed.wait(20)
+
+    running = asyncio.ensure_future(threads.run(first))
+    assert await asyncio.to_thread(entered.wait, 20)
+    made: list[int] = []
+    behind = asyncio.ensure_future(threads.run_for(FLOW, 0, lambda: made.append(1), behind=True))
+    await asyncio.sleep(0)
+    behind.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await behind
+    proceed.set()
+    await running
+    await threads.close()
+    assert not made
+
+
+async def test_abandoned_threads_fail_the_calls_behind_the_others(threads):
+    entered, proceed = threading.Event(), threading.Event()
+
+    def first():
+        entered.set()
+        assert proceed.wait(20)
+
+    running = asyncio.ensure_future(threads.run(first))
+    assert await asyncio.to_thread(entered.wait, 20)
+    behind = asyncio.ensure_future(threads.run_for(FLOW, 0, int, behind=True))
+    await asyncio.sleep(0)
+    threads.abandon(lambda: OSError("abandoned"))
+    for each in (running, behind):
+        with pytest.raises(OSError, match="abandoned"):
+            await each
+    proceed.set()

@@ -58,7 +58,7 @@ async def test_a_directory_that_is_removed_costs_its_outputs_at_once(watched, lo
     assert "removed" in tier(watched, "a").reason or "gone" in tier(watched, "a").reason
     assert lost == {KEY: [0, 2, 4]}
     assert sorted(watched.map_outputs(KEY)) == [1, 3, 5]
-    assert [n for n in range(6) if watched.is_lost(KEY, n)] == [0, 2, 4]
+    assert [n for n in range(6) if watched.why_lost(KEY, n)] == [0, 2, 4]
     assert tier(watched, "a").used_bytes == 0
     for attempt in range(10, 14):
         await put(watched, attempt, 10_000)  # all of them on the other one

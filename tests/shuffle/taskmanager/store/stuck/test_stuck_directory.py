@@ -65,7 +65,7 @@ async def test_commits_succeed_while_another_directory_hangs(store, stuck, tmp_p
     assert not tier(store, "b").healthy
     assert tier(store, "a").healthy
     await put_elsewhere(store, range(20, 26))
-    assert not store.is_lost(KEY, 1)
+    assert not store.why_lost(KEY, 1)
     release_regions(regions)
 
 

@@ -323,7 +323,7 @@ async def test_an_object_that_is_gone_loses_its_map_output(tmp_path, object_stor
         await fetch(store, gone)
     assert missing.value.code is ErrorCode.STORAGE_UNAVAILABLE
     await eventually(lambda: lost == {KEY: [1]})
-    assert store.is_lost(KEY, 1)
+    assert store.why_lost(KEY, 1)
     assert store.lookup(KEY, 1) is None
     assert await fetch(store, left) == content(2, 1000)
     await store.close()

@@ -132,7 +132,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 new byte[0],
                 0,
                 0,
-                Frames.PEERS_ENCRYPTED,
+                Frames.PEERS_ENCRYPTED | Frames.DAMAGE_REPORTS,
                 name.substring(0, Math.min(name.length(), 256)));
     }
 

@@ -5,13 +5,16 @@ import io.sluice.client.connection.TaskManagerConnection;
 import io.sluice.client.wire.Chunk;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
+import java.util.stream.LongStream;
 
 /** Runs the channels of a gate on one connection. On the wire, each request opens a gate. */
 final class ConsumerLeg extends RoleHandler {
@@ -94,6 +97,30 @@ final class ConsumerLeg extends RoleHandler {
             // No effect if the channel has failed at the TaskManager.
             connection.send(new Message.CancelPartitionRequest(channel.number()));
         }
+    }
+
+    /**
+     * Reports damaged data to the TaskManager that has it, which verifies its bytes and drops them
+     * if they are damaged. There is no answer; the next request is answered after the verdict.
+     */
+    void reportDamage(SourceFailure failure) throws IOException {
+        if ((connection.taskManager().features() & Frames.DAMAGE_REPORTS) == 0) {
+            return;
+        }
+        Source source = failure.source();
+        LongStream ids =
+                failure.mapAttemptId() == null
+                        ? Arrays.stream(source.mapAttemptIds()).limit(Frames.MAX_LOST_ATTEMPTS)
+                        : LongStream.of(failure.mapAttemptId());
+        connection.send(
+                new Message.ReportDamage(
+                        shuffleId,
+                        startSubpartition,
+                        endSubpartition,
+                        source.taskManagerId(),
+                        source.host(),
+                        source.port(),
+                        ids.boxed().toList()));
     }
 
     /**

@@ -329,6 +329,9 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             // Every map output is complete, but the totals do not match.
             throw failure;
         }
+        if (failure.isFoundDamage() && !channel.isLost()) {
+            leg.reportDamage(failure);
+        }
         SourceRetries retries = channel.progress().retries();
         if (rest.isEmpty()) {
             return replace(channel, rest, failure);

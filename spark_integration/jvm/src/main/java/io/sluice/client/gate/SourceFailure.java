@@ -87,6 +87,12 @@ public final class SourceFailure extends IOException {
         };
     }
 
+    /** Returns whether this reader found damaged bytes, which may be damaged in storage too. */
+    boolean isFoundDamage() {
+        return (code == ErrorCode.CHECKSUM_MISMATCH || code == ErrorCode.STORAGE_CORRUPT)
+                && !(getCause() instanceof ClientException.Remote);
+    }
+
     /** Returns whether no connection to the TaskManager could be made. */
     boolean isConnectFailure() {
         return code == ErrorCode.CONNECT_FAILED || code == ErrorCode.CONNECT_REFUSED;

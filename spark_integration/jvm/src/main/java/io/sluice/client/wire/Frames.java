@@ -16,6 +16,9 @@ public final class Frames {
     /** Bit in the features of HelloAck: the TaskManager speaks TLS with all others. */
     public static final long PEERS_ENCRYPTED = 1 << 4;
 
+    /** Bit in the features of Hello and HelloAck: readers send ReportDamage. */
+    public static final long DAMAGE_REPORTS = 1 << 1;
+
     /** Maximum number of map attempts in a message about lost outputs. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

@@ -591,6 +591,42 @@ public sealed interface Message {
         }
     }
 
+    /**
+     * Reports that stored data of a gate's channel arrived damaged: a block has a wrong checksum.
+     *
+     * <p>{@code taskmanager_id}, {@code host} and {@code port} are those of the channel. That
+     * TaskManager verifies its own bytes of these subpartitions; it does not trust the report.
+     * There is no answer.
+     */
+    record ReportDamage(
+            long shuffleId,
+            long startSubpartition,
+            long endSubpartition,
+            String taskManagerId,
+            String host,
+            int port,
+            java.util.List<Long> mapAttemptIds)
+            implements Message {
+        @Override
+        public int typeId() {
+            return 57;
+        }
+    }
+
+    /** Passes a ReportDamage on to the TaskManager that has the map outputs. */
+    record VerifyOutputs(
+            String applicationId,
+            long shuffleId,
+            long startSubpartition,
+            long endSubpartition,
+            java.util.List<Long> mapAttemptIds)
+            implements Message {
+        @Override
+        public int typeId() {
+            return 58;
+        }
+    }
+
     /** The payload of an end-of-partition event. */
     record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

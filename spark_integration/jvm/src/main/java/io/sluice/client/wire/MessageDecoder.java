@@ -63,6 +63,8 @@ public final class MessageDecoder extends FieldReader {
             case 53 -> outputsChecked(count);
             case 54 -> watchConsumption(count);
             case 55 -> partitionConsumed(count);
+            case 57 -> reportDamage(count);
+            case 58 -> verifyOutputs(count);
             default -> throw malformed("unknown message type " + typeId, null);
         };
     }
@@ -442,5 +444,27 @@ public final class MessageDecoder extends FieldReader {
     private Message.PartitionConsumed partitionConsumed(int count) throws IOException {
         begin("PartitionConsumed", count, 1);
         return new Message.PartitionConsumed(u32("partition"));
+    }
+
+    private Message.ReportDamage reportDamage(int count) throws IOException {
+        begin("ReportDamage", count, 7);
+        return new Message.ReportDamage(
+                u32("shuffle_id"),
+                u32("start_subpartition"),
+                u32("end_subpartition"),
+                text("taskmanager_id", 256),
+                text("host", 256),
+                (int) number("port", 0, 65535),
+                i64List("map_attempt_ids", 1, 256));
+    }
+
+    private Message.VerifyOutputs verifyOutputs(int count) throws IOException {
+        begin("VerifyOutputs", count, 5);
+        return new Message.VerifyOutputs(
+                text("application_id", 256),
+                u32("shuffle_id"),
+                u32("start_subpartition"),
+                u32("end_subpartition"),
+                i64List("map_attempt_ids", 1, 256));
     }
 }

@@ -63,6 +63,8 @@ public final class MessageEncoder extends FieldWriter {
             case 53 -> outputsChecked((Message.OutputsChecked) message);
             case 54 -> watchConsumption((Message.WatchConsumption) message);
             case 55 -> partitionConsumed((Message.PartitionConsumed) message);
+            case 57 -> reportDamage((Message.ReportDamage) message);
+            case 58 -> verifyOutputs((Message.VerifyOutputs) message);
             default -> throw new IllegalArgumentException(message.toString());
         }
     }
@@ -439,5 +441,25 @@ public final class MessageEncoder extends FieldWriter {
     private void partitionConsumed(Message.PartitionConsumed m) throws IOException {
         head(55, 1);
         i64(m.partition());
+    }
+
+    private void reportDamage(Message.ReportDamage m) throws IOException {
+        head(57, 7);
+        i64(m.shuffleId());
+        i64(m.startSubpartition());
+        i64(m.endSubpartition());
+        text(m.taskManagerId());
+        text(m.host());
+        i64(m.port());
+        i64s(m.mapAttemptIds());
+    }
+
+    private void verifyOutputs(Message.VerifyOutputs m) throws IOException {
+        head(58, 5);
+        text(m.applicationId());
+        i64(m.shuffleId());
+        i64(m.startSubpartition());
+        i64(m.endSubpartition());
+        i64s(m.mapAttemptIds());
     }
 }

@@ -1,4 +1,4 @@
-"""Limits the bytes per second of copies made again."""
+"""Limits the bytes per second of work that nobody waits for."""
 
 import asyncio
 

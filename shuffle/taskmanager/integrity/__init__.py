@@ -1,0 +1,1 @@
+"""Finds stored data that is damaged, and drops it so that no reader gets it again."""
