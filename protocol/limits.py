@@ -79,6 +79,10 @@ COPIES_COMPARED: Final = 1 << 0
 DAMAGE_REPORTS: Final = 1 << 1
 """Bit in the features of Hello and HelloAck: readers send ReportDamage, and peers VerifyOutputs."""
 
+REMOTE_COPIES: Final = 1 << 3
+"""Bit in the features of Hello and HelloAck: the TaskManager has a remote tier, takes
+ReplicateToRemote, and sends OutputsRemote to drivers."""
+
 COPIER_IDLE: Final = 1 << 5
 """Bit in the features of a copier's Hello: its TaskManager has no client of the application now."""
 

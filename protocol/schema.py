@@ -474,6 +474,17 @@ class ReplicatePartition(Message, frozen=True, tag=45):
     synchronous: bool
 
 
+class ReplicateToRemote(Message, frozen=True, tag=61):
+    """Asks for a copy of a map output in the remote tier; before FinishPartition.
+
+    Only with the feature REMOTE_COPIES. If synchronous, PartitionFinished waits for the copy. A
+    copier sends it after CopyOf: the receiver makes the copy when the sender is lost.
+    """
+
+    partition: U32
+    synchronous: bool
+
+
 class CopyOf(Message, frozen=True, tag=46):
     """Marks a map output as a copy from another TaskManager; before FinishPartition.
 
@@ -507,6 +518,16 @@ class KnownTaskManager(Message, frozen=True, tag=47):
 
 class OutputsHeld(Message, frozen=True, tag=48):
     """Map outputs of the connection's application that other TaskManagers have copied here."""
+
+    shuffle_id: U32
+    map_attempt_ids: SomeAttempts
+
+
+class OutputsRemote(Message, frozen=True, tag=62):
+    """Map outputs of the connection's application have a copy in the remote tier.
+
+    Only with the feature REMOTE_COPIES. Every TaskManager with the same remote tier serves them.
+    """
 
     shuffle_id: U32
     map_attempt_ids: SomeAttempts

@@ -76,9 +76,12 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.ResumePartition,
         m.SecureRegion,
         m.ReplicatePartition,
+        m.ReplicateToRemote,
         m.WatchConsumption,
     },
-    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH | _STORED_UP | {m.CopyOf, m.CopyChecksum},
+    (Side.ACCEPTED, m.ROLE_COPIER): _BOTH
+    | _STORED_UP
+    | {m.CopyOf, m.CopyChecksum, m.ReplicateToRemote},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ReleaseShuffle,
@@ -107,6 +110,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.ApplicationReleased,
         m.OutputsLost,
         m.OutputsHeld,
+        m.OutputsRemote,
         m.OutputsMoved,
         m.OutputsChecked,
     },

@@ -164,6 +164,13 @@ class Counters:
         ),
     ] = field(default_factory=BoundedCounts)
     copies_failed: Annotated[int, total("Failed attempts to copy a map output.")] = 0
+    remote_copies_made: Annotated[
+        int, total("Map outputs copied to the remote tier, moves not included.")
+    ] = 0
+    remote_copy_bytes: Annotated[int, total("Bytes of these copies.", "remote_copied_bytes")] = 0
+    remote_copies_failed: Annotated[
+        int, total("Failed attempts to copy a map output to the remote tier.")
+    ] = 0
     commits_without_copies: Annotated[
         int,
         total("Synchronous commits acknowledged before their copies were made."),

@@ -10,6 +10,7 @@ from ...protocol.identity import Credential
 from ...protocol.limits import (
     DAMAGE_REPORTS,
     MAGIC,
+    REMOTE_COPIES,
     SEGMENTS_OF_CLIENTS_BYTES,
     VERSION,
 )
@@ -147,7 +148,7 @@ class LegConnector:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            DAMAGE_REPORTS,
+            DAMAGE_REPORTS | (REMOTE_COPIES if role == ROLE_PRODUCER else 0),
             f"python client {os.getpid()}",
         )
 

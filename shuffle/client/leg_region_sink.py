@@ -1,13 +1,16 @@
 """The stored partitions that a client writes over a connection, and their ``RegionSink``."""
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from ...protocol.limits import REMOTE_COPIES
 from ...protocol.schema import (
     EVERY_SUBPARTITION,
     BeginRegion,
     OpenPartition,
     ReplicatePartition,
+    ReplicateToRemote,
 )
 from ..legs.producer_leg import ProducerLeg
 from ..legs.region_sender import Payload, RegionSender
@@ -16,6 +19,8 @@ from ..partition.region_builder import OutgoingRegion
 from ..partition.stored_result_partition import StoredResultPartition
 from .partition_location import PartitionLocation
 from .shuffle_environment import PartitionSettings
+
+logger = logging.getLogger(__name__)
 
 
 class LegRegionSink(RegionSender):
@@ -92,4 +97,13 @@ async def open_stored(
     await leg.open(number, OpenPartition(number, *names), sink)
     if settings.replicas > 1:
         leg.send(ReplicatePartition(number, settings.replicas, settings.replicas_synchronous))
+    if settings.replicas_remote:
+        if leg.features & REMOTE_COPIES:
+            leg.send(ReplicateToRemote(number, settings.replicas_synchronous))
+        else:
+            logger.warning(
+                "TaskManager %s has no remote tier: the partition gets no copy there. "
+                "Set [storage] remote",
+                leg.taskmanager_id,
+            )
     return partition

@@ -32,7 +32,9 @@ from .partition_location import PartitionLocation
 from .result_partition import ResultPartition
 
 
-def _check_replicas(replicas: int, partition_type: ResultPartitionType) -> None:
+def _check_replicas(
+    replicas: int, partition_type: ResultPartitionType, *, remote: bool = False
+) -> None:
     """Check the number of replicas of a partition.
 
     Raises:
@@ -42,10 +44,10 @@ def _check_replicas(replicas: int, partition_type: ResultPartitionType) -> None:
         raise InvalidRequest(
             "Number of replicas is out of range", value=replicas, limit=f"1 to {MAX_REPLICAS}"
         )
-    if replicas > 1 and partition_type.is_pipelined:
+    if (replicas > 1 or remote) and partition_type.is_pipelined:
         raise InvalidRequest(
             "A pipelined partition has no copies",
-            value=replicas,
+            value="remote" if remote else replicas,
             limit=1,
             remedy="Store it: partition_type=ResultPartitionType.BLOCKING",
         )
@@ -88,6 +90,7 @@ class PartitionSettings(NamedTuple):
         task_event: Takes the events that readers send back.
         replicas: Number of TaskManagers that keep a stored partition.
         replicas_synchronous: Whether its end waits for the copies.
+        replicas_remote: Whether a stored partition gets a copy in the remote tier.
     """
 
     num_subpartitions: int
@@ -98,6 +101,7 @@ class PartitionSettings(NamedTuple):
     task_event: Callable[[int, bytes], None] | None
     replicas: int
     replicas_synchronous: bool
+    replicas_remote: bool = False
 
 
 class ShuffleEnvironment(abc.ABC):
@@ -154,6 +158,7 @@ class ShuffleEnvironment(abc.ABC):
         task_event: Callable[[int, bytes], None] | None = None,
         replicas: int = 1,
         replicas_synchronous: bool = False,
+        replicas_remote: bool = False,
     ) -> AsyncIterator[ResultPartition]:
         """Open a result partition on the TaskManager; it is finished, or failed, at the end.
 
@@ -177,6 +182,8 @@ class ShuffleEnvironment(abc.ABC):
                 it is written to copies it to others, on other hosts.
             replicas_synchronous: Whether the partition is complete only when its copies are made,
                 or cannot be made.
+            replicas_remote: Whether the partition gets a copy in the remote tier, from which every
+                TaskManager with the same remote tier serves it.
 
         Raises:
             InvalidPartitionType: Type and consumption do not go together.
@@ -191,7 +198,7 @@ class ShuffleEnvironment(abc.ABC):
                 else ConsumptionConstraint.WHEN_FINISHED
             )
         checked_partition_type(partition_type, consumption)
-        _check_replicas(replicas, partition_type)
+        _check_replicas(replicas, partition_type, remote=replicas_remote)
         timeout = (
             self._buffer_timeout_seconds
             if buffer_timeout_seconds is None
@@ -213,6 +220,7 @@ class ShuffleEnvironment(abc.ABC):
                 task_event,
                 replicas,
                 replicas_synchronous,
+                replicas_remote,
             ),
         )
         partition = ResultPartition(location, writer, timeout)

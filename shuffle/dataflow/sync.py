@@ -146,6 +146,7 @@ class SyncShuffleClient:
         task_event: Callable[[int, bytes], None] | None = None,
         replicas: int = 1,
         replicas_synchronous: bool = False,
+        replicas_remote: bool = False,
     ) -> "Iterator[SyncRecordWriter[T]]":
         """Open a result partition for records; it is finished, or failed, at the end.
 
@@ -164,6 +165,7 @@ class SyncShuffleClient:
             task_event=task_event,
             replicas=replicas,
             replicas_synchronous=replicas_synchronous,
+            replicas_remote=replicas_remote,
         )
         with self._entered(context, "open or end a partition") as partition:
             writer = SyncRecordWriter(self, partition, serializer, selector)

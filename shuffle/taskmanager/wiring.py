@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.identity import Credential
-from ...protocol.limits import COPIER_IDLE, COPIES_COMPARED, DAMAGE_REPORTS, VERSION
+from ...protocol.limits import (
+    COPIER_IDLE,
+    COPIES_COMPARED,
+    DAMAGE_REPORTS,
+    REMOTE_COPIES,
+    VERSION,
+)
 from ...protocol.schema import (
     FLOW_CREDIT,
     ROLE_CONSUMER,
@@ -380,7 +386,10 @@ class NetworkEnvironment:
             self.store.taskmanager_id,
             self.config.memory.segment_size_bytes,
             FLOW_CREDIT,
-            self._transport.features() | COPIES_COMPARED | DAMAGE_REPORTS,
+            self._transport.features()
+            | COPIES_COMPARED
+            | DAMAGE_REPORTS
+            | (0 if self.store.remote is None else REMOTE_COPIES),
             *self.address,
             self._connector.instances.own_instance_id,
             *self.config.place,
@@ -442,7 +451,12 @@ class NetworkEnvironment:
             )
         else:
             handler = DriverHandler(
-                connection, self.partitions, self.applications, self.copies, lost
+                connection,
+                self.partitions,
+                self.applications,
+                self.copies,
+                lost,
+                is_told_of_remote=bool(greeting.features & REMOTE_COPIES),
             )
         self.handlers[connection] = handler
         self.idle_connections.accepted()

@@ -383,6 +383,7 @@ def test_messages_of_drivers_name_as_many_map_attempts_as_they_may(count):
     for message in (
         m.OutputsLost(1, attempts),
         m.OutputsHeld(1, attempts),
+        m.OutputsRemote(1, attempts),
         m.OutputsMoved(1, 1, "tm", "host", 1, attempts),
         m.CheckOutputs(1, 1, attempts),
     ):

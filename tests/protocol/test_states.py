@@ -49,6 +49,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.OpenPipelinedPartition,
         m.PipelinedData,
         m.ReplicatePartition,
+        m.ReplicateToRemote,
         m.WatchConsumption,
     },
     m.ROLE_DRIVER: {
@@ -67,6 +68,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AbortPartition,
         m.CopyOf,
         m.CopyChecksum,
+        m.ReplicateToRemote,
     },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -89,6 +91,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.ApplicationReleased,
         m.OutputsLost,
         m.OutputsHeld,
+        m.OutputsRemote,
         m.OutputsMoved,
         m.OutputsChecked,
     },

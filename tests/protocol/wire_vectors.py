@@ -297,6 +297,9 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ),
     ("report of damage passed on", m.VerifyOutputs(LONGEST, 3, 5, 6, [1 << 40]), b""),
     ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
+    ("replicate to the remote tier", m.ReplicateToRemote(0, False), b""),
+    ("replicate to the remote tier before the commit", m.ReplicateToRemote(MAX_U32, True), b""),
+    ("outputs in the remote tier", m.OutputsRemote(3, [0, 17, 1 << 40, -1]), b""),
     ("outputs held", m.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
     (
         "outputs moved",

@@ -181,6 +181,7 @@ def frames_of(role: int, local_id: str) -> Frames:
             **_built(m.ResumePartition, NUMBER, st.just(SHUFFLE), ATTEMPT, COUNT),
             **_built(m.SecureRegion, NUMBER, NUMBER),
             **_built(m.ReplicatePartition, NUMBER, REPLICAS, st.booleans()),
+            **_built(m.ReplicateToRemote, NUMBER, st.booleans()),
             **_built(
                 m.AttachRegionArea, st.sampled_from(["", "no such token"]), st.integers(0, 9000)
             ),

@@ -110,6 +110,8 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.ReportDamage: (U32, U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
     m.VerifyOutputs: (NAME, U32, U32, U32, SOME_ATTEMPTS),
     m.OutputsHeld: (U32, SOME_ATTEMPTS),
+    m.ReplicateToRemote: (U32, st.booleans()),
+    m.OutputsRemote: (U32, SOME_ATTEMPTS),
     m.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
     m.MoveNoted: (U32,),
     m.ReleaseAttempts: (U32, I64),

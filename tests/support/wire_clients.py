@@ -12,6 +12,7 @@ from sluice.protocol.identity import Credential
 from sluice.protocol.limits import (
     MAGIC,
     MAX_EVENT_BYTES,
+    REMOTE_COPIES,
     VERSION,
 )
 from sluice.protocol.remote_error import RemoteError
@@ -37,6 +38,7 @@ from sluice.protocol.schema import (
     PartitionFinished,
     RegionData,
     ReplicatePartition,
+    ReplicateToRemote,
 )
 from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
@@ -80,7 +82,7 @@ class Client:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            0,
+            REMOTE_COPIES,
             "test client",
         )
 
@@ -228,7 +230,7 @@ async def write_map_output(
     map_attempt_id: int,
     regions: Sequence[Sequence[bytes]],
     partition: int = 0,
-    replicate: ReplicatePartition | None = None,
+    replicate: ReplicatePartition | ReplicateToRemote | None = None,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
     subpartitions = max((len(parts) for parts in regions), default=1)

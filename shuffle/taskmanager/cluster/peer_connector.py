@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from ....protocol.control_memory import ControlMemory
 from ....protocol.errors import ProtocolViolation
-from ....protocol.limits import COPIES_COMPARED, DAMAGE_REPORTS, MAGIC, VERSION
+from ....protocol.limits import COPIES_COMPARED, DAMAGE_REPORTS, MAGIC, REMOTE_COPIES, VERSION
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import (
     FLOW_CREDIT,
@@ -139,8 +139,9 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
+        features |= COPIES_COMPARED | REMOTE_COPIES
         return await self._connect(
-            address, _hello(ROLE_COPIER, application_id, features=features | COPIES_COMPARED), make
+            address, _hello(ROLE_COPIER, application_id, features=features), make
         )
 
     async def watch(self, address: Address) -> WatchLeg:

@@ -22,6 +22,7 @@ from ....protocol.schema import (
     OutputsHeld,
     OutputsLost,
     OutputsMoved,
+    OutputsRemote,
     ReleaseApplication,
     ReleaseAttempts,
     ReleaseShuffle,
@@ -47,6 +48,7 @@ class DriverHandler:
         applications: Releases an application that has ended.
         copies: Makes copies at the TaskManagers that the driver names.
         on_lost: Called when the connection is gone.
+        is_told_of_remote: Whether the driver understands OutputsRemote.
     """
 
     def __init__(
@@ -56,12 +58,15 @@ class DriverHandler:
         applications: Applications,
         copies: Copies,
         on_lost: Callable[[], None],
+        *,
+        is_told_of_remote: bool = False,
     ) -> None:
         self._connection = connection
         self._partitions = partitions
         self._applications = applications
         self._copies = copies
         self._on_lost = on_lost
+        self._is_told_of_remote = is_told_of_remote
         self._moves = itertools.count(1)
         self._unnoted: dict[int, Future[None]] = {}
         """Moves that the driver has not acknowledged."""
@@ -70,9 +75,13 @@ class DriverHandler:
 
     def _tell_all(self) -> None:
         application_id = self._connection.application_id
+        if self._is_told_of_remote:
+            self._partitions.share(application_id)
         self.tell_lost(self._partitions.lost_of(application_id))
         for key, attempts in self._copies.replication.held_of(application_id).items():
             self.tell_held(key, attempts)
+        for key, attempts in self._copies.services.holdings.in_remote_of(application_id).items():
+            self.tell_remote(key, attempts)
         for key, places in self._partitions.moved.of(application_id).items():
             by_place = sorted(places, key=lambda attempt: places[attempt])
             for place, moved in itertools.groupby(by_place, key=lambda each: places[each]):
@@ -90,6 +99,12 @@ class DriverHandler:
         if not self._connection.closing:
             for some in self._parts(key, map_attempt_ids):
                 self._connection.send(OutputsHeld(key.shuffle_id, some))
+
+    def tell_remote(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Tell the driver that map outputs have a copy in the remote tier."""
+        if self._is_told_of_remote and not self._connection.closing:
+            for some in self._parts(key, map_attempt_ids):
+                self._connection.send(OutputsRemote(key.shuffle_id, some))
 
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]

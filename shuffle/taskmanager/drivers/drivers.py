@@ -31,6 +31,11 @@ class Drivers:
         for driver in self._drivers():
             driver.tell_held(key, map_attempt_ids)
 
+    def tell_remote(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Tell the drivers of an application that copies are in the remote tier."""
+        for driver in self._drivers():
+            driver.tell_remote(key, map_attempt_ids)
+
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
     ) -> "list[Future[None]]":

@@ -149,6 +149,7 @@ class EmbeddedClient(ShuffleEnvironment):
             num_subpartitions,
             settings.replicas,
             synchronous=settings.replicas_synchronous,
+            to_remote=settings.replicas_remote,
         )
         try:
             return StoredResultPartition(

@@ -18,6 +18,7 @@ class StoreSink:
         num_subpartitions: Number of its subpartitions.
         replicas: Number of TaskManagers that should keep it, including this one.
         synchronous: Whether :meth:`finish` waits for the copies.
+        to_remote: Whether it should have a copy in the remote tier.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class StoreSink:
         replicas: int = 1,
         *,
         synchronous: bool = False,
+        to_remote: bool = False,
     ) -> None:
         self._services = services
         self._key = key
@@ -36,6 +38,7 @@ class StoreSink:
         self._num_subpartitions = num_subpartitions
         self._replicas = replicas
         self._synchronous = synchronous
+        self._to_remote = to_remote
         self._regions: list[Region] = []
         self._aborted = False
 
@@ -82,6 +85,7 @@ class StoreSink:
             tuple(written),
             replicas=self._replicas,
             is_synchronous=self._synchronous,
+            to_remote=self._to_remote,
         )
         await self._services.commit(output)
         self._services.counters.map_outputs_committed += 1

@@ -50,6 +50,7 @@ from ....protocol.schema import (
     PipelinedData,
     RegionData,
     ReplicatePartition,
+    ReplicateToRemote,
     SecureRegion,
     SharedRegion,
     WatchConsumption,
@@ -64,6 +65,7 @@ OutputMessage: TypeAlias = (
     | SharedRegion
     | SecureRegion
     | ReplicatePartition
+    | ReplicateToRemote
     | CopyChecksum
     | CopyOf
     | WatchConsumption
@@ -102,6 +104,10 @@ STORED: Final[dict[MessageType, dict[StoredState, StoredState]]] = {
     RegionData: {StoredState.IN_REGION: StoredState.ARRIVING},
     SecureRegion: {StoredState.OPEN: StoredState.SECURING},
     ReplicatePartition: {
+        StoredState.OPEN: StoredState.OPEN,
+        StoredState.SECURING: StoredState.SECURING,
+    },
+    ReplicateToRemote: {
         StoredState.OPEN: StoredState.OPEN,
         StoredState.SECURING: StoredState.SECURING,
     },

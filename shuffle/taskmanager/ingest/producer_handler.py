@@ -28,6 +28,7 @@ from ....protocol.schema import (
     PipelinedData,
     RegionData,
     ReplicatePartition,
+    ReplicateToRemote,
     ResumePartition,
     SecureRegion,
     SharedRegion,
@@ -144,6 +145,7 @@ class ProducerHandler:
             or type(message) is SharedRegion
             or type(message) is SecureRegion
             or type(message) is ReplicatePartition
+            or type(message) is ReplicateToRemote
             or type(message) is CopyChecksum
             or type(message) is CopyOf
             or type(message) is WatchConsumption

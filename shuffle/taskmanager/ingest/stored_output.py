@@ -19,6 +19,7 @@ from ....protocol.schema import (
     RegionOpened,
     RegionSecured,
     ReplicatePartition,
+    ReplicateToRemote,
     ResumePartition,
     SecureRegion,
     SharedRegion,
@@ -88,6 +89,7 @@ class StoredOutput(IncomingOutput):
         self._storing: asyncio.Task[None] | None = None
         """Secures the regions, or commits the map output."""
         self._origin, self._replicas, self._synchronous = "", 1, False
+        self._to_remote = False
         self._checksum: int | None = None
         """The checksum of the map output that is copied, if its sender tells it."""
 
@@ -202,7 +204,11 @@ class StoredOutput(IncomingOutput):
             check_totals(message, self.total_bytes, self.regions, self.map_attempt_id)
             self._storing = start_task(self._store(self._commit))
         elif type(message) is ReplicatePartition:
-            self._replicas, self._synchronous = message.replicas, message.synchronous
+            self._replicas = message.replicas
+            self._synchronous |= message.synchronous
+        elif type(message) is ReplicateToRemote:
+            self._to_remote = True
+            self._synchronous |= message.synchronous
         elif type(message) is CopyChecksum:
             self._checksum = message.crc32c
         elif type(message) is CopyOf:
@@ -288,6 +294,7 @@ class StoredOutput(IncomingOutput):
             self._origin,
             self._replicas,
             is_synchronous=self._synchronous,
+            to_remote=self._to_remote,
         )
         self.state = StoredState.COMMITTING
         await self._services.commit(output)

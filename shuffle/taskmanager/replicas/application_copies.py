@@ -3,7 +3,8 @@
 Map outputs that lack copies are queued, and up to ``copy_streams`` tasks empty the queue. They
 offer a map output to TaskManagers on other hosts in their order of placement, and skip those that
 drain, are full, or are away. If no TaskManager takes it, it waits until another one connects, or
-for a pause that grows.
+for a pause that grows. The copy in the remote tier is made after them, and waits for the same pause
+if the remote tier fails.
 
 Except for the streams, nothing here is shared with another application. An address that does not
 answer delays only the application whose driver named it: :class:`OwnerSlots` keep a stream for each
@@ -24,7 +25,7 @@ from ..bounds.rate_limit import RateLimit
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .holdings import Holding
-from .target import CopyServices, Outcome, PeerTarget
+from .target import CopyServices, Outcome, PeerTarget, RemoteTarget
 from .unreachable_places import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, UnreachablePlaces
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,9 @@ class ApplicationCopies:
                 if place is None or not await self._copy(attempt, output, holding, place):
                     break
                 tried.add(place.taskmanager_id)
-            if holdings.get(attempt) is holding and holding.missing:
+            if holdings.get(attempt) is holding and holding.lacks_remote:
+                await self._copy_to_remote(output, holding)
+            if holdings.get(attempt) is holding and holding.is_short:
                 self._stall(attempt)
         self._answer(attempt)
 
@@ -258,6 +261,14 @@ class ApplicationCopies:
             return not holding.settled or self._absent.is_lost(place)
         return outcome is not Outcome.FAILED
 
+    async def _copy_to_remote(self, output: MapOutput, holding: Holding) -> None:
+        """Copy a map output to the remote tier, and notify the drivers."""
+        pace = self._restore.take if holding.settled else None
+        outcome = await RemoteTarget(None, self._services).keep(output, pace)
+        if outcome is Outcome.COPIED:
+            self._backoff.reset()
+            self._warned = False
+
     def _next(
         self, attempt: MapAttemptKey, holding: Holding, tried: set[str]
     ) -> TaskManagerPlace | None:
@@ -279,11 +290,14 @@ class ApplicationCopies:
 
     def _stall(self, attempt: MapAttemptKey) -> None:
         self._stalled.add(attempt)
+        holding = self._services.holdings.get(attempt)
+        is_short_of_peers = holding is not None and bool(holding.missing)
         if not self._warned:
             self._warned = True
             logger.warning(
-                "no TaskManager on another host takes a copy of map output %d of %s; "
+                "no %s takes a copy of map output %d of %s; "
                 "copies of its other map outputs may wait too. Last reason: %s",
+                "TaskManager on another host" if is_short_of_peers else "remote tier",
                 attempt.map_attempt_id,
                 attempt.shuffle,
                 self._services.placement.last_refusal,

@@ -4,7 +4,7 @@
 
     this TaskManager                            the other TaskManager
     OpenPartition, CopyChecksum, CopyOf,
-    BeginRegion                          ──▶
+    ReplicateToRemote, BeginRegion       ──▶
                                          ◀──    RegionOpened, AddCredit, or DUPLICATE_MAP_OUTPUT
     RegionData as there is credit        ──▶
     BeginRegion ...                      ──▶
@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ....protocol.limits import COPIES_COMPARED
-from ....protocol.schema import BeginRegion, CopyChecksum, CopyOf, OpenPartition
+from ....protocol.limits import COPIES_COMPARED, REMOTE_COPIES
+from ....protocol.schema import BeginRegion, CopyChecksum, CopyOf, OpenPartition, ReplicateToRemote
 from ....transport.fair_queue import Flow
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
@@ -112,6 +112,8 @@ def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> 
     if leg.features & COPIES_COMPARED:
         leg.send(CopyChecksum(number, output.checksum()))
     leg.send(CopyOf(number, copy_of.origin, copy_of.replicas, copy_of.moved))
+    if output.to_remote and leg.features & REMOTE_COPIES:
+        leg.send(ReplicateToRemote(number, synchronous=False))
 
 
 class _ExistenceProbe(SilentPartition):

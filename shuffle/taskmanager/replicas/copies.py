@@ -128,6 +128,7 @@ class Copies:
             progress.moved,
             progress.staying,
             utf8_text(progress.reason),
+            len(self.services.holdings.short_of_remote),
         )
 
     def _changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:

@@ -34,3 +34,11 @@ class CopiesStatus(msgspec.Struct, frozen=True, gc=False):
     ] = 0
     reason: str = ""
     """Why they stay; empty if none does."""
+    short_of_remote: Annotated[
+        int,
+        gauge(
+            "Map outputs that lack their copy in the remote tier, which this TaskManager has to "
+            "make.",
+            "map_outputs_short_of_remote_copy",
+        ),
+    ] = 0

@@ -26,6 +26,8 @@ class Holding:
         doubtful: Members of ``others`` that must be asked again, because they were away.
         settled: Whether it had all of its copies before, or was adopted at start. Its copies are
             then restored at a limited rate.
+        to_remote: Whether it should have a copy in the remote tier.
+        is_remote: Whether it has one, as far as is known.
     """
 
     origin: str
@@ -33,13 +35,29 @@ class Holding:
     others: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     settled: bool = False
+    to_remote: bool = False
+    is_remote: bool = False
 
     @property
     def missing(self) -> int:
-        """Copies that this TaskManager has to make."""
-        if self.origin and self.origin in self.others:
+        """Copies at other TaskManagers that this one has to make."""
+        if self._is_left_to_origin:
             return 0
         return max(self.replicas - 1 - len(self.others), 0)
+
+    @property
+    def lacks_remote(self) -> bool:
+        """Whether this TaskManager has to make the copy in the remote tier."""
+        return self.to_remote and not self.is_remote and not self._is_left_to_origin
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this TaskManager has to make any copy."""
+        return bool(self.missing) or self.lacks_remote
+
+    @property
+    def _is_left_to_origin(self) -> bool:
+        return bool(self.origin) and self.origin in self.others
 
 
 class Holdings:
@@ -52,6 +70,8 @@ class Holdings:
         """Map outputs by application and other TaskManager."""
         self.short: set[MapAttemptKey] = set()
         """Map outputs that lack copies which this TaskManager has to make."""
+        self.short_of_remote: set[MapAttemptKey] = set()
+        """Those of them that lack the copy in the remote tier."""
 
     def __len__(self) -> int:
         return self._count
@@ -67,14 +87,20 @@ class Holdings:
                 yield MapAttemptKey(key, map_attempt_id)
 
     def add(
-        self, attempt: MapAttemptKey, origin: str, replicas: int, *, settled: bool = False
+        self,
+        attempt: MapAttemptKey,
+        origin: str,
+        replicas: int,
+        *,
+        settled: bool = False,
+        to_remote: bool = False,
     ) -> Holding:
         """Record a map output committed here; the origin of a copy has it too."""
         self.discard(attempt.shuffle, [attempt.map_attempt_id])
-        holding = Holding(origin, replicas, settled=settled)
+        holding = Holding(origin, replicas, settled=settled, to_remote=to_remote)
         self._by_shuffle.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = holding
         self._count += 1
-        if origin and replicas > 1:
+        if origin and (replicas > 1 or to_remote):
             self.has(attempt, origin)
         self._judge(attempt, holding)
         return holding
@@ -97,6 +123,23 @@ class Holdings:
             holding.doubtful.discard(taskmanager_id)
             self._uncount(attempt, taskmanager_id)
             self._judge(attempt, holding)
+
+    def is_in_remote(self, attempt: MapAttemptKey) -> None:
+        """Record that the remote tier has a map output."""
+        holding = self.get(attempt)
+        if holding is not None:
+            holding.is_remote = True
+            self._judge(attempt, holding)
+
+    def in_remote_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
+        """Return the map attempts of an application with a copy in the remote tier, by shuffle."""
+        found: dict[ShuffleKey, list[int]] = {}
+        for key, attempts in self._by_shuffle.items():
+            if key.application_id == application_id:
+                remote = [each for each, holding in attempts.items() if holding.is_remote]
+                if remote:
+                    found[key] = remote
+        return found
 
     def lost(self, application_id: str, taskmanager_id: str) -> list[MapAttemptKey]:
         """Record that a TaskManager is lost; return an application's map outputs to copy again."""
@@ -139,6 +182,7 @@ class Holdings:
                 self._count -= 1
                 attempt = MapAttemptKey(key, map_attempt_id)
                 self.short.discard(attempt)
+                self.short_of_remote.discard(attempt)
                 for other in holding.others:
                     self._uncount(attempt, other)
         if not attempts:
@@ -161,7 +205,11 @@ class Holdings:
                 del self._by_holder[holder]
 
     def _judge(self, attempt: MapAttemptKey, holding: Holding) -> None:
-        if holding.missing:
+        if holding.lacks_remote:
+            self.short_of_remote.add(attempt)
+        else:
+            self.short_of_remote.discard(attempt)
+        if holding.is_short:
             self.short.add(attempt)
         else:
             self.short.discard(attempt)

@@ -53,19 +53,25 @@ class Replication:
     def adopt(self) -> None:
         """Queue copies for the map outputs adopted at start.
 
-        Nothing is copied before ``lost_after_seconds``. Until then the drivers name the other
-        TaskManagers, and those that also start again come back.
+        Nothing is copied to other TaskManagers before ``lost_after_seconds``. Until then the
+        drivers name the other TaskManagers, and those that also start again come back.
         """
         store = self._services.store
         for key in [shuffle.key for shuffle in store.shuffles()]:
             for map_attempt_id, output in store.map_outputs(key).items():
-                if output.origin or output.replicas > 1:
+                if output.has_copies:
                     attempt = MapAttemptKey(key, map_attempt_id)
                     holding = self.holdings.add(
-                        attempt, output.origin, output.replicas, settled=True
+                        attempt,
+                        output.origin,
+                        output.replicas,
+                        settled=True,
+                        to_remote=output.to_remote,
                     )
                     holding.doubtful |= holding.others
-                    self._of(key.application_id)
+                    copies = self._of(key.application_id)
+                    if holding.lacks_remote and not holding.missing:
+                        copies.enqueue([attempt])  # it needs no other TaskManager
         if len(self.holdings):
             self._settling = asyncio.get_running_loop().call_later(
                 self._services.config.lost_after_seconds, self._settled
@@ -75,7 +81,7 @@ class Replication:
         """Record a committed map output: a copy, or one of which copies are made."""
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         application_id = output.key.application_id
-        self.holdings.add(attempt, output.origin, output.replicas)
+        self.holdings.add(attempt, output.origin, output.replicas, to_remote=output.to_remote)
         if self._closed:
             return
         copies = self._of(application_id)
@@ -83,7 +89,7 @@ class Replication:
             # Without a driver, this is the only way to find the origin of a copy.
             self._services.watches.watch_configured()
             place = self._services.known.place_for(application_id, output.origin)
-            if place is not None and output.replicas > 1:
+            if place is not None and (output.replicas > 1 or output.to_remote):
                 self._services.watches.watch(place)
             self._services.drivers.tell_held(output.key, [output.map_attempt_id])
         else:

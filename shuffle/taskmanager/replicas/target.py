@@ -2,7 +2,8 @@
 
 ::
 
-    Replication ───────────────────────────▶ PeerTarget ───▶ copier ──▶ another TaskManager
+    Replication ─────────────────────────┬─▶ PeerTarget ───▶ copier ──▶ another TaskManager
+                                         └─▶ RemoteTarget ─▶ RemoteCopies
     Migration ───▶ CopyServices.targets ─┬─▶ PeerTarget
                                          └─▶ RemoteTarget ─▶ ShuffleStore.move_to_remote
 """
@@ -93,6 +94,9 @@ class DriverNotices(Protocol):
 
     def tell_held(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
         """Notify the drivers of an application of copies that are here."""
+
+    def tell_remote(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> None:
+        """Notify the drivers of an application of copies in the remote tier."""
 
     def tell_moved(
         self, key: ShuffleKey, place: TaskManagerPlace, map_attempt_ids: Sequence[int]
@@ -266,4 +270,36 @@ class RemoteTarget:
                 "it is in the remote tier, and no other TaskManager is known to serve it"
             )
             return Outcome.FAILED
+        return Outcome.COPIED
+
+    async def keep(self, output: MapOutput, pace: Pace | None = None) -> Outcome:
+        """Copy a map output that stays here, and notify the drivers.
+
+        Args:
+            output: The map output.
+            pace: Waits until a number of bytes may be sent; it is then asked first whether the
+                remote tier has the map output.
+
+        Cancellation: safe; an incomplete copy is deleted.
+        """
+        services = self._services
+        remote = services.store.remote
+        if remote is None:
+            services.placement.last_refusal = "there is no remote tier: set [storage] remote"
+            return Outcome.REFUSED
+        try:
+            is_new = await remote.copies.make(output, pace)
+        except Exception as error:  # noqa: BLE001
+            failure = failure_of(error, "copying to the remote tier")
+            services.counters.remote_copies_failed += 1
+            services.placement.last_refusal = str(failure)
+            logger.info("no copy of %s in the remote tier: %s", output.map_attempt_id, failure)
+            return Outcome.FAILED
+        if is_new:
+            services.counters.remote_copies_made += 1
+            services.counters.remote_copy_bytes += output.total_bytes
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        services.holdings.is_in_remote(attempt)
+        if services.store.lookup(*attempt) is output:
+            services.drivers.tell_remote(output.key, [output.map_attempt_id])
         return Outcome.COPIED

@@ -151,7 +151,7 @@ class ResultPartitionManager:
         if done.exception() is not None:
             release_regions(output.regions)
             return
-        if (output.origin or output.replicas > 1) and self._on_replicated is not None:
+        if output.has_copies and self._on_replicated is not None:
             self._on_replicated(output)
         self.wake(output.key)
 
@@ -243,6 +243,11 @@ class ResultPartitionManager:
             and self.moved.place(key, each) is None
             and not self._pipelined.has(key, each)
         ]
+
+    def share(self, application_id: str) -> None:
+        """Expect map outputs of an application in the remote tier, from other TaskManagers."""
+        if self._store.remote is not None:
+            self._store.remote.share(application_id)
 
     def application_ends(self, application_id: str) -> None:
         """Delete what an application has moved to the remote tier: nobody will ask for it."""

@@ -263,6 +263,7 @@ class MapOutput:
         replicas: Number of TaskManagers that should keep it, including this one.
         is_moved: Whether it was found in the remote tier by its name, so no journal has it.
         is_synchronous: Whether its producer waits for the copies; a restart forgets it.
+        to_remote: Whether it should have a copy in the remote tier.
     """
 
     key: ShuffleKey
@@ -273,11 +274,17 @@ class MapOutput:
     replicas: int = 1
     is_moved: bool = False
     is_synchronous: bool = False
+    to_remote: bool = False
 
     @property
     def total_bytes(self) -> int:
         """Bytes over all regions."""
         return sum([region.offsets[-1] for region in self.regions])
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether it is a copy, or one of which copies are made."""
+        return bool(self.origin) or self.replicas > 1 or self.to_remote
 
     def checksum(self) -> int:
         """Return a checksum over its bytes and the subpartitions that they belong to."""

@@ -184,7 +184,7 @@ def _output(candidate: _Candidate) -> MapOutput:
     (each,) = candidate.rows
     if not isinstance(each, Committed):
         raise TypeError("secured regions are not a map output")
-    key, map_attempt_id, num_subpartitions, regions, origin, replicas = each.row
+    key, map_attempt_id, num_subpartitions, regions, origin, replicas, to_remote = each.row
     return MapOutput(
         key,
         map_attempt_id,
@@ -192,6 +192,7 @@ def _output(candidate: _Candidate) -> MapOutput:
         tuple(_regions(regions, candidate.extents)),
         origin,
         replicas,
+        to_remote=to_remote,
     )
 
 

@@ -6,6 +6,7 @@
         [[tier id, extent offset, first subpartition, item size, offsets, crc32c], ...]]   commit
          [..., numbers]                       a region with offsets of some subpartitions only
     [0, ..., origin, replicas]     commit of a map output that several TaskManagers keep, or a copy
+    [0, ..., origin, replicas, true]   the same, if it should have a copy in the remote tier
     [1, application, shuffle]                                                release of a shuffle
     [2, application]                                                    release of an application
     [3, application, shuffle, map attempt, subpartitions, number of the first region,
@@ -36,6 +37,8 @@ from ..stored_outputs import MapOutput, Region
 _COMMIT = 0
 _COMMIT_OF_SEVERAL = -1
 """Key in the table of types for a commit with origin and number of replicas."""
+_COMMIT_TO_REMOTE = -3
+"""The same for a commit of a map output that should have a copy in the remote tier."""
 _SECURE_OF_PROCESS = -2
 """The same for regions with the text of their process."""
 _RELEASE_SHUFFLE = 1
@@ -67,6 +70,7 @@ _NUMBER_BYTES = 4
 _TYPES: dict[int, tuple[type, ...]] = {
     _COMMIT: (int, str, int, int, int, tuple),
     _COMMIT_OF_SEVERAL: (int, str, int, int, int, tuple, str, int),
+    _COMMIT_TO_REMOTE: (int, str, int, int, int, tuple, str, int, bool),
     _RELEASE_SHUFFLE: (int, str, int),
     _RELEASE_APPLICATION: (int, str),
     _SECURE: (int, str, int, int, int, int, tuple),
@@ -77,7 +81,11 @@ _TYPES: dict[int, tuple[type, ...]] = {
     _RELEASED: (int, str, bytes, bytes, bytes),
     _DROP_COMMITTED: (int, str, int, int),
 }
-_LONGER = {_COMMIT: _COMMIT_OF_SEVERAL, _SECURE: _SECURE_OF_PROCESS}
+_LONGER = {
+    _COMMIT: _COMMIT_OF_SEVERAL,
+    _COMMIT_OF_SEVERAL: _COMMIT_TO_REMOTE,
+    _SECURE: _SECURE_OF_PROCESS,
+}
 _REGION_TYPES: tuple[type, ...] = (bytes, int, int, int, bytes, int)
 _SPARSE_REGION_TYPES: tuple[type, ...] = (*_REGION_TYPES, bytes)
 
@@ -94,7 +102,7 @@ class RegionRow(NamedTuple):
 
 
 class CommitRow(NamedTuple):
-    """A map output was committed; see ``MapOutput`` for ``origin`` and ``replicas``."""
+    """A map output was committed; see ``MapOutput`` for the last three."""
 
     key: ShuffleKey
     map_attempt_id: int
@@ -102,6 +110,7 @@ class CommitRow(NamedTuple):
     regions: tuple[RegionRow, ...]
     origin: str = ""
     replicas: int = 1
+    to_remote: bool = False
 
 
 class ReleaseShuffleRow(NamedTuple):
@@ -178,6 +187,8 @@ def pack_commit(output: MapOutput) -> bytes:
     """Pack the row of a commit."""
     regions = _pack_regions(output.regions)
     fields = (_COMMIT, *output.key, output.map_attempt_id, output.num_subpartitions, regions)
+    if output.to_remote:
+        return _pack((*fields, output.origin, output.replicas, True))
     if output.origin or output.replicas > 1:
         return _pack((*fields, output.origin, output.replicas))
     return _pack(fields)
@@ -271,10 +282,10 @@ def unpack(data: bytes) -> Row:
         raise ValueError(msg) from error
     if type(fields) is tuple and fields:
         kind = fields[0]
-        if kind in _LONGER and len(fields) > len(_TYPES[kind]):
-            kind = _LONGER[kind]
-        elif kind in _LONGER.values():
+        if kind in _LONGER.values():
             kind = None
+        while kind in _LONGER and len(fields) > len(_TYPES[kind]):
+            kind = _LONGER[kind]
         if _TYPES.get(kind) == tuple(map(type, fields)):
             return _row(kind, fields)
     msg = "its fields match no known row"
@@ -292,7 +303,7 @@ def _row(kind: int, fields: Any) -> Row:
     key = shuffle_key(fields[1], fields[2])
     if kind == _COMMIT:
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]))
-    if kind == _COMMIT_OF_SEVERAL:
+    if kind in (_COMMIT_OF_SEVERAL, _COMMIT_TO_REMOTE):
         return CommitRow(key, fields[3], fields[4], _unpack_regions(fields[5]), *fields[6:])
     if kind == _RELEASE_SHUFFLE:
         return ReleaseShuffleRow(key)

@@ -17,7 +17,7 @@ import hashlib
 import re
 from typing import Final
 
-from ....names import MapAttemptKey
+from ....names import MapAttemptKey, ShuffleKey
 
 APPLICATIONS: Final = "applications"
 TASKMANAGERS: Final = "taskmanagers"
@@ -62,10 +62,23 @@ def moved_application(application_id: str) -> str:
     return f"{MOVED}/{name_of_application(application_id)}"
 
 
+def moved_shuffle(key: ShuffleKey) -> str:
+    """Name the prefix of all moved map outputs of a shuffle."""
+    return f"{moved_application(key.application_id)}/{key.shuffle_id}"
+
+
+def attempt_in(name: str, prefix: str) -> int | None:
+    """Return the map attempt in a name below :func:`moved_shuffle`, or None for a foreign name."""
+    part = name.removeprefix(prefix + "/").partition("/")[0]
+    try:
+        return int(part)
+    except ValueError:
+        return None
+
+
 def moved_output(attempt: MapAttemptKey) -> str:
     """Name the prefix of a moved map output."""
-    application_id, shuffle_id = attempt.shuffle
-    return f"{moved_application(application_id)}/{shuffle_id}/{attempt.map_attempt_id}"
+    return f"{moved_shuffle(attempt.shuffle)}/{attempt.map_attempt_id}"
 
 
 def manifest_name(attempt: MapAttemptKey) -> str:

@@ -1,56 +1,46 @@
-"""Moves map outputs to the remote tier, and finds moved map outputs there by name.
+"""Finds map outputs that were copied or moved to the remote tier, by name, and removes them.
 
-A moved map output consists of one object per region and a manifest. The name of the manifest
-follows from the application, the shuffle and the map attempt. So every TaskManager with the same
-remote tier finds the map output with one request, and serves it like its own.
+A map output in the remote tier consists of one object per region and a
+manifest. The name of the manifest follows from the application, the shuffle and the map attempt. So
+every TaskManager with the same remote tier finds the map output with one request, and serves it
+like its own.
 """
 
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from crc32c import crc32c
-
-from .....protocol.errors import ErrorCode
 from .....transport.fair_queue import Flow
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
-from ..errors import StorageError
 from ..files.fair_slots import FairSlots
 from ..objects.remote_names import (
     application_marker,
     manifest_name,
     moved_application,
     moved_output,
-    moved_region,
     name_of_application,
 )
 from ..objects.remote_objects import RemoteFailure
-from ..objects.remote_upload import Upload
 from ..output_index import OutputIndex
 from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
-from ..tiers.remote_tier import MAX_DELETES, RemoteExtent, RemoteTier
-from ..tiers.tier import Extent, ExtentRead
-from .remote_manifest import pack_manifest, unpack_manifest
+from ..tiers.remote_tier import MAX_DELETES, RemoteTier
+from ..tiers.tier import ExtentRead
+from .output_uploads import OutputUploads
+from .remote_copies import RemoteCopies
+from .remote_manifest import unpack_manifest
+from .remote_releases import RemoteReleases
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-REGIONS_AT_A_TIME: Final = 4
-"""Regions of a map output uploaded at a time."""
-
 LOOKUPS_AT_A_TIME: Final = 32
 """Manifests requested at a time; applications take turns."""
-
-_PIECE_BYTES: Final = 1024 * 1024
-_MAX_COPY_BYTES: Final = 5 * 1024**3
-"""Largest object that S3 copies in one request."""
 
 _MISSING_SECONDS: Final = 0.1
 """Missing objects are collected for this long: a whole bucket may be gone."""
@@ -78,20 +68,23 @@ class RemoteOutputs:
         lost: Callable[[set[object]], None],
     ) -> None:
         self.tier = tier
-        self.moves = 0
-        """Map outputs moved by this TaskManager; only grows."""
+        self.uploads = OutputUploads(tier, read)
+        self.copies = RemoteCopies(
+            self.uploads, accounts, lambda output: index.get(*_attempt(output)) is output
+        )
+        self._removals = RemoteReleases(tier, self._is_in_use, self._in_background)
+        self._sharing: set[str] = set()
+        """Applications of which another TaskManager may have copied map outputs."""
         self.found = 0
         """Map outputs found; only grows."""
         self.lookups = 0
         """Manifests requested; only grows."""
         self._index = index
         self._accounts = accounts
-        self._read = read
         self._is_pending = is_pending
         self._lost = lost
         self._moved: dict[ShuffleKey, dict[int, list[str]]] = {}
         """Objects of the map outputs that this TaskManager moved or found."""
-        self._marked: set[str] = set()
         self._releases = index.releases
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
@@ -99,106 +92,19 @@ class RemoteOutputs:
         self._missing: set[object] = set()
         self._losing: asyncio.TimerHandle | None = None
 
-    # ---- moving ----------------------------------------------------------------------------------
-
     async def move(self, output: MapOutput) -> None:
         """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
-        if output.is_moved:
-            return
-        with output.kept():
-            await self._move(output)
-
-    async def _move(self, output: MapOutput) -> None:
-        attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        move = secrets.token_hex(8)
-        names = [
-            "" if region.extent is None else moved_region(attempt, move, number)
-            for number, region in enumerate(output.regions)
-        ]
-        regions = [name for name in names if name]
-        try:
-            await self._mark(output.key.application_id)
-            await self._copy_all(output.regions, names)
-        except BaseException as error:
-            self.tier.delete_soon(regions)
-            if isinstance(error, RemoteFailure):
-                raise self.tier.upload_failure(error, output.total_bytes) from error
-            raise
-        name, manifest = manifest_name(attempt), pack_manifest(output, names)
-        before = self._moved.get(attempt.shuffle, {}).get(attempt.map_attempt_id)
-        is_ours = True
-        try:
-            await _to_its_end(
-                self.tier.objects.put(name, manifest, new=True),
-                lambda: self.tier.delete_soon([name, *regions]),
-            )
-        except RemoteFailure as failure:
-            # The manifest may be stored although the answer was lost; then keep its regions.
-            self._note(attempt, [*(before or ()), *names])
-            try:
-                there = await self.tier.objects.get(name)
-            except RemoteFailure as unknown:
-                if unknown.missing:
-                    self.tier.delete_soon(regions)
-                raise self.tier.upload_failure(failure, output.total_bytes) from failure
-            is_ours = there == manifest
-        # Until the release, also if the manifest cannot be confirmed now.
-        if is_ours:
-            self._note(attempt, names)
-        else:  # another TaskManager moved its copy, or this one did before
-            self.tier.delete_soon(regions)
-            self._note(attempt, before or [])
-        await self.tier.require_stored(name, output.total_bytes)
-        self.moves += is_ours
-
-    async def _mark(self, application_id: str) -> None:
-        """Mark the application as alive for sweeps, once."""
-        if application_id not in self._marked:
-            marker = application_marker(name_of_application(application_id))
-            await self.tier.objects.put(marker, b"")
-            self._marked.add(application_id)
-
-    async def _copy_all(self, regions: Sequence[Region], names: Sequence[str]) -> None:
-        slots = asyncio.Semaphore(REGIONS_AT_A_TIME)
-
-        async def copy(region: Region, extent: Extent, name: str) -> None:
-            async with slots:
-                await self._copy(region, extent, name)
-
-        await run_together(
-            copy(region, region.extent, name)
-            for region, name in zip(regions, names, strict=True)
-            if region.extent is not None
-        )
-
-    async def _copy(self, region: Region, extent: Extent, name: str) -> None:
-        """Copy one region, and verify its checksum on the way."""
-        if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
-            await _to_its_end(self.tier.objects.copy(extent.name, name))
-            return
-        upload = self.tier.upload(name, extent.length)
-        try:
-            await self._send(region, extent, upload)
-            await upload.flush()
-        except BaseException:
-            upload.abort(lambda: self.tier.delete_soon([name]))
-            raise
-
-    async def _send(self, region: Region, extent: Extent, upload: Upload) -> None:
-        value = 0
-        buffer = memoryview(bytearray(min(_PIECE_BYTES, extent.length)))
-        for start in range(0, extent.length, _PIECE_BYTES):
-            piece = buffer[: min(_PIECE_BYTES, extent.length - start)]
-            await self._read([ExtentRead(extent, start, [piece])])
-            value = crc32c(piece, value)
-            if start + len(piece) == extent.length and value != region.crc32c:
-                raise StorageError(  # before the upload is complete
-                    f"region at {extent!r} is corrupt: crc32c {value:#010x}, "
-                    f"committed with {region.crc32c:#010x}",
-                    code=ErrorCode.STORAGE_CORRUPT,
-                    remedy="Check memory and disk",
-                )
-            await upload.write(start, [piece])
+        if not output.is_moved:
+            attempt = _attempt(output)
+            found = await self.uploads.find(output) if self.copies.has(attempt) else None
+            before = self._moved.get(attempt.shuffle, {}).get(attempt.map_attempt_id, [])
+            if found is None:
+                # Until the release, also if the manifest cannot be confirmed now.
+                with output.kept():
+                    found = await self.uploads.upload(
+                        output, lambda names: self._note(attempt, [*before, *names])
+                    )
+            self._note(attempt, found.names or before)
 
     # ---- finding ---------------------------------------------------------------------------------
 
@@ -340,13 +246,28 @@ class RemoteOutputs:
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
         if known:
             self._moved[key] = known
+        moved |= self.copies.released(key, end)
         # Delete manifests first, so that a half deleted map output is not found.
         self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
         self.tier.delete_soon([name for names in moved.values() for name in names if name])
+        if moved or key.application_id in self._sharing:
+            self._removals.add(key, end)
+
+    def share(self, application_id: str) -> None:
+        """Expect map outputs of an application that other TaskManagers copied."""
+        self._sharing.add(application_id)
+
+    def _is_in_use(self, key: ShuffleKey, map_attempt_id: int) -> bool:
+        return map_attempt_id in self._moved.get(key, {}) or self.copies.has(
+            MapAttemptKey(key, map_attempt_id)
+        )
 
     def forget(self, application_id: str) -> None:
         """Forget an application's moved map outputs; other TaskManagers may serve them."""
-        self._marked.discard(application_id)
+        self._sharing.discard(application_id)
+        self._removals.forget(application_id)
+        self.uploads.forget(application_id)
+        self.copies.forget(application_id)
         for key in [key for key in self._moved if key.application_id == application_id]:
             del self._moved[key]
         for attempt in [
@@ -376,7 +297,7 @@ class RemoteOutputs:
 
     def applications(self) -> set[str]:
         """Return the applications with moved map outputs."""
-        return {key.application_id for key in self._moved}
+        return {key.application_id for key in self._moved} | self.copies.applications()
 
     def status(self) -> RemoteStatus:
         """Return the current work of the remote tier, and totals since the start."""
@@ -389,7 +310,7 @@ class RemoteOutputs:
             objects.errors,
             objects.read_bytes,
             objects.written_bytes,
-            self.moves,
+            self.uploads.moves,
             self.found,
             tier.removed_orphans,
         )
@@ -426,20 +347,5 @@ class RemoteOutputs:
         self._lost(missing)
 
 
-async def _to_its_end(
-    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
-) -> None:
-    """Make a request; if canceled, wait for its end so that its object can be deleted.
-
-    Args:
-        request: The request.
-        undo: Called if the request was canceled but succeeded.
-    """
-    task = start_task(request)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            undo()
-        raise
+def _attempt(output: MapOutput) -> MapAttemptKey:
+    return MapAttemptKey(output.key, output.map_attempt_id)

@@ -296,6 +296,11 @@ class RemoteTier(Tier):
         except RemoteFailure as failure:
             raise self.upload_failure(failure, length) from failure
 
+    def require_healthy(self) -> None:
+        """Raise RemoteFailed if the tier is left out after a failure."""
+        if not self.healthy:
+            raise RemoteFailed(f"using {self.place}", self.reason, self._timeout_seconds)
+
     # ---- failures --------------------------------------------------------------------------------
 
     def fetch_failure(self, failure: RemoteFailure, length: int) -> StorageError:
@@ -393,6 +398,11 @@ class RemoteTier(Tier):
     def whole_bytes(self) -> int | None:
         """Return the quota."""
         return self.capacity_bytes
+
+    def has_room(self, length: int) -> bool:
+        """Return whether the quota has room for objects of a length together."""
+        capacity = self.capacity_bytes
+        return capacity is None or length <= capacity - self._used_bytes
 
     def largest_free_bytes(self) -> int:
         """Return the longest region that can be stored now, in bytes."""

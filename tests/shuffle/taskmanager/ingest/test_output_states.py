@@ -23,18 +23,19 @@ MESSAGES: tuple[OutputMessage | m.RegionData, ...] = (
     m.RegionData(0, 0),
     m.SecureRegion(0, 0),
     m.ReplicatePartition(0, 2, False),
+    m.ReplicateToRemote(0, True),
     m.CopyOf(0, "tm-1", 2, False),
     m.FinishPartition(0, 3, 1),
 )
 # The state after each message, and after the end. An empty cell is a mismatch, – is ignored.
 TABLE = """
-           | Begin     | Shared | RegionData | Secure   | Replicate | Copy | Finish    | end
-OPEN       | IN_REGION | OPEN   |            | SECURING | OPEN      | OPEN | FINISHING | ABORTED
-IN_REGION  |           |        | ARRIVING   |          |           |      |           | ABORTED
-ARRIVING   |           |        | IN_REGION  |          |           |      |           | STRANDED
-SECURING   |           |        |            |          | SECURING  |      |           | ABORTED
-FINISHING  |           |        |            |          |           |      | twice     | ABORTED
-COMMITTING | –         | –      | –          | –        | –         | –    | –         | COMMITTING
+          | Begin    | Shared| RegionData| Secure  | Replicate| Remote  | Copy| Finish   | end
+OPEN      | IN_REGION| OPEN  |           | SECURING| OPEN     | OPEN    | OPEN| FINISHING| ABORTED
+IN_REGION |          |       | ARRIVING  |         |          |         |     |          | ABORTED
+ARRIVING  |          |       | IN_REGION |         |          |         |     |          | STRANDED
+SECURING  |          |       |           |         | SECURING | SECURING|     |          | ABORTED
+FINISHING |          |       |           |         |          |         |     | twice    | ABORTED
+COMMITTING| –        | –     | –         | –       | –        | –       | –   | –       | COMMITTING
 """
 ROWS = {
     name.strip(): [cell.strip() for cell in cells]

@@ -32,7 +32,7 @@ class Pair:
             lost_after_seconds=keys.pop("lost_after_seconds", 1),
             memory_tier_bytes="16 MiB",
             min_free_bytes=0,
-            partition_request_timeout_seconds=0.2,
+            partition_request_timeout_seconds=keys.pop("partition_request_timeout_seconds", 0.2),
             **keys,
         ).start()
         self.daemons[number] = daemon

@@ -282,7 +282,7 @@ async def test_a_manifest_whose_answer_was_lost_keeps_its_regions(
     objects.put = answer_lost
     if known:
         await stores.first.move_to_remote(output)
-        assert moved_of(stores.first).moves == 1
+        assert moved_of(stores.first).uploads.moves == 1
     else:
         objects.get = no_answer
         with pytest.raises(RemoteFailed):

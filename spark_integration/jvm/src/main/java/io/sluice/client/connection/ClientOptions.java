@@ -16,6 +16,7 @@ import io.sluice.client.wire.ChunkPool;
  * @param chunks memory for received buffers
  * @param tls encryption of TCP connections; null is {@link Tls#OFF}
  * @param credential null for connections without authentication
+ * @param remoteCopies whether map outputs get a copy in the remote tier of the TaskManagers
  */
 public record ClientOptions(
         String applicationId,
@@ -25,10 +26,33 @@ public record ClientOptions(
         long silenceTimeoutMillis,
         ChunkPool chunks,
         Tls tls,
-        Credential credential) {
+        Credential credential,
+        boolean remoteCopies) {
 
     public ClientOptions {
         tls = tls == null ? Tls.OFF : tls;
+    }
+
+    /** Makes options without copies in a remote tier. */
+    public ClientOptions(
+            String applicationId,
+            String name,
+            long connectTimeoutMillis,
+            long ioTimeoutMillis,
+            long silenceTimeoutMillis,
+            ChunkPool chunks,
+            Tls tls,
+            Credential credential) {
+        this(
+                applicationId,
+                name,
+                connectTimeoutMillis,
+                ioTimeoutMillis,
+                silenceTimeoutMillis,
+                chunks,
+                tls,
+                credential,
+                false);
     }
 
     /** Makes options without a limit of silence. */

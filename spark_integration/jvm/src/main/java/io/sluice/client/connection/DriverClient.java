@@ -182,6 +182,8 @@ public final class DriverClient implements AutoCloseable {
                 events.lost(lost);
             } else if (next instanceof Message.OutputsHeld held) {
                 events.held(held);
+            } else if (next instanceof Message.OutputsRemote remote) {
+                events.remote(remote);
             } else if (next instanceof Message.OutputsMoved moved) {
                 events.moved(moved);
                 unacknowledged.add(new Message.MoveNoted(moved.move()));
@@ -221,6 +223,7 @@ public final class DriverClient implements AutoCloseable {
             }
             if (message instanceof Message.OutputsLost
                     || message instanceof Message.OutputsHeld
+                    || message instanceof Message.OutputsRemote
                     || message instanceof Message.OutputsMoved) {
                 received.add(message);
             } else {

@@ -10,6 +10,9 @@ public interface OutputEvents {
     /** Called with map outputs of which the TaskManager has copies. */
     default void held(Message.OutputsHeld outputs) {}
 
+    /** Called with map outputs that have a copy in the remote tier. */
+    default void remote(Message.OutputsRemote outputs) {}
+
     /** Called with map outputs that have moved. The TaskManager removes them after the return. */
     default void moved(Message.OutputsMoved outputs) {}
 }

@@ -132,7 +132,9 @@ public final class TaskManagerConnection implements AutoCloseable {
                 new byte[0],
                 0,
                 0,
-                Frames.PEERS_ENCRYPTED | Frames.DAMAGE_REPORTS,
+                Frames.PEERS_ENCRYPTED
+                        | Frames.DAMAGE_REPORTS
+                        | (options.remoteCopies() ? Frames.REMOTE_COPIES : 0),
                 name.substring(0, Math.min(name.length(), 256)));
     }
 

@@ -170,6 +170,11 @@ final class ProducerLeg extends RoleHandler {
                     new Message.ReplicatePartition(
                             partition, replicas.count(), replicas.isSynchronous()));
         }
+        // The driver warns of a TaskManager without a remote tier.
+        if (replicas.isRemote()
+                && (connection.taskManager().features() & Frames.REMOTE_COPIES) != 0) {
+            connection.send(new Message.ReplicateToRemote(partition, replicas.isSynchronous()));
+        }
         connection.send(new Message.FinishPartition(partition, totalBytes, regions));
         connection.flush();
     }

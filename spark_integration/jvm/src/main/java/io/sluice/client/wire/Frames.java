@@ -19,6 +19,12 @@ public final class Frames {
     /** Bit in the features of Hello and HelloAck: readers send ReportDamage. */
     public static final long DAMAGE_REPORTS = 1 << 1;
 
+    /**
+     * Bit in the features of Hello and HelloAck: the TaskManager has a remote tier for copies of map
+     * outputs, and reports them to the driver.
+     */
+    public static final long REMOTE_COPIES = 1 << 3;
+
     /** Maximum number of map attempts in a message about lost outputs. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

@@ -474,6 +474,19 @@ public sealed interface Message {
     }
 
     /**
+     * Asks for a copy of a map output in the remote tier; before FinishPartition.
+     *
+     * <p>Only with the feature REMOTE_COPIES. If synchronous, PartitionFinished waits for the copy.
+     * A copier sends it after CopyOf: the receiver makes the copy when the sender is lost.
+     */
+    record ReplicateToRemote(long partition, boolean synchronous) implements Message {
+        @Override
+        public int typeId() {
+            return 61;
+        }
+    }
+
+    /**
      * Marks a map output as a copy from another TaskManager; before FinishPartition.
      *
      * <p>{@code origin} is that TaskManager, the sender; {@code moved} says that the sender will
@@ -511,6 +524,19 @@ public sealed interface Message {
         @Override
         public int typeId() {
             return 48;
+        }
+    }
+
+    /**
+     * Map outputs of the connection's application have a copy in the remote tier.
+     *
+     * <p>Only with the feature REMOTE_COPIES. Every TaskManager with the same remote tier serves
+     * them.
+     */
+    record OutputsRemote(long shuffleId, java.util.List<Long> mapAttemptIds) implements Message {
+        @Override
+        public int typeId() {
+            return 62;
         }
     }
 

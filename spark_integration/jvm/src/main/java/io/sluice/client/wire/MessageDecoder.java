@@ -52,10 +52,12 @@ public final class MessageDecoder extends FieldReader {
             case 43 -> applicationReleased(count);
             case 44 -> outputsLost(count);
             case 45 -> replicatePartition(count);
+            case 61 -> replicateToRemote(count);
             case 46 -> copyOf(count);
             case 56 -> copyChecksum(count);
             case 47 -> knownTaskManager(count);
             case 48 -> outputsHeld(count);
+            case 62 -> outputsRemote(count);
             case 49 -> outputsMoved(count);
             case 50 -> moveNoted(count);
             case 51 -> releaseAttempts(count);
@@ -379,6 +381,11 @@ public final class MessageDecoder extends FieldReader {
                 u32("partition"), (int) number("replicas", 1, 8), bool("synchronous"));
     }
 
+    private Message.ReplicateToRemote replicateToRemote(int count) throws IOException {
+        begin("ReplicateToRemote", count, 2);
+        return new Message.ReplicateToRemote(u32("partition"), bool("synchronous"));
+    }
+
     private Message.CopyOf copyOf(int count) throws IOException {
         begin("CopyOf", count, 4);
         return new Message.CopyOf(
@@ -402,6 +409,11 @@ public final class MessageDecoder extends FieldReader {
     private Message.OutputsHeld outputsHeld(int count) throws IOException {
         begin("OutputsHeld", count, 2);
         return new Message.OutputsHeld(u32("shuffle_id"), i64List("map_attempt_ids", 1, 256));
+    }
+
+    private Message.OutputsRemote outputsRemote(int count) throws IOException {
+        begin("OutputsRemote", count, 2);
+        return new Message.OutputsRemote(u32("shuffle_id"), i64List("map_attempt_ids", 1, 256));
     }
 
     private Message.OutputsMoved outputsMoved(int count) throws IOException {

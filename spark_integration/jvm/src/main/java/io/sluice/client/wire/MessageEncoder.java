@@ -52,10 +52,12 @@ public final class MessageEncoder extends FieldWriter {
             case 43 -> applicationReleased((Message.ApplicationReleased) message);
             case 44 -> outputsLost((Message.OutputsLost) message);
             case 45 -> replicatePartition((Message.ReplicatePartition) message);
+            case 61 -> replicateToRemote((Message.ReplicateToRemote) message);
             case 46 -> copyOf((Message.CopyOf) message);
             case 56 -> copyChecksum((Message.CopyChecksum) message);
             case 47 -> knownTaskManager((Message.KnownTaskManager) message);
             case 48 -> outputsHeld((Message.OutputsHeld) message);
+            case 62 -> outputsRemote((Message.OutputsRemote) message);
             case 49 -> outputsMoved((Message.OutputsMoved) message);
             case 50 -> moveNoted((Message.MoveNoted) message);
             case 51 -> releaseAttempts((Message.ReleaseAttempts) message);
@@ -373,6 +375,12 @@ public final class MessageEncoder extends FieldWriter {
         bool(m.synchronous());
     }
 
+    private void replicateToRemote(Message.ReplicateToRemote m) throws IOException {
+        head(61, 2);
+        i64(m.partition());
+        bool(m.synchronous());
+    }
+
     private void copyOf(Message.CopyOf m) throws IOException {
         head(46, 4);
         i64(m.partition());
@@ -396,6 +404,12 @@ public final class MessageEncoder extends FieldWriter {
 
     private void outputsHeld(Message.OutputsHeld m) throws IOException {
         head(48, 2);
+        i64(m.shuffleId());
+        i64s(m.mapAttemptIds());
+    }
+
+    private void outputsRemote(Message.OutputsRemote m) throws IOException {
+        head(62, 2);
         i64(m.shuffleId());
         i64s(m.mapAttemptIds());
     }

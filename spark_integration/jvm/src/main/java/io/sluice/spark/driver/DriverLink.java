@@ -6,6 +6,7 @@ import io.sluice.client.connection.OutputEvents;
 import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.HashMap;
@@ -108,6 +109,12 @@ public final class DriverLink {
     boolean isTo(String taskManagerId) {
         Message.HelloAck answered = taskManager;
         return answered != null && answered.taskManagerId().equals(taskManagerId);
+    }
+
+    /** Returns whether the TaskManager that answered last serves copies in a remote tier. */
+    boolean hasRemoteTier() {
+        Message.HelloAck answered = taskManager;
+        return answered != null && (answered.features() & Frames.REMOTE_COPIES) != 0;
     }
 
     /** Returns the TaskManager that answered last; not before the first connection. */
@@ -354,6 +361,13 @@ public final class DriverLink {
         refused = false;
         taskManager = now;
         returned = before != null;
+        if (options.remoteCopies() && !hasRemoteTier()) {
+            LOG.warn(
+                    "TaskManager {} at {} has no remote tier: its map outputs get no copies there."
+                            + " Set [storage] remote, or spark.sluice.replicas.remote=false",
+                    now.taskManagerId(),
+                    endpoint);
+        }
         if (before != null && !isTo(before.taskManagerId())) {
             LOG.warn(
                     "Another TaskManager answers at {}: {} instead of {}",
@@ -426,6 +440,11 @@ public final class DriverLink {
         @Override
         public void held(Message.OutputsHeld outputs) {
             links.events().held(taskManager.taskManagerId(), outputs);
+        }
+
+        @Override
+        public void remote(Message.OutputsRemote outputs) {
+            links.events().remote(outputs);
         }
 
         @Override

@@ -147,6 +147,16 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     @Override
+    public TaskManagerAddress withRemoteTier(Set<String> avoided) {
+        return links.values().stream()
+                .filter(link -> link.isConnected() && link.hasRemoteTier())
+                .map(DriverLink::address)
+                .filter(address -> !avoided.contains(address.taskManagerId()))
+                .findFirst()
+                .orElse(null);
+    }
+
+    @Override
     public boolean isKnown(String taskManagerId) {
         return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
     }

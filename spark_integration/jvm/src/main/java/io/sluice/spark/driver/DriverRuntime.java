@@ -176,9 +176,11 @@ public final class DriverRuntime {
                         "driver of " + applicationId,
                         settings.io().connectTimeoutMillis(),
                         Math.min(settings.io().timeoutMillis(), 30_000),
+                        Math.min(settings.io().timeoutMillis(), 30_000),
                         new ChunkPool(1),
                         tls,
-                        credential);
+                        credential,
+                        settings.copies().replicas().isRemote());
         if (links.start(options, outputs)) {
             addConfigured();
         }

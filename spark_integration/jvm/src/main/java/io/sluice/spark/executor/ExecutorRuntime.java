@@ -81,7 +81,8 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 settings.io().silenceTimeoutMillis(),
                                 new ChunkPool(IDLE_CHUNKS),
                                 settings.ssl().load(),
-                                plugin.credential()),
+                                plugin.credential(),
+                                settings.copies().replicas().isRemote()),
                         settings.io().idleConnections());
         this.leases =
                 new TaskManagerLeases(

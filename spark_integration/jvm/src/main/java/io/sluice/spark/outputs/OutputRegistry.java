@@ -31,10 +31,16 @@ public final class OutputRegistry implements TaskManagerEvents {
     /** Maximum number of replaced TaskManagers, whose map tasks may still report. */
     private static final int MAX_REPLACED = 1_000;
 
+    /** Stands in {@link ReplicaTable} for every TaskManager with the remote tier. */
+    private static final String REMOTE_TIER = "remote tier";
+
     /** The driver's connections to TaskManagers. */
     public interface Links {
         /** Returns the address of a connected TaskManager; null if it is not connected. */
         TaskManagerAddress connected(String taskManagerId);
+
+        /** Returns a connected TaskManager that serves copies in the remote tier, or null. */
+        TaskManagerAddress withRemoteTier(Set<String> avoided);
 
         /** Returns whether a TaskManager has ever been connected. */
         boolean isKnown(String taskManagerId);
@@ -80,7 +86,12 @@ public final class OutputRegistry implements TaskManagerEvents {
         tracker.taskManagerOf(shuffleId, attempt).ifPresent(candidates::add);
         candidates.addAll(replicas.of(shuffleId, attempt));
         for (String candidate : candidates) {
-            TaskManagerAddress found = avoided.contains(candidate) ? null : usable(candidate);
+            TaskManagerAddress found = null;
+            if (candidate.equals(REMOTE_TIER)) {
+                found = links.withRemoteTier(avoided);
+            } else if (!avoided.contains(candidate)) {
+                found = usable(candidate);
+            }
             if (found != null) {
                 return found;
             }
@@ -115,8 +126,13 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void connected(Message.HelloAck taskManager) {
         gone.remove(taskManager.taskManagerId());
+        Set<String> lost = new LinkedHashSet<>(gone);
         synchronized (replaced) {
             replaced.remove(taskManager.taskManagerId());
+            lost.addAll(replaced);
+        }
+        if (links.withRemoteTier(Set.of()) != null) {
+            lost.forEach(this::relocateAll); // it may be the first that serves their copies
         }
     }
 
@@ -168,6 +184,8 @@ public final class OutputRegistry implements TaskManagerEvents {
                                         tracker.taskManagerOf(shuffleId, attempt)
                                                 .filter(taskManagerId::equals)
                                                 .isPresent())
+                        // The next TaskManager with the remote tier serves these.
+                        .filter(attempt -> !isInRemoteTier(shuffleId, attempt))
                         .toList();
         int forgotten = nowhere.isEmpty() ? 0 : tracker.unregister(shuffleId, nowhere);
         LOG.warn(
@@ -178,14 +196,29 @@ public final class OutputRegistry implements TaskManagerEvents {
                 forgotten);
     }
 
+    private boolean isInRemoteTier(int shuffleId, long attempt) {
+        return replicas.of(shuffleId, attempt).contains(REMOTE_TIER);
+    }
+
+    @Override
+    public void remote(Message.OutputsRemote outputs) {
+        int shuffleId = (int) outputs.shuffleId();
+        replicas.add(shuffleId, outputs.mapAttemptIds(), REMOTE_TIER);
+        relocateFromGone(shuffleId, outputs.mapAttemptIds());
+    }
+
     @Override
     public void held(String taskManagerId, Message.OutputsHeld outputs) {
         int shuffleId = (int) outputs.shuffleId();
         replicas.add(shuffleId, outputs.mapAttemptIds(), taskManagerId);
+        relocateFromGone(shuffleId, outputs.mapAttemptIds());
+    }
+
+    private void relocateFromGone(int shuffleId, List<Long> attempts) {
         if (!gone.isEmpty()) {
             relocate(
                     shuffleId,
-                    outputs.mapAttemptIds().stream()
+                    attempts.stream()
                             .filter(
                                     attempt ->
                                             tracker.taskManagerOf(shuffleId, attempt)
@@ -252,6 +285,9 @@ public final class OutputRegistry implements TaskManagerEvents {
                 continue;
             }
             TaskManagerAddress other = locate(shuffleId, attempt, avoided);
+            if (other == null && isInRemoteTier(shuffleId, attempt)) {
+                other = links.withRemoteTier(Set.of()); // it serves the copy itself
+            }
             if (other == null) {
                 nowhere.add(attempt);
             } else {

@@ -27,6 +27,9 @@ public interface TaskManagerEvents {
     /** Called with map outputs of which a TaskManager has copies. */
     void held(String taskManagerId, Message.OutputsHeld outputs);
 
+    /** Called with map outputs that have a copy in the remote tier. */
+    void remote(Message.OutputsRemote outputs);
+
     /** Called with map outputs that have moved from a TaskManager to another one. */
     void moved(String taskManagerId, Message.OutputsMoved outputs);
 }

@@ -117,6 +117,7 @@ public record SluiceSettings(
     public static final String WRITER_RETURN_TIMEOUT = "spark.sluice.writer.returnTimeout";
     public static final String REPLICAS = "spark.sluice.replicas";
     public static final String REPLICAS_MODE = "spark.sluice.replicas.mode";
+    public static final String REPLICAS_REMOTE = "spark.sluice.replicas.remote";
     public static final String REPLICAS_LOST_AFTER = "spark.sluice.replicas.lostAfter";
     public static final String PING_INTERVAL = "spark.sluice.driver.pingInterval";
     public static final String PIPELINED = "spark.sluice.pipelined.enabled";
@@ -208,6 +209,9 @@ public record SluiceSettings(
                 how many TaskManagers, each on another host, keep a map output; 1: no copies
             spark.sluice.replicas.mode | async | async or sync
                 whether a map task waits for the copies of its output
+            spark.sluice.replicas.remote | false | true or false
+                whether each map output gets a copy in the remote tier of its TaskManager, from which
+                any other TaskManager with the same remote tier serves it
             spark.sluice.replicas.lostAfter | 5s | time, 0s to 10min
                 how long the driver waits for a lost TaskManager before new tasks read the copies;
                 running tasks read them at once
@@ -284,7 +288,8 @@ public record SluiceSettings(
                                 new Replicas(
                                         (int) reading.number(REPLICAS, 1, Replicas.MAX),
                                         reading.oneOf(REPLICAS_MODE, "async", "sync")
-                                                .equals("sync")),
+                                                .equals("sync"),
+                                        reading.isTrue(REPLICAS_REMOTE)),
                                 reading.time(REPLICAS_LOST_AFTER, 0, 600_000)),
                         new Liveness(
                                 reading.time(PING_INTERVAL, 1_000, 30_000),

@@ -79,11 +79,22 @@ class OutputRegistryTest {
         final Set<String> connected = new HashSet<>(Set.of(A, B));
         final Set<String> known = new HashSet<>(Set.of(A, B));
         final Set<String> away = new HashSet<>();
+        final Set<String> withRemoteTier = new HashSet<>();
         final List<TaskManagerAddress> added = new ArrayList<>();
 
         @Override
         public TaskManagerAddress connected(String taskManagerId) {
             return connected.contains(taskManagerId) ? at(taskManagerId) : null;
+        }
+
+        @Override
+        public TaskManagerAddress withRemoteTier(Set<String> avoided) {
+            return withRemoteTier.stream()
+                    .filter(id -> connected.contains(id) && !avoided.contains(id))
+                    .sorted()
+                    .findFirst()
+                    .map(OutputRegistryTest::at)
+                    .orElse(null);
         }
 
         @Override
@@ -126,6 +137,14 @@ class OutputRegistryTest {
                 from,
                 new Message.OutputsMoved(
                         1, SHUFFLE, to, place.host(), place.port(), List.of(attempts)));
+    }
+
+    private void remote(Long... attempts) {
+        registry.remote(new Message.OutputsRemote(SHUFFLE, List.of(attempts)));
+    }
+
+    private static Message.HelloAck ackOf(String taskManagerId) {
+        return new Message.HelloAck(1, taskManagerId, 1, 0, 0, "host", 1, "instance", 0, 1);
     }
 
     private List<TaskManagerAddress> places(Set<String> avoided, Long... attempts) {
@@ -355,5 +374,45 @@ class OutputRegistryTest {
         registry.unregisterLost(Set.of(A, B));
         assertEquals(Map.of(4L, C), tracker.places);
         assertEquals(1, tracker.passes, "over all map outputs");
+    }
+
+    @Test
+    void anyTaskManagerWithTheRemoteTierServesItsCopies() {
+        written(A, 1, 2);
+        remote(1L);
+        assertNull(places(Set.of(A), 1L).get(0), "B has no remote tier");
+        links.withRemoteTier.addAll(Set.of(A, B));
+        assertEquals(at(B), places(Set.of(A), 1L).get(0));
+        assertNull(places(Set.of(A), 2L).get(0));
+        assertNull(places(Set.of(A, B), 1L).get(0));
+        registry.gone(A);
+        assertEquals(B, tracker.places.get(1L));
+        assertEquals(A, tracker.places.get(2L));
+    }
+
+    @Test
+    void copiesInTheRemoteTierWaitForTheNextTaskManager() {
+        written(A, 1, 2);
+        remote(1L);
+        links.connected.clear();
+        registry.replaced(A);
+        assertEquals(A, tracker.places.get(1L), "no map task runs again");
+        assertNull(tracker.places.get(2L));
+        links.connected.add(C);
+        links.known.add(C);
+        links.withRemoteTier.add(C);
+        registry.connected(ackOf(C));
+        assertEquals(C, tracker.places.get(1L));
+    }
+
+    @Test
+    void aTaskManagerServesTheCopiesOfItsLostOutputs() {
+        written(A, 1, 2);
+        remote(1L);
+        links.connected.remove(B);
+        links.withRemoteTier.add(A);
+        registry.lost(A, new Message.OutputsLost(SHUFFLE, List.of(1L, 2L)));
+        assertEquals(A, tracker.places.get(1L));
+        assertNull(tracker.places.get(2L));
     }
 }

@@ -1,0 +1,227 @@
+"""Uploads map outputs to the remote tier, where every TaskManager finds them by name.
+
+A map output becomes one object per region and a manifest, which is written last. Until then no
+TaskManager finds any part of it.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from .....protocol.errors import ErrorCode
+from .....transport.loop import run_together, start_task
+from ....names import MapAttemptKey
+from ..errors import StorageError
+from ..objects.remote_names import (
+    application_marker,
+    manifest_name,
+    moved_region,
+    name_of_application,
+)
+from ..objects.remote_objects import RemoteFailure
+from ..objects.remote_upload import Upload
+from ..stored_outputs import MapOutput, Region
+from ..tiers.remote_tier import RemoteExtent, RemoteTier
+from ..tiers.tier import Extent, ExtentRead
+from .remote_manifest import MovedRegion, pack_manifest, unpack_manifest
+
+REGIONS_AT_A_TIME: Final = 4
+"""Regions of a map output uploaded at a time."""
+
+_PIECE_BYTES: Final = 1024 * 1024
+_MAX_COPY_BYTES: Final = 5 * 1024**3
+"""Largest object that S3 copies in one request."""
+
+
+class Uploaded(NamedTuple):
+    """A map output in the remote tier.
+
+    Attributes:
+        names: Names of the objects of its regions; empty if another TaskManager uploaded it.
+        is_new: Whether this call uploaded it.
+    """
+
+    names: list[str]
+    is_new: bool
+
+
+class OutputUploads:
+    """Uploads the map outputs of a store.
+
+    Args:
+        tier: The remote tier.
+        read: Reads extents of any tier.
+    """
+
+    def __init__(
+        self, tier: RemoteTier, read: Callable[[Sequence[ExtentRead]], Awaitable[None]]
+    ) -> None:
+        self.tier: Final = tier
+        self.moves = 0
+        """Map outputs uploaded by this TaskManager; only grows."""
+        self._read: Final = read
+        self._marked: set[str] = set()
+
+    def forget(self, application_id: str) -> None:
+        """Forget an application."""
+        self._marked.discard(application_id)
+
+    async def find(self, output: MapOutput) -> Uploaded | None:
+        """Return a map output with the same bytes if the remote tier has it.
+
+        Raises:
+            RemoteFailed: The remote tier does not answer.
+
+        Cancellation: safe.
+        """
+        name = manifest_name(MapAttemptKey(output.key, output.map_attempt_id))
+        try:
+            manifest = unpack_manifest(await self.tier.objects.get(name))
+        except RemoteFailure as failure:
+            if failure.missing:
+                return None
+            raise self.tier.fetch_failure(failure, 0) from failure
+        except ValueError:
+            return None
+        if manifest.num_subpartitions != output.num_subpartitions or not _same_bytes(
+            manifest.regions, output.regions
+        ):
+            return None
+        return Uploaded([each.name for each in manifest.regions], is_new=False)
+
+    async def upload(
+        self, output: MapOutput, doubt: Callable[[list[str]], None] = lambda names: None
+    ) -> Uploaded:
+        """Upload a map output, which the caller retains.
+
+        Args:
+            output: The map output.
+            doubt: Called with the names of objects that may stay if the upload fails.
+
+        Raises:
+            RemoteFailed: The upload failed; no TaskManager finds any part of it.
+            StorageReadFailed: Its bytes cannot be read.
+            STORAGE_CORRUPT: Its bytes do not match their checksum.
+
+        Cancellation: safe, uploaded parts are deleted.
+        """
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        move = secrets.token_hex(8)
+        names = [
+            "" if region.extent is None else moved_region(attempt, move, number)
+            for number, region in enumerate(output.regions)
+        ]
+        regions = [name for name in names if name]
+        try:
+            await self._mark(output.key.application_id)
+            await self._copy_all(output.regions, names)
+        except BaseException as error:
+            self.tier.delete_soon(regions)
+            if isinstance(error, RemoteFailure):
+                raise self.tier.upload_failure(error, output.total_bytes) from error
+            raise
+        name, manifest = manifest_name(attempt), pack_manifest(output, names)
+        is_ours = True
+        try:
+            await _to_its_end(
+                self.tier.objects.put(name, manifest, new=True),
+                lambda: self.tier.delete_soon([name, *regions]),
+            )
+        except RemoteFailure as failure:
+            # The manifest may be stored although the answer was lost; then keep its regions.
+            doubt(names)
+            try:
+                there = await self.tier.objects.get(name)
+            except RemoteFailure as unknown:
+                if unknown.missing:
+                    self.tier.delete_soon(regions)
+                raise self.tier.upload_failure(failure, output.total_bytes) from failure
+            is_ours = there == manifest
+        if is_ours:
+            doubt(names)
+        await self.tier.require_stored(name, output.total_bytes)
+        if is_ours:
+            self.moves += 1
+            return Uploaded(names, is_new=True)
+        self.tier.delete_soon(regions)  # another TaskManager uploaded its copy
+        return Uploaded([], is_new=False)
+
+    async def _mark(self, application_id: str) -> None:
+        """Mark the application as alive for sweeps, once."""
+        if application_id not in self._marked:
+            marker = application_marker(name_of_application(application_id))
+            await self.tier.objects.put(marker, b"")
+            self._marked.add(application_id)
+
+    async def _copy_all(self, regions: Sequence[Region], names: Sequence[str]) -> None:
+        slots = asyncio.Semaphore(REGIONS_AT_A_TIME)
+
+        async def copy(region: Region, extent: Extent, name: str) -> None:
+            async with slots:
+                await self._copy(region, extent, name)
+
+        await run_together(
+            copy(region, region.extent, name)
+            for region, name in zip(regions, names, strict=True)
+            if region.extent is not None
+        )
+
+    async def _copy(self, region: Region, extent: Extent, name: str) -> None:
+        """Copy one region, and verify its checksum on the way."""
+        if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
+            await _to_its_end(self.tier.objects.copy(extent.name, name))
+            return
+        upload = self.tier.upload(name, extent.length)
+        try:
+            await self._send(region, extent, upload)
+            await upload.flush()
+        except BaseException:
+            upload.abort(lambda: self.tier.delete_soon([name]))
+            raise
+
+    async def _send(self, region: Region, extent: Extent, upload: Upload) -> None:
+        value = 0
+        buffer = memoryview(bytearray(min(_PIECE_BYTES, extent.length)))
+        for start in range(0, extent.length, _PIECE_BYTES):
+            piece = buffer[: min(_PIECE_BYTES, extent.length - start)]
+            await self._read([ExtentRead(extent, start, [piece])])
+            value = crc32c(piece, value)
+            if start + len(piece) == extent.length and value != region.crc32c:
+                raise StorageError(  # before the upload is complete
+                    f"region at {extent!r} is corrupt: crc32c {value:#010x}, "
+                    f"committed with {region.crc32c:#010x}",
+                    code=ErrorCode.STORAGE_CORRUPT,
+                    remedy="Check memory and disk",
+                )
+            await upload.write(start, [piece])
+
+
+def _same_bytes(stored: Sequence[MovedRegion], regions: Sequence[Region]) -> bool:
+    """Whether regions in a manifest are those of a map output."""
+    return len(stored) == len(regions) and all(
+        (each.first_subpartition, each.crc32c, each.offsets, each.numbers)
+        == (region.first_subpartition, region.crc32c, region.offsets, region.numbers)
+        for each, region in zip(stored, regions, strict=True)
+    )
+
+
+async def _to_its_end(
+    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
+) -> None:
+    """Make a request; if canceled, wait for its end so that its object can be deleted.
+
+    Args:
+        request: The request.
+        undo: Called if the request was canceled but succeeded.
+    """
+    task = start_task(request)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            undo()
+        raise

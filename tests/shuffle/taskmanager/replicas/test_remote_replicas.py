@@ -1,0 +1,249 @@
+"""Copies in the remote tier of committed map outputs: TaskManagers in one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.remote_error import RemoteError
+from sluice.protocol.schema import (
+    OutputsRemote,
+    ReleaseApplication,
+    ReleaseAttempts,
+    ReleaseShuffle,
+    ReplicateToRemote,
+    ShuffleReleased,
+)
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure, RemoteObjects
+from tests.support.copies import KEY, read
+from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.wire_clients import producer, write_map_output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from tests.support.wire_clients import Client
+
+pytestmark = [
+    pytest.mark.asyncio(loop_factories=["uvloop"]),
+    pytest.mark.usefixtures("object_store"),
+]
+
+DATA = [b"first", b"", b"third" * 5_000]
+CONTENT = b"".join(DATA)
+
+
+async def write(
+    environment: NetworkEnvironment, map_attempt_id: int, *, synchronous: bool = True
+) -> None:
+    client = await producer(environment.address)
+    replicate = ReplicateToRemote(0, synchronous)
+    await write_map_output(client, KEY.shuffle_id, map_attempt_id, [DATA], replicate=replicate)
+    await client.close()
+
+
+async def told(client: Client, count: int) -> set[int]:
+    """Return the map attempts that a driver has been told of, when there are as many."""
+    found: set[int] = set()
+    while len(found) < count:
+        message = await client.expect(OutputsRemote)
+        assert isinstance(message, OutputsRemote)
+        found.update(message.map_attempt_ids)
+    return found
+
+
+def objects(top: Path) -> list[str]:
+    """Return the names of the objects of map outputs."""
+    return sorted(
+        str(each.relative_to(top)) for each in (top / "moved").rglob("*") if each.is_file()
+    )
+
+
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let uploads fail while the list has a member."""
+    is_failing = [True]
+    put = RemoteObjects.put
+
+    async def fail(self: Any, *args: Any, **keys: Any) -> None:
+        if is_failing:
+            raise RemoteFailure("injected")
+        await put(self, *args, **keys)
+
+    monkeypatch.setattr(RemoteObjects, "put", fail)
+    return is_failing
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+async def test_another_taskmanager_serves_the_copy(tmp_path, synchronous):
+    top = tmp_path / "objects"
+    async with mini_cluster(tmp_path, 2, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0)
+        await write(cluster[0], 7, synchronous=synchronous)
+        if synchronous:
+            assert len(objects(top)) == 2
+        assert await told(driver, 1) == {7}
+        assert cluster[0].copies.status().short_of_remote == 0
+        assert cluster[0].counters.remote_copies_made == 1
+        assert cluster[0].counters.remote_copy_bytes == len(CONTENT)
+        assert await read(cluster[1], 7, 3) == CONTENT
+        assert cluster[1].store.map_outputs(KEY)[7].is_moved
+
+
+async def test_outputs_without_their_copy_are_copied_after_a_start(tmp_path, monkeypatch):
+    top = tmp_path / "objects"
+    is_failing = failing(monkeypatch)
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        await write(cluster[0], 7)
+        assert cluster[0].counters.commits_without_copies == 1
+        assert cluster[0].copies.status().short_of_remote == 1
+        assert not objects(top)
+    is_failing.clear()
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0)
+        assert await told(driver, 1) == {7}
+        assert len(objects(top)) == 2
+    # The next start finds the copy, and uploads nothing.
+    before = objects(top)
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0)
+        assert await told(driver, 1) == {7}
+        assert objects(top) == before
+        assert cluster[0].counters.remote_copies_made == 0
+
+
+async def test_a_failed_remote_tier_is_tried_again(tmp_path, monkeypatch):
+    is_failing = failing(monkeypatch)
+    remote = str(tmp_path / "objects")
+    async with mini_cluster(
+        tmp_path, 1, check=False, remote=remote, health_check_seconds=0.1
+    ) as cluster:
+        driver = await cluster.driver(0)
+        await write(cluster[0], 7, synchronous=False)
+        await eventually(lambda: cluster[0].counters.remote_copies_failed)
+        assert cluster[0].copies.status().short_of_remote == 1
+        is_failing.clear()
+        assert await told(driver, 1) == {7}
+        assert cluster[0].copies.status().short_of_remote == 0
+
+
+async def test_a_driver_that_connects_later_is_told(tmp_path):
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(tmp_path / "objects")) as cluster:
+        for attempt in (1, 2, 3):
+            await write(cluster[0], attempt)
+        driver = await cluster.driver(0)
+        assert await told(driver, 3) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("release", "left"),
+    [
+        (ReleaseShuffle(KEY.shuffle_id), set()),
+        (ReleaseAttempts(KEY.shuffle_id, 2), {"2"}),
+        (ReleaseApplication(), set()),
+    ],
+    ids=["shuffle", "attempts", "application"],
+)
+@pytest.mark.parametrize("who", ["origin", "other"])
+async def test_any_taskmanager_releases_the_copies(tmp_path, release, left, who):
+    top = tmp_path / "objects"
+    async with mini_cluster(tmp_path, 2, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0 if who == "origin" else 1)
+        for attempt in (1, 2):
+            await write(cluster[0], attempt)
+        assert {each.split("/")[3] for each in objects(top)} == {"1", "2"}
+        driver.send(release)
+        await eventually(lambda: {each.split("/")[3] for each in objects(top)} == left)
+        if who == "origin" and not left:
+            await eventually(lambda: not held(cluster[0]))
+
+
+def held(environment: NetworkEnvironment) -> int:
+    """Return the bytes of the remote tier charged to the application."""
+    return environment.accounts.of("app").amount(Resource.REMOTE_TIER_BYTES)
+
+
+async def test_a_copy_is_charged_to_its_application(tmp_path):
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(tmp_path / "objects")) as cluster:
+        await write(cluster[0], 1)
+        assert held(cluster[0]) >= len(CONTENT)
+        driver = await cluster.driver(0)
+        driver.send(ReleaseShuffle(KEY.shuffle_id))
+        await driver.expect(ShuffleReleased)
+        assert held(cluster[0]) == 0
+
+
+@pytest.mark.parametrize("key", ["quota_remote_tier_bytes", "remote_quota_bytes"])
+async def test_a_copy_over_a_quota_is_not_made(tmp_path, key):
+    top = tmp_path / "objects"
+    quota = {key: 30_000}
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top), **quota) as cluster:
+        await write(cluster[0], 1)
+        await write(cluster[0], 2)
+        assert cluster[0].copies.status().short_of_remote == 1
+        assert {each.split("/")[3] for each in objects(top)} == {"1"}
+        assert await read(cluster[0], 2, 3) == CONTENT
+
+
+async def test_a_taskmanager_without_remote_tier_says_so(tmp_path):
+    async with mini_cluster(tmp_path, 1, check=False) as cluster:
+        await write(cluster[0], 1)
+        assert cluster[0].copies.status().short_of_remote == 1
+        assert "[storage] remote" in cluster[0].copies.services.placement.last_refusal
+
+
+async def test_a_released_map_output_leaves_no_upload(tmp_path, monkeypatch):
+    top = tmp_path / "objects"
+    arrived, proceed = asyncio.Event(), asyncio.Event()
+    put = RemoteObjects.put
+
+    async def wait(self: Any, name: str, *args: Any, **keys: Any) -> None:
+        if name.endswith("/manifest"):
+            arrived.set()
+            await proceed.wait()
+        await put(self, name, *args, **keys)
+
+    monkeypatch.setattr(RemoteObjects, "put", wait)
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0)
+        await write(cluster[0], 1, synchronous=False)
+        await arrived.wait()
+        driver.send(ReleaseShuffle(KEY.shuffle_id))
+        await driver.expect(ShuffleReleased)
+        proceed.set()
+        await eventually(lambda: not objects(top) and not cluster[0].copies.replication.waiting)
+        assert held(cluster[0]) == 0
+
+
+async def test_a_close_during_the_upload_leaves_no_part(tmp_path, monkeypatch):
+    top = tmp_path / "objects"
+    arrived = asyncio.Event()
+
+    async def hang(self: Any, *args: Any, **keys: Any) -> None:
+        arrived.set()
+        await asyncio.Event().wait()
+
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                "sluice.shuffle.taskmanager.store.remote.output_uploads.OutputUploads._copy", hang
+            )
+            await write(cluster[0], 1, synchronous=False)
+            await arrived.wait()
+            await cluster[0].copies.replication.close()
+        assert not objects(top)
+        assert held(cluster[0]) == 0
+
+
+async def test_an_unreadable_copy_is_not_found_elsewhere(tmp_path):
+    """Nothing in the remote tier: a reader at another TaskManager gets the usual error."""
+    async with mini_cluster(
+        tmp_path, 2, check=False, remote=str(tmp_path / "o"), partition_request_timeout_seconds=0.1
+    ) as cluster:
+        with pytest.raises(RemoteError) as caught:
+            await read(cluster[1], 7, 3)
+        assert caught.value.code is ErrorCode.PARTITION_NOT_FOUND
