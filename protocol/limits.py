@@ -70,7 +70,7 @@ PEERS_ENCRYPTED: Final = 1 << 4
 """Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
 It reports a setting. The first features of protocol version 1 do not have bits; the next addition
-to the protocol gets bit 2.
+to the protocol gets bit 7.
 """
 
 COPIES_COMPARED: Final = 1 << 0
@@ -78,6 +78,9 @@ COPIES_COMPARED: Final = 1 << 0
 
 DAMAGE_REPORTS: Final = 1 << 1
 """Bit in the features of Hello and HelloAck: readers send ReportDamage, and peers VerifyOutputs."""
+
+HYBRID_PARTITIONS: Final = 1 << 2
+"""Bit in the features of Hello and HelloAck: a producer may open hybrid partitions."""
 
 REMOTE_COPIES: Final = 1 << 3
 """Bit in the features of Hello and HelloAck: the TaskManager has a remote tier, takes

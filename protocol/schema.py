@@ -52,6 +52,9 @@ PARTITION_BLOCKING: Final = 0
 PARTITION_PIPELINED: Final = 1
 """A pipelined partition whose buffers only the whole pool bounds."""
 PARTITION_PIPELINED_BOUNDED: Final = 2
+PARTITION_HYBRID_SELECTIVE: Final = 3
+"""As PIPELINED_BOUNDED, and unread buffers go to the storage tiers when the pool is used up. A
+TaskManager that takes it has HYBRID_PARTITIONS among its features."""
 
 CONSUME_WHEN_REGISTERED: Final = 0
 CONSUME_AT_FIRST_OUTPUT: Final = 1
@@ -84,7 +87,7 @@ Processes: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack cannot encode a larger number
 I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
 DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
-PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_PIPELINED_BOUNDED)]
+PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_HYBRID_SELECTIVE)]
 Consumption: TypeAlias = Annotated[int, Meta(ge=0, le=CONSUME_WHEN_FINISHED)]
 FaultOf: TypeAlias = Annotated[int, Meta(ge=1, le=2)]
 Replicas: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]

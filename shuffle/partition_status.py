@@ -17,7 +17,7 @@ class PipelinedPartitionStatus(msgspec.Struct, frozen=True, gc=False):
     shuffle_id: int = 0
     map_attempt_id: int = 0
     partition_type: str = ""
-    """``"PIPELINED"`` or ``"PIPELINED_BOUNDED"``."""
+    """``"PIPELINED"``, ``"PIPELINED_BOUNDED"`` or ``"HYBRID_SELECTIVE"``."""
     state: Annotated[
         str,
         gauge(

@@ -20,7 +20,8 @@ TASK_ORDER = ("memory", "partition", "gate", "legs", "records", "client", "dataf
 STORE_ORDER = ("files", "objects", "tiers", "health", "remote", "journal")
 """Folders of `shuffle/taskmanager/store`, lowest first; its modules join them together."""
 TASKMANAGER_ORDER = (
-    "bounds", "config", "store", "integrity", "cluster", "serve", "ingest", "replicas", "drivers",
+    "bounds", "config", "store", "integrity", "cluster", "serve", "hybrid", "ingest", "replicas",
+    "drivers",
     "embedded", "status", "metrics", "http", "process", "processes",
 )  # fmt: skip
 """Folders of `shuffle/taskmanager`, lowest first."""

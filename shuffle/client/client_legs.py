@@ -9,6 +9,7 @@ from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import (
     DAMAGE_REPORTS,
+    HYBRID_PARTITIONS,
     MAGIC,
     REMOTE_COPIES,
     SEGMENTS_OF_CLIENTS_BYTES,
@@ -148,7 +149,8 @@ class LegConnector:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            DAMAGE_REPORTS | (REMOTE_COPIES if role == ROLE_PRODUCER else 0),
+            DAMAGE_REPORTS
+            | (HYBRID_PARTITIONS | REMOTE_COPIES if role == ROLE_PRODUCER else 0),
             f"python client {os.getpid()}",
         )
 

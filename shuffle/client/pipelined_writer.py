@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...protocol.errors import InvalidEvent, SluiceError
-from ...protocol.limits import MAX_EVENT_BYTES
+from ...protocol.limits import HYBRID_PARTITIONS, MAX_EVENT_BYTES
 from ...protocol.schema import (
     DATA,
     EVERY_SUBPARTITION,
@@ -25,7 +25,7 @@ from ...protocol.schema import (
     PipelinedData,
     WatchConsumption,
 )
-from ..errors import internal_error
+from ..errors import InvalidPartitionType, internal_error
 from ..legs.producer_leg import ProducerLeg, wake
 from ..memory import LocalBufferPool
 from ..partition.consumption import Consumption
@@ -33,6 +33,7 @@ from ..partition.event_buffers import EventBuffers
 from ..partition.flush_pace import FlushPace
 from ..partition.output_flusher import OutputFlusher
 from ..partition.partition_states import UNFINISHED, PartitionState
+from ..partition.partition_type import ResultPartitionType
 from ..partition.result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from ..partition.shared_buffer import BufferConsumer
 from .partition_location import PartitionLocation
@@ -281,10 +282,19 @@ async def open_pipelined(
     """Open a pipelined partition on the TaskManager of a leg.
 
     Raises:
+        InvalidPartitionType: The TaskManager is older than the type of the partition.
         SluiceError: The TaskManager refused the partition, or the connection is gone.
 
     Cancellation: safe; the partition is aborted.
     """
+    kind = ResultPartitionType(location.partition_type)
+    if kind.is_hybrid and not leg.features & HYBRID_PARTITIONS:
+        raise InvalidPartitionType(
+            "The TaskManager does not know hybrid partitions",
+            value=kind.name,
+            limit="BLOCKING, PIPELINED or PIPELINED_BOUNDED",
+            remedy="Upgrade it, or write a partition of another type",
+        )
     number = leg.new_number()
     writer = PipelinedWriter(
         leg,

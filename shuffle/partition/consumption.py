@@ -4,6 +4,7 @@ import asyncio
 
 from ...protocol.errors import SluiceError
 from ...transport.errors import DeadlineExceeded
+from ..errors import PartitionReleased
 
 
 class Consumption:
@@ -55,3 +56,23 @@ class Consumption:
                 self._waiting.discard(waiter)
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # its frames would pile up
+
+
+def all_readers_gone(map_attempt_id: int) -> PartitionReleased:
+    """Return the error about a pipelined partition that nobody reads before it is finished."""
+    return PartitionReleased(
+        "All readers of the pipelined partition have gone",
+        value=map_attempt_id,
+        remedy="Look at the failures of the tasks that read it",
+        map_attempt_id=map_attempt_id,
+    )
+
+
+def reader_left(map_attempt_id: int) -> PartitionReleased:
+    """Return the error about a finished pipelined partition that a reader has not read whole."""
+    return PartitionReleased(
+        "A reader of the pipelined partition left before its end",
+        value=map_attempt_id,
+        remedy="Look at the failures of the tasks that read it",
+        map_attempt_id=map_attempt_id,
+    )

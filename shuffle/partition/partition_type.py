@@ -6,6 +6,7 @@
     BLOCKING            ✗                 ✗                 ✓
     PIPELINED           ✓                 ✓                 ✗
     PIPELINED_BOUNDED   ✓                 ✓                 ✗
+    HYBRID_SELECTIVE    ✓                 ✓                 ✗
 
 ✗ is an :class:`InvalidPartitionType`. A ``BLOCKING`` partition is stored, and complete only when it
 is finished, so no consumer may read it sooner. A pipelined one that no consumer may read before its
@@ -20,6 +21,7 @@ from ...protocol.schema import (
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,
     PARTITION_BLOCKING,
+    PARTITION_HYBRID_SELECTIVE,
     PARTITION_PIPELINED,
     PARTITION_PIPELINED_BOUNDED,
 )
@@ -35,11 +37,24 @@ class ResultPartitionType(enum.IntEnum):
     """Read once, while it is written; its pool may take all free network memory."""
     PIPELINED_BOUNDED = PARTITION_PIPELINED_BOUNDED
     """Read once, while it is written; its pool has a ceiling."""
+    HYBRID_SELECTIVE = PARTITION_HYBRID_SELECTIVE
+    """As PIPELINED_BOUNDED, but a slow or absent reader does not stop the writer: when the pool is
+    used up, the TaskManager moves unread buffers to its storage tiers."""
 
     @property
     def is_pipelined(self) -> bool:
         """Whether it is read while it is written."""
         return self is not ResultPartitionType.BLOCKING
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether unread buffers move to the storage tiers when its pool is used up."""
+        return self is ResultPartitionType.HYBRID_SELECTIVE
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether its pool has a ceiling that follows the number of subpartitions."""
+        return self in (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.HYBRID_SELECTIVE)
 
 
 class ConsumptionConstraint(enum.IntEnum):
@@ -57,6 +72,10 @@ _VALID: Final = {
         ConsumptionConstraint.AT_FIRST_OUTPUT,
     ),
     ResultPartitionType.PIPELINED_BOUNDED: (
+        ConsumptionConstraint.WHEN_REGISTERED,
+        ConsumptionConstraint.AT_FIRST_OUTPUT,
+    ),
+    ResultPartitionType.HYBRID_SELECTIVE: (
         ConsumptionConstraint.WHEN_REGISTERED,
         ConsumptionConstraint.AT_FIRST_OUTPUT,
     ),
@@ -117,7 +136,7 @@ def pool_bounds(
     as a region, so it needs only one.
 
     Args:
-        partition_type: A pipelined bounded partition has a ceiling by its channels.
+        partition_type: A pipelined bounded or a hybrid partition has a ceiling by its channels.
         num_subpartitions: Number of subpartitions.
         buffers_per_channel: Segments for each of them.
         floating_buffers_per_gate: Segments beside these.
@@ -129,7 +148,7 @@ def pool_bounds(
     """
     required = num_subpartitions + 1 if partition_type.is_pipelined else 1
     most: int | None = None
-    if partition_type is ResultPartitionType.PIPELINED_BOUNDED:
+    if partition_type.is_bounded:
         ceiling = ceiling_segments(
             num_subpartitions, buffers_per_channel, floating_buffers_per_gate
         )

@@ -7,7 +7,7 @@ TaskManager that receives them from a task in another process. Its states are in
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ...protocol.errors import SluiceError
 from ..errors import InvalidPartitionType, InvalidRequest
@@ -21,7 +21,7 @@ from .partition_type import ConsumptionConstraint, ResultPartitionType, checked_
 from .pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
 from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferConsumer
-from .view import DataListener
+from .view import DataListener, SubpartitionOwner
 
 
 class PartitionListeners(NamedTuple):
@@ -43,6 +43,19 @@ class PartitionListeners(NamedTuple):
 NO_LISTENERS = PartitionListeners()
 
 
+class Overflow(Protocol):
+    """Takes the unread buffers of a partition whose pool is used up, so that it need not wait."""
+
+    def make_subpartition(self, index: int, owner: SubpartitionOwner) -> PipelinedSubpartition:
+        """Make a subpartition, whose buffers can be taken."""
+
+    def memory_short(self) -> None:
+        """Take buffers soon if the writer still waits then. Idempotent."""
+
+    def close(self) -> None:
+        """Take nothing more: the partition has failed or is released. Idempotent."""
+
+
 class PipelinedResultPartition(BufferWritingPartition):
     """One task's output, pipelined. A :class:`ResultPartitionWriter`.
 
@@ -55,13 +68,14 @@ class PipelinedResultPartition(BufferWritingPartition):
         consumption: When readers may begin.
         flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
         listeners: Called when readers may begin, and when all have ended.
+        overflow: Where unread buffers go when the pool is used up; None: the writer waits.
 
     Raises:
         InvalidPartitionType: Type and consumption constraint do not go together.
         InvalidRequest: The number of subpartitions is less than 1.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, of which most callers name a few
         self,
         name: str,
         num_subpartitions: int,
@@ -71,6 +85,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         consumption: ConsumptionConstraint = ConsumptionConstraint.WHEN_REGISTERED,
         flusher: OutputFlusher | None = None,
         listeners: PartitionListeners = NO_LISTENERS,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(name, num_subpartitions, pool)
         self.partition_type, self.consumption = checked_partition_type(partition_type, consumption)
@@ -80,9 +95,11 @@ class PipelinedResultPartition(BufferWritingPartition):
         self._listeners = listeners
         self._consumed = 0
         self._requested = 0
-        self._subpartitions = tuple(
-            PipelinedSubpartition(index, self) for index in range(num_subpartitions)
+        self._overflow = overflow
+        make: Callable[[int, SubpartitionOwner], PipelinedSubpartition] = (
+            PipelinedSubpartition if overflow is None else overflow.make_subpartition
         )
+        self._subpartitions = tuple(make(index, self) for index in range(num_subpartitions))
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
         self._thread_pace = ThreadPace()
         self._lanes = tuple(LanePace() for _ in self._subpartitions)
@@ -131,6 +148,8 @@ class PipelinedResultPartition(BufferWritingPartition):
         for subpartition in self._subpartitions:
             subpartition.finish()
         self._end_writing()
+        if self._overflow is not None:
+            self._overflow.memory_short()  # a finished partition has no pool any longer
 
     def fail(self, error: SluiceError) -> None:
         """End with an error for readers and waiting writers; no effect on a complete partition."""
@@ -278,11 +297,13 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Finish the open buffers if the pool is too small for one of every subpartition.
 
         Otherwise each of them might wait for bytes that are never written. Finished ones are read
-        and recycled.
+        and recycled, or go to the overflow.
         """
         if self.memory.pool.size_segments <= self.num_subpartitions:
             for subpartition in self._subpartitions:
                 subpartition.finish_open()
+        if self._overflow is not None:
+            self._overflow.memory_short()
 
     def _targets(self, subpartition: int) -> tuple[PipelinedSubpartition, ...]:
         self._check_writable(subpartition)
@@ -296,6 +317,8 @@ class PipelinedResultPartition(BufferWritingPartition):
             self._listeners.consumable()
 
     def _give_up(self) -> None:
+        if self._overflow is not None:
+            self._overflow.close()
         for builder in [each.release(self._failure) for each in self._subpartitions]:
             if builder is not None:
                 builder.finish()

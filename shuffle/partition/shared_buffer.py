@@ -166,6 +166,17 @@ class BufferSlice:
         return len(self.payload)
 
     @property
+    def buffer(self) -> NetworkBuffer:
+        """The buffer of the bytes.
+
+        Raises:
+            BufferAlreadyRecycled: The slice was recycled.
+        """
+        if self._buffer is None:
+            raise BufferAlreadyRecycled("buffer of a slice")
+        return self._buffer
+
+    @property
     def is_shared(self) -> bool:
         """Whether another reference to the buffer exists, so that its bytes must not change."""
         return self._buffer is None or self._buffer.reference_count > 1

@@ -16,6 +16,7 @@ from ...protocol.limits import (
     COPIER_IDLE,
     COPIES_COMPARED,
     DAMAGE_REPORTS,
+    HYBRID_PARTITIONS,
     REMOTE_COPIES,
     VERSION,
 )
@@ -389,6 +390,7 @@ class NetworkEnvironment:
             self._transport.features()
             | COPIES_COMPARED
             | DAMAGE_REPORTS
+            | HYBRID_PARTITIONS
             | (0 if self.store.remote is None else REMOTE_COPIES),
             *self.address,
             self._connector.instances.own_instance_id,

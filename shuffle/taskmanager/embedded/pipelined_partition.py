@@ -5,18 +5,20 @@ and others get them over TCP. The task needs no credit: it shares the partition'
 TaskManager.
 """
 
+from functools import partial
+
 from ....protocol.errors import SluiceError
 from ...client.partition_location import PartitionLocation
 from ...client.shuffle_environment import PartitionSettings
 from ...errors import ProducerFailed, failure_of
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey
-from ...partition.consumption import Consumption
+from ...partition.consumption import Consumption, all_readers_gone, reader_left
 from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
+from ..hybrid.hybrid_spiller import HybridSpiller
 from ..ingest.incoming_output import ProducerServices
-from ..ingest.pipelined_output import all_readers_gone, reader_left
 
 
 class EmbeddedPipelinedPartition(PipelinedResultPartition):
@@ -48,15 +50,20 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._task_event = settings.task_event
         self._finished = False
         self._consumption = Consumption()
+        kind = ResultPartitionType(location.partition_type)
+        spiller: HybridSpiller | None = None
+        if kind.is_hybrid:
+            spiller = HybridSpiller(services.store, key, partial(_writer_waits, pool), self._fail)
         try:
             super().__init__(
                 pool.name,
                 settings.num_subpartitions,
                 pool,
-                partition_type=ResultPartitionType(location.partition_type),
+                partition_type=kind,
                 consumption=settings.consumption,
                 flusher=settings.flusher,
                 listeners=PartitionListeners(self._became_consumable, self._all_read),
+                overflow=spiller,
             )
             services.partitions.register_pipelined(
                 key, location.map_attempt_id, self, self._shuffle_released
@@ -158,6 +165,11 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         except Exception as error:  # noqa: BLE001
             # The handler is the task's code: a bug in it ends this partition and nothing else.
             self.fail(failure_of(error, "handling a task event"))
+
+
+def _writer_waits(pool: LocalBufferPool) -> bool:
+    """Return whether a task waits for a buffer of a pool, or has ended (a spiller asks)."""
+    return pool.is_destroyed or pool.waiting_listeners > 0 or pool.waiting_for_availability > 0
 
 
 def _pool(

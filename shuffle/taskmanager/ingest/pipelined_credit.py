@@ -2,8 +2,9 @@
 
 One credit is one segment of the partition's pool. Up to a window of segments are ready; when the
 pool is empty, one listener waits for the next segment. So a partition whose buffers all wait for
-their readers grants nothing, and its producer stops: back pressure reaches the source. A priority
-event takes no segment, and its credit is granted again when its readers have taken it.
+their readers grants nothing, and its producer stops: back pressure reaches the source. (A hybrid
+partition is told, and makes room.) A priority event takes no segment, and its credit is granted
+again when its readers have taken it.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ class PipelinedCredit:
         pool: The partition's pool.
         grant: Sends credit to the producer.
         window_buffers: Maximum number of segments that are ready.
+        memory_short: Called after each use while the pool has no segment for the window.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class PipelinedCredit:
         pool: LocalBufferPool,
         grant: Callable[[int], None],
         window_buffers: int = CREDIT_WINDOW_BUFFERS,
+        memory_short: Callable[[], None] | None = None,
     ) -> None:
         self.outstanding = 0
         """Granted and not used by the producer; below 0 after priority events on account."""
@@ -39,6 +42,7 @@ class PipelinedCredit:
         self._pool = pool
         self._grant = grant
         self._window_buffers = window_buffers
+        self._memory_short = memory_short
         self._ready: list[MemorySegment] = []
         self._waiting: ListenerHandle | None = None
         self._closed = False
@@ -112,6 +116,8 @@ class PipelinedCredit:
             handle = self._pool.add_listener(self._segment_came)
             if handle.is_waiting:  # otherwise it was called already, and waits again if it must
                 self._waiting = handle
+        if self._memory_short is not None and self._waiting is not None:
+            self._memory_short()
 
     def _segment_came(self, segment: MemorySegment | None) -> bool:
         self._waiting = None

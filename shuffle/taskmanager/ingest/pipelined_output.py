@@ -30,19 +30,20 @@ from ....protocol.schema import (
 from ....transport.loop import start_task
 from ...errors import (
     InvalidRequest,
-    PartitionReleased,
     ProducerFailed,
     TooManyTaskEvents,
     failure_of,
 )
 from ...gate.task_events import MAX_KEPT_TASK_EVENTS
 from ...memory import MemorySegment
+from ...partition.consumption import all_readers_gone, reader_left
 from ...partition.partition_type import checked_partition_type, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
 from ...partition.result_partition_writer import ALL_SUBPARTITIONS
 from ...partition.shared_buffer import finished_consumer
 from ..bounds.accounts import Resource
 from ..bounds.progress import Mark
+from ..hybrid.hybrid_spiller import HybridSpiller
 from .incoming_output import IncomingOutput, OpenOutputs
 from .output_states import DataMessage, MessageType, OutputMessage, PipelinedState, not_open
 from .pipelined_credit import PipelinedCredit
@@ -50,6 +51,10 @@ from .wait_times import Waiter
 
 if TYPE_CHECKING:
     import asyncio
+
+SPILLED_CREDIT_PART: Final = 4
+"""A hybrid partition spills when its client has less credit left than this part of its pool: the
+client sends the rest while a region is written."""
 
 _MESSAGES: Final[frozenset[MessageType]] = frozenset(
     {PipelinedData, WatchConsumption, FinishPartition}
@@ -81,6 +86,7 @@ class PipelinedOutput(IncomingOutput):
         self._task_events: deque[tuple[int, bytes]] = deque()
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
+        self._is_hybrid: Final = kind.is_hybrid
         self._pool = services.network_pool.create_local_pool(
             f"pipelined partition {message.map_attempt_id}",
             *pool_bounds(
@@ -92,7 +98,18 @@ class PipelinedOutput(IncomingOutput):
             kind="pipelined",
             owner=outputs.account,
         )
-        self._credit = PipelinedCredit(self._pool, self.grant)
+        spiller: HybridSpiller | None = None
+        if kind.is_hybrid:
+            spiller = HybridSpiller(
+                services.store,
+                self.key,
+                self._writer_waits,
+                self._not_spilled,
+                id(outputs.connection),
+            )
+        self._credit = PipelinedCredit(
+            self._pool, self.grant, memory_short=None if spiller is None else spiller.memory_short
+        )
         try:
             self.partition = PipelinedResultPartition(
                 self._pool.name,
@@ -103,6 +120,7 @@ class PipelinedOutput(IncomingOutput):
                 listeners=PartitionListeners(
                     self._consumable, self._consumed, self._credit.event_taken
                 ),
+                overflow=spiller,
             )
             services.partitions.register_pipelined(
                 self.key, message.map_attempt_id, self.partition, self.release
@@ -136,10 +154,13 @@ class PipelinedOutput(IncomingOutput):
 
     @property
     def unmoved(self) -> Mark | None:
-        """The mark of a partition that waits for its client, or for a reader that is not there."""
+        """The mark of a partition that waits for its client, or for a reader that is not there.
+
+        A hybrid partition does not wait for readers: it spills.
+        """
         credit = self._credit.outstanding
         waits_for_client = self.state is PipelinedState.OPEN and credit > 0
-        has_data = self._pool.lent_segments > self._credit.ready
+        has_data = self._pool.lent_segments > self._credit.ready and not self._is_hybrid
         if not waits_for_client and (self.partition.is_requested or not has_data):
             return None
         return self.total_bytes, credit, self._pool.lent_segments
@@ -373,6 +394,19 @@ class PipelinedOutput(IncomingOutput):
 
     # ---- inner workings --------------------------------------------------------------------------
 
+    def _writer_waits(self) -> bool:
+        """Whether the client has used up most of its credit, or the end has come (a spiller)."""
+        pool = self._pool
+        return pool.is_destroyed or (
+            pool.waiting_listeners > 0
+            and self._credit.outstanding * SPILLED_CREDIT_PART <= pool.size_segments
+        )
+
+    def _not_spilled(self, error: SluiceError) -> None:
+        """Fail the partition, unless it is finished: then its last buffers stay in memory."""
+        if self.is_open:
+            self._outputs.fail(self.number, error)
+
     def _count_event(self, payload: bytes) -> None:
         """Count an event by its type.
 
@@ -395,23 +429,3 @@ class PipelinedOutput(IncomingOutput):
                 limit=most,
                 map_attempt_id=self.map_attempt_id,
             )
-
-
-def all_readers_gone(map_attempt_id: int) -> PartitionReleased:
-    """Return the error about a pipelined partition that nobody reads before it is finished."""
-    return PartitionReleased(
-        "All readers of the pipelined partition have gone",
-        value=map_attempt_id,
-        remedy="Look at the failures of the tasks that read it",
-        map_attempt_id=map_attempt_id,
-    )
-
-
-def reader_left(map_attempt_id: int) -> PartitionReleased:
-    """Return the error about a finished pipelined partition that a reader has not read whole."""
-    return PartitionReleased(
-        "A reader of the pipelined partition left before its end",
-        value=map_attempt_id,
-        remedy="Look at the failures of the tasks that read it",
-        map_attempt_id=map_attempt_id,
-    )

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from ....protocol.errors import SluiceError
+from ...memory import LocalBufferPool
 from ...names import ShuffleKey
 from ...partition.view import DataListener, PipelinedView
 from ..store.errors import DuplicateMapOutput
+from .stored_partition_view import ReadSizes
 
 MAX_FAILURES_KEPT: Final = 1024
 """Failures remembered, the latest ones: a client cannot make the registry grow without bound."""
@@ -30,6 +32,18 @@ class ConsumablePartition(Protocol):
         Raises:
             SluiceError: It has, or had, its reader.
         """
+
+
+class SpilledView(PipelinedView, Protocol):
+    """A view of which a part may be in the storage tiers."""
+
+    def read_back_by(self, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]) -> None:
+        """Set how that part is read; without it the view gives nothing of it."""
+
+
+def may_be_spilled(view: PipelinedView) -> TypeGuard[SpilledView]:
+    """Return whether a part of a view may be in the storage tiers."""
+    return hasattr(view, "read_back_by")
 
 
 class Registration(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -22,10 +24,18 @@ from sluice.protocol.schema import (
     TaskEvent,
     WatchConsumption,
 )
-from sluice.shuffle.errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
+from sluice.shuffle.client.partition_location import PartitionLocation
+from sluice.shuffle.client.pipelined_writer import open_pipelined
+from sluice.shuffle.errors import (
+    InvalidPartitionType,
+    InvalidRequest,
+    PartitionAlreadyFinished,
+    PartitionReleased,
+)
 from sluice.shuffle.partition.flush_pace import FlushPace
 from sluice.shuffle.partition.output_flusher import OutputFlusher
 from sluice.shuffle.partition.partition_states import PartitionState
+from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.transport.errors import ConnectionLost, DeadlineExceeded
 from tests.shuffle.client.rig import SEGMENT_SIZE_BYTES, SEGMENTS, ProducerRig, fill, turns, write
@@ -398,3 +408,12 @@ async def test_bad_arguments_are_refused():
     assert partition.state is PartitionState.OPEN
     partition.release()
     assert rig.network.available_segments == SEGMENTS
+
+
+async def test_an_older_taskmanager_gets_no_hybrid_partition():
+    """It would close the connection, with all partitions on it, because of an unknown type."""
+    leg = cast("Any", SimpleNamespace(features=0))  # nothing is sent on it
+    unused = cast("Any", None)
+    location = PartitionLocation(1, 7, ResultPartitionType.HYBRID_SELECTIVE, "tm", "host", 1)
+    with pytest.raises(InvalidPartitionType, match="HYBRID_SELECTIVE"):
+        await open_pipelined(leg, location, unused, unused)

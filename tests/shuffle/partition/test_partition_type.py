@@ -16,7 +16,7 @@ from sluice.shuffle.partition.partition_type import (
     pool_bounds,
 )
 
-VALID = {(0, 2), (1, 0), (1, 1), (2, 0), (2, 1)}
+VALID = {(0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)}
 
 
 @pytest.mark.parametrize("constraint", ConsumptionConstraint)
@@ -31,7 +31,7 @@ def test_only_valid_combinations_are_accepted(kind, constraint):
     assert told.value.code is ErrorCode.MALFORMED_MESSAGE
 
 
-@pytest.mark.parametrize(("kind", "constraint"), [(3, 0), (1, 3), (-1, 0), (1, -1)])
+@pytest.mark.parametrize(("kind", "constraint"), [(4, 0), (1, 3), (-1, 0), (1, -1)])
 def test_unknown_numbers_are_refused(kind, constraint):
     with pytest.raises(InvalidPartitionType, match="Unknown"):
         checked_partition_type(kind, constraint)
@@ -41,8 +41,10 @@ def test_only_a_bounded_partition_has_a_ceiling():
     assert pool_bounds(ResultPartitionType.PIPELINED, 4, 2, 8) == (5, None)
     assert pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 4, 2, 8) == (5, 16)
     assert pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 4, 1, 0) == (5, 5)
+    assert pool_bounds(ResultPartitionType.HYBRID_SELECTIVE, 4, 2, 8) == (5, 16)
     assert pool_bounds(ResultPartitionType.BLOCKING, 4, 2, 8) == (1, None)
-    assert [kind.is_pipelined for kind in ResultPartitionType] == [False, True, True]
+    assert [kind.is_pipelined for kind in ResultPartitionType] == [False, True, True, True]
+    assert [kind.is_hybrid for kind in ResultPartitionType] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -76,5 +78,5 @@ def test_bounds_are_possible_and_grow_with_the_channels(
     assert 1 <= required <= subpartitions + 1
     assert most is None or required <= most
     assert allowed is None or (most is not None and most <= allowed)
-    if kind is ResultPartitionType.PIPELINED_BOUNDED and allowed is None:
+    if kind.is_bounded and allowed is None:
         assert most == max(required, ceiling_segments(subpartitions, exclusive, floating))

@@ -1,0 +1,219 @@
+"""Decides where a buffer of a hybrid partition goes when the partition's memory is used up.
+
+A buffer is in one of these states; an event that is not a priority event is a buffer here::
+
+    state      its bytes are in      reader takes it   the write ends   partition ends
+    IN_MEMORY  a segment             consumed          –                freed
+    SPILLING   a segment, an extent  consumed          SPILLED          freed when the write ends
+    SPILLED    an extent             consumed          –                freed
+    consumed   nothing; a segment until the reader's connection has sent it
+
+IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, all subpartitions in turn,
+the oldest ones first. A buffer whose reader is in time is therefore never written. The spiller::
+
+    state     memory_short   in the next turn                              close
+    IDLE      DEFERRED       –                                             CLOSED
+    DEFERRED  –              the writer still waits: WRITING, else IDLE    CLOSED
+    WRITING   –              region by region until the writer is served,  CLOSED
+                             then IDLE; after a failure CLOSED
+    CLOSED    –              –                                             –
+
+One turn of the event loop lies between the shortage and the first write, so that a reader with
+credit can take what has come in the same turn.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ....protocol.errors import SluiceError
+from ....transport.loop import start_task
+from ...errors import failure_of
+from ...names import ShuffleKey
+from ...partition.shared_buffer import BufferConsumer, BufferSlice
+from ...partition.view import SubpartitionOwner
+from ..bounds.accounts import Resource
+from ..store.shuffle_store import ShuffleStore
+from ..store.tiers.tier import Extent
+from .hybrid_subpartition import HybridSubpartition, Spilling
+from .spilled_run import SPILLED_SLICE_BYTES
+
+MAX_SPILLED_REGION_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of a region, unless a single buffer is longer: the memory tier takes them in one turn
+of the event loop."""
+
+
+class SpillerState(enum.Enum):
+    """States of a spiller."""
+
+    IDLE = "idle"
+    DEFERRED = "deferred"
+    WRITING = "writing"
+    CLOSED = "closed"
+
+
+class HybridSpiller:
+    """Moves unread buffers of one partition to the tiers. An ``Overflow``.
+
+    Args:
+        store: The tiers.
+        key: The shuffle, to whose application the bytes are counted.
+        writer_waits: Whether the writer of the partition waits for memory, or is about to.
+        failed: Called when buffers cannot be spilled, with the reason.
+        connection: The producer's connection; connections take turns to write to a disk.
+    """
+
+    def __init__(
+        self,
+        store: ShuffleStore,
+        key: ShuffleKey,
+        writer_waits: Callable[[], bool],
+        failed: Callable[[SluiceError], None],
+        connection: int = 0,
+    ) -> None:
+        self.state = SpillerState.IDLE
+        self.spilled_bytes = 0
+        """Bytes that were written to the tiers."""
+        self._store: Final = store
+        self._key: Final = key
+        self._account: Final = store.accounts.of(key.application_id)
+        self._writer_waits = writer_waits
+        self._failed = failed
+        self._connection: Final = connection
+        self._subpartitions: list[HybridSubpartition] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def make_subpartition(self, index: int, owner: SubpartitionOwner) -> HybridSubpartition:
+        """Make a subpartition, whose buffers can be taken."""
+        made = HybridSubpartition(index, owner, self._store, self._key, self._account)
+        self._subpartitions.append(made)
+        return made
+
+    def memory_short(self) -> None:
+        """Spill in the next turn of the event loop if the writer still waits then. Idempotent."""
+        if self.state is SpillerState.IDLE:
+            self.state = SpillerState.DEFERRED
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def close(self) -> None:
+        """Spill nothing more; a region that is being written is freed at its end. Idempotent."""
+        self.state = SpillerState.CLOSED
+        self._writer_waits = _never
+        self._failed = _nobody
+        self._subpartitions = []
+
+    def _begin(self) -> None:
+        if self.state is not SpillerState.DEFERRED:
+            return  # closed meanwhile
+        if self._writer_waits():
+            self.state = SpillerState.WRITING
+            self._task = start_task(self._spill())
+        else:
+            self.state = SpillerState.IDLE
+
+    async def _spill(self) -> None:
+        """Write region after region until the writer is served.
+
+        Cancellation: nobody cancels it; the threads of the tiers have deadlines.
+        """
+        try:
+            while self._writer_waits() and await self._write_region(self._subpartitions):
+                pass
+        except Exception as error:  # noqa: BLE001 - also a bug fails this partition, and no other
+            failed = self._failed
+            self.close()
+            failed(failure_of(error, "spilling a hybrid partition"))
+        else:
+            if self.state is SpillerState.WRITING:
+                self.state = SpillerState.IDLE
+        finally:
+            self._task = None
+
+    async def _write_region(self, subpartitions: Sequence[HybridSubpartition]) -> bool:
+        """Write complete buffers as one region; return whether there were any.
+
+        Raises:
+            StorageFull: No tier has room.
+            QuotaExceeded: The application is at its quota of a tier or of metadata.
+            StorageError: The region could not be written.
+        """
+        batch = _Batch()
+        for subpartition in subpartitions:
+            subpartition.begin_spilling(batch.place)
+        if not batch.slices:
+            return False
+        try:
+            extent = await self._write(batch)
+        finally:
+            for each in batch.slices:
+                each.recycle()
+        self.spilled_bytes += batch.length
+        for subpartition in subpartitions:  # those that are released have forgotten their buffers
+            subpartition.spilled(extent)
+        extent.release()
+        return True
+
+    async def _write(self, batch: "_Batch") -> Extent:
+        """Write the bytes of a batch; the extent is the caller's."""
+        self._account.require_room(Resource.METADATA_BYTES, SPILLED_SLICE_BYTES * batch.placed)
+        writer = self._store.begin_region(self._key, 0, [batch.length], self._connection)
+        try:
+            await writer.write(
+                0,
+                [each.payload for each in batch.slices],
+                [each.buffer for each in batch.slices],
+            )
+            await writer.flush()
+            extent = writer.finish(0).extent
+        except BaseException:
+            writer.abort()
+            raise
+        if extent is None:
+            raise RuntimeError("buffers without bytes were to be spilled")
+        return extent
+
+
+class _Batch:
+    """The buffers of one region, each with its place in it.
+
+    Attributes:
+        slices: The bytes, with a reference to their buffers.
+        length: Their length.
+        placed: Buffers that have a place; the copies of a broadcast buffer share one.
+    """
+
+    def __init__(self) -> None:
+        self.slices: list[BufferSlice] = []
+        self.length = 0
+        self.placed = 0
+        self._broadcast: dict[tuple[int, int, int], int] = {}
+        """Offsets by buffer, its end and length: a broadcast buffer is written once."""
+
+    def place(self, consumer: BufferConsumer) -> Spilling | None:
+        """Give a buffer its place; None if the region is full."""
+        length = consumer.unread_bytes
+        piece = consumer.copy().build_last()
+        buffer = piece.buffer
+        name = (id(buffer), buffer.length, length)
+        offset = self._broadcast.get(name)
+        if offset is None:
+            if self.length and self.length + length > MAX_SPILLED_REGION_BYTES:
+                piece.recycle()
+                return None
+            offset = self._broadcast[name] = self.length
+            self.slices.append(piece)
+            self.length += length
+        else:
+            piece.recycle()
+        self.placed += 1
+        return Spilling(consumer, offset, length)
+
+
+def _never() -> bool:
+    """Say that nobody waits: the spiller is closed."""
+    return False
+
+
+def _nobody(error: SluiceError) -> None:
+    """Tell nobody: the partition has ended already."""

@@ -1,0 +1,291 @@
+"""A subpartition of a hybrid partition: a pipelined one with a spilled part before its queue.
+
+The stream of a reader is in three parts, and buffers only move from right to left::
+
+    spilled runs   │ spilling            │ queue of the pipelined subpartition
+    in the tiers   │ in memory, and      │ in memory; the last one may be open
+                   │ being written       │
+
+The reader takes the leftmost bytes. It may take a buffer that is being written; the bytes written
+for it are never read then. The states of a buffer are a table in
+:mod:`sluice.shuffle.taskmanager.hybrid.hybrid_spiller`. Priority events are never spilled: they
+overtake the other parts.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ....protocol.errors import SluiceError
+from ....protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ....protocol.schema import BLOCKING_EVENT, DATA
+from ...memory import LocalBufferPool
+from ...names import ShuffleKey, SubpartitionRange
+from ...partition.partition_states import SubpartitionState
+from ...partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from ...partition.shared_buffer import BufferBuilder, BufferConsumer
+from ...partition.view import DataListener, OutgoingBuffer, SubpartitionOwner
+from ..bounds.accounts import Account
+from ..serve.read_ahead_view import stored_view
+from ..serve.stored_partition_view import ReadSizes, StoredPartitionView
+from ..store.shuffle_store import ShuffleStore
+from ..store.tiers.tier import Extent
+from .spilled_run import SpilledRun
+
+
+class Spilling(NamedTuple):
+    """A buffer that is being written, and where.
+
+    Attributes:
+        consumer: Has the bytes, as long as they are not written.
+        offset: Position in the extent.
+        length: Length in bytes.
+    """
+
+    consumer: BufferConsumer
+    offset: int
+    length: int
+
+
+class ReadBack(NamedTuple):
+    """How a reader reads spilled bytes.
+
+    Attributes:
+        sizes: How much a segment, a buffer and a credit stand for.
+        read_pool: Gives the pool for reads; called when it is needed first.
+    """
+
+    sizes: ReadSizes
+    read_pool: Callable[[], LocalBufferPool]
+
+
+class HybridSubpartition(PipelinedSubpartition):
+    """A subpartition whose complete, unread buffers can be spilled.
+
+    Args:
+        index: The number in the partition.
+        owner: Notified when the view is released.
+        store: Reads the spilled bytes.
+        key: The shuffle.
+        account: The application that is charged for what is kept of spilled buffers.
+    """
+
+    __slots__ = (
+        "_account",
+        "_key",
+        "_read_back",
+        "_reading",
+        "_spilled",
+        "_spilled_buffers",
+        "_spilling",
+        "_store",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        owner: SubpartitionOwner,
+        store: ShuffleStore,
+        key: ShuffleKey,
+        account: Account,
+    ) -> None:
+        super().__init__(index, owner)
+        self._store = store
+        self._key = key
+        self._account = account
+        self._spilled: deque[SpilledRun] = deque()
+        self._spilled_buffers = 0  # in the runs that are not being read
+        self._spilling: deque[Spilling] = deque()
+        self._reading: StoredPartitionView | None = None  # of the first run
+        self._read_back: ReadBack | None = None
+
+    # ---- the spiller -------------------------------------------------------------------------
+
+    def begin_spilling(self, place: Callable[[BufferConsumer], Spilling | None]) -> None:
+        """Move the complete buffers out of the queue, up to the first one that finds no place."""
+        queue = self._queue
+        while self._complete:
+            placed = place(queue[0])
+            if placed is None:
+                break
+            queue.popleft()
+            self._complete -= 1
+            self._spilling.append(placed)
+
+    def spilled(self, extent: Extent) -> None:
+        """Record that the buffers are written, and free their memory."""
+        while self._spilling:
+            consumer, offset, length = self._spilling.popleft()
+            data_type = consumer.data_type
+            last = self._spilled[-1] if self._spilled else None
+            if (
+                last is None
+                or not last.takes(data_type)
+                or (len(self._spilled) == 1 and self._reading is not None)
+            ):
+                last = SpilledRun(data_type, self._account)
+                self._spilled.append(last)
+            last.add(extent, offset, length)
+            self._spilled_buffers += 1
+            consumer.close()
+
+    # ---- the reader --------------------------------------------------------------------------
+
+    def create_view(self, listener: DataListener) -> "HybridSubpartitionView":
+        """Make the one view; see :meth:`.PipelinedSubpartition.create_view`.
+
+        Raises:
+            SUBPARTITION_IN_USE: The subpartition has, or had, its view.
+            SluiceError: The subpartition failed or is released.
+        """
+        self._require_unread()
+        view = HybridSubpartitionView(self, listener)
+        self._begin_reading(view)
+        return view
+
+    def read_back_by(self, read_back: ReadBack) -> None:
+        """Set how the reader reads spilled bytes; until then it finds none."""
+        self._read_back = read_back
+        if self._spilled and self.is_available(1):
+            self._tell_reader(again=True)
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers and events that wait, spilled ones included."""
+        return len(self._queue) + len(self._priority) + self._waiting_before_queue
+
+    @property
+    def backlog(self) -> int:
+        """Buffers and events that a reader with enough credit could take, without priority ones."""
+        if self._blocked:
+            return 0
+        in_queue = self._complete + 1 if self._flushed else self._complete
+        return min(in_queue + self._waiting_before_queue, MAX_U32)
+
+    def is_available(self, credit: int) -> bool:
+        """Whether the reader could take something with that much credit."""
+        if self._blocked or self._priority or not (self._spilled or self._spilling):
+            return super().is_available(credit)
+        if not self._spilled:
+            return credit > 0
+        reading = self._reading
+        if reading is None:
+            return credit > 0 and self._read_back is not None
+        return reading.is_available(credit)
+
+    def poll(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer or event; None if that much credit is enough for nothing.
+
+        Raises:
+            SluiceError: Spilled bytes cannot be read.
+        """
+        if self._blocked or self._priority or not (self._spilled or self._spilling):
+            return super().poll(credit)
+        if self._spilled:
+            buffer = self._next_spilled(credit)
+        elif credit > 0:
+            buffer = self._next_spilling()
+        else:
+            return None
+        if buffer is not None:
+            if buffer.data_type == DATA:
+                self.total_bytes += len(buffer.payload)
+                self.total_buffers += 1
+            else:
+                self._blocked = buffer.data_type == BLOCKING_EVENT
+        self._reader_knows = self.is_available(1)
+        return buffer
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    @property
+    def _waiting_before_queue(self) -> int:
+        reading = self._reading
+        waiting = self._spilled_buffers + len(self._spilling)
+        return waiting if reading is None else waiting + reading.backlog
+
+    def _next_spilling(self) -> OutgoingBuffer:
+        consumer = self._spilling.popleft().consumer
+        piece = consumer.build_last()
+        if consumer.data_type == DATA:
+            return OutgoingBuffer(piece.payload, piece.recycle, DATA)
+        event = OutgoingBuffer(bytes(piece.payload), None, consumer.data_type)
+        piece.recycle()
+        return event
+
+    def _next_spilled(self, credit: int) -> OutgoingBuffer | None:
+        run = self._spilled[0]
+        reading = self._reading
+        if reading is None:
+            if credit <= 0 or self._read_back is None:
+                return None
+            reading = self._open_run(run, self._read_back)
+        buffer = reading.next_buffer(credit)
+        if buffer is None:
+            return None
+        if run.data_type != DATA:  # short, and in one buffer
+            event = OutgoingBuffer(bytes(buffer.payload), None, run.data_type)
+            if buffer.release is not None:
+                buffer.release()
+            buffer = event
+        if reading.backlog == 0:
+            self._reading = None
+            self._spilled.popleft()
+            run.uncharge()
+            reading.release()
+        return buffer
+
+    def _open_run(self, run: SpilledRun, read_back: ReadBack) -> StoredPartitionView:
+        sizes = read_back.sizes
+        most = min(sizes.segment_bytes, sizes.credit_bytes)
+        if run.data_type != DATA:
+            most = max(most, MAX_EVENT_BYTES)
+        reading = self._reading = stored_view(
+            self._store,
+            list(run.slices),
+            SubpartitionRange(self._key, self.index, self.index + 1),
+            ReadSizes(sizes.segment_bytes, most, most),
+            read_back.read_pool,
+            self._read_ended,
+            _nothing,
+        )
+        self._spilled_buffers -= run.buffers
+        return reading
+
+    def _read_ended(self) -> None:
+        """Notify the reader: spilled bytes have been read, or cannot be."""
+        self._tell_reader(again=True)
+
+    def _drop_all(self, failure: SluiceError | None, reason: str) -> BufferBuilder | None:
+        spilling, self._spilling = self._spilling, deque()
+        spilled, self._spilled = self._spilled, deque()
+        reading, self._reading = self._reading, None
+        self._spilled_buffers = 0
+        self._read_back = None
+        if reading is not None:
+            reading.release()
+            spilled.popleft().uncharge()
+        for run in spilled:
+            run.release()
+        for each in spilling:
+            each.consumer.close()
+        return super()._drop_all(failure, reason)
+
+
+class HybridSubpartitionView(PipelinedSubpartitionView):
+    """The reader's side, which also needs to know how to read spilled bytes."""
+
+    __slots__ = ("_hybrid",)
+
+    def __init__(self, subpartition: HybridSubpartition, listener: DataListener) -> None:
+        super().__init__(subpartition, listener)
+        self._hybrid = subpartition
+
+    def read_back_by(self, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]) -> None:
+        """Set how spilled bytes are read; without it the view gives none of them."""
+        if not self._released and self._hybrid.state is not SubpartitionState.RELEASED:
+            self._hybrid.read_back_by(ReadBack(sizes, read_pool))
+
+
+def _nothing(view: StoredPartitionView) -> None:
+    """Do nothing: the run counts its slices itself."""

@@ -1,0 +1,198 @@
+"""When a buffer is spilled, and what becomes of it if it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from sluice.shuffle.memory import NetworkBufferPool
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
+from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
+from sluice.shuffle.partition.shared_buffer import finished_consumer
+from sluice.shuffle.taskmanager.bounds.accounts import QuotaExceeded, Resource
+from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
+from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
+from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
+from sluice.shuffle.taskmanager.store.errors import StorageFull
+from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
+
+if TYPE_CHECKING:
+    from sluice.protocol.errors import SluiceError
+
+SIZE = 64
+SEGMENTS = 4
+SIZES = ReadSizes(SIZE, SIZE, SIZE)
+
+
+class Rig:
+    """A partition of two subpartitions, over a pool that a few buffers use up."""
+
+    def __init__(self) -> None:
+        self.tiers = cast("Any", FakeTiers())  # not all of a store
+        self.network = NetworkBufferPool(SEGMENTS, SIZE)
+        self.pool = self.network.create_local_pool("partition", 1, SEGMENTS)
+        self.waits = True
+        self.errors: list[SluiceError] = []
+        self.spiller = HybridSpiller(
+            self.tiers,
+            ShuffleKey("app", 1),
+            lambda: self.waits,
+            self.errors.append,
+        )
+        self.partition = PipelinedResultPartition("test", 2, self.pool, overflow=self.spiller)
+
+    def add(self, content: bytes, subpartition: int = 0) -> None:
+        buffer = self.pool.request_buffer_nowait()
+        assert buffer is not None
+        buffer.segment.memory[: len(content)] = content
+        buffer.length = len(content)
+        self.partition.add_consumer(finished_consumer(buffer), subpartition)
+
+    def view(self, subpartition: int = 0) -> Any:
+        view = cast("Any", self.partition.create_view(subpartition, lambda: None))
+        view.read_back_by(SIZES, None)
+        return view
+
+    def state(self) -> SpillerState:
+        return self.spiller.state
+
+    @property
+    def free(self) -> int:
+        return SEGMENTS - self.pool.lent_segments
+
+
+async def turns(count: int = 4) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_buffers_are_spilled_while_the_writer_waits():
+    rig = Rig()
+    for content in (b"a", b"b", b"c"):
+        rig.add(content)
+    assert rig.free == 1
+    rig.spiller.memory_short()
+    rig.spiller.memory_short()
+    assert rig.state() is SpillerState.DEFERRED
+    await turns()
+    assert rig.free == SEGMENTS
+    assert rig.state() is SpillerState.IDLE
+    assert rig.tiers.written_bytes == rig.spiller.spilled_bytes == 3
+    view = rig.view()
+    rig.add(b"d")
+    assert view.backlog == 4
+    assert [read(view), read(view), read(view)] == [b"abc", b"d", None]
+    assert not rig.tiers.extents
+    rig.partition.release()
+
+
+async def test_a_reader_that_takes_them_in_the_same_turn_prevents_it():
+    rig = Rig()
+    view = rig.view()
+    rig.add(b"a")
+    rig.spiller.memory_short()
+    assert read(view) == b"a"
+    rig.waits = False
+    await turns()
+    assert rig.state() is SpillerState.IDLE
+    assert rig.tiers.written_bytes == 0
+    rig.partition.release()
+
+
+async def test_a_reader_takes_a_buffer_that_is_being_written():
+    rig = Rig()
+    rig.tiers.may_write.clear()
+    rig.add(b"a")
+    rig.add(b"b")
+    rig.spiller.memory_short()
+    await turns()
+    assert rig.state() is SpillerState.WRITING
+    view = rig.view()
+    assert view.backlog == 2
+    assert read(view) == b"a"
+    assert rig.free == SEGMENTS - 2  # the write still reads it
+    rig.tiers.may_write.set()
+    await turns()
+    assert rig.free == SEGMENTS
+    assert read(view) == b"b"
+    assert not rig.tiers.extents
+    rig.partition.release()
+
+
+async def test_a_partition_that_ends_during_a_write_leaves_nothing():
+    rig = Rig()
+    rig.tiers.may_write.clear()
+    rig.add(b"a")
+    rig.spiller.memory_short()
+    await turns()
+    rig.partition.release()
+    assert rig.state() is SpillerState.CLOSED
+    assert rig.network.lent_segments == 1  # the write still reads it
+    rig.tiers.may_write.set()
+    await turns()
+    assert rig.network.lent_segments == 0
+    assert not rig.tiers.extents
+    assert not rig.errors
+
+
+async def test_a_broadcast_buffer_is_written_once():
+    rig = Rig()
+    rig.add(b"all", ALL_SUBPARTITIONS)
+    rig.spiller.memory_short()
+    await turns()
+    assert rig.tiers.written_bytes == 3
+    assert [read(rig.view(0)), read(rig.view(1))] == [b"all", b"all"]
+    assert not rig.tiers.extents
+    rig.partition.release()
+
+
+async def test_regions_have_a_size(monkeypatch):
+    monkeypatch.setattr(hybrid_spiller, "MAX_SPILLED_REGION_BYTES", 2)
+    rig = Rig()
+    for content in (b"a", b"b", b"ccc", b"d"):
+        rig.add(content)
+    rig.spiller.memory_short()
+    await turns(8)
+    assert sorted(extent.length for extent in rig.tiers.extents) == [1, 2, 3]
+    view = rig.view()
+    content = b""
+    while (piece := read(view)) is not None:
+        content += piece
+    assert content == b"abcccd"
+    rig.partition.release()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+async def test_what_cannot_be_spilled_is_reported_and_stays_readable(finished):
+    rig = Rig()
+    rig.tiers.failure = StorageFull(1, 0, "full")
+    rig.add(b"a")
+    if finished:
+        await rig.partition.finish()
+    else:
+        rig.spiller.memory_short()
+    await turns()
+    assert rig.errors == [rig.tiers.failure]
+    assert rig.state() is SpillerState.CLOSED
+    assert not rig.tiers.extents
+    assert read(rig.view()) == b"a"
+    rig.spiller.memory_short()  # no effect
+    assert rig.state() is SpillerState.CLOSED
+    rig.partition.release()
+
+
+async def test_places_of_spilled_buffers_count_to_the_quota_of_metadata():
+    rig = Rig()
+    account = rig.tiers.accounts.of("app")
+    limits: list[int | None] = [None] * len(Resource)
+    limits[Resource.METADATA_BYTES] = 100
+    account.set_limits(tuple(limits))
+    rig.add(b"a")
+    rig.spiller.memory_short()
+    await turns()
+    assert [type(error) for error in rig.errors] == [QuotaExceeded]
+    assert account.amount(Resource.METADATA_BYTES) == 0
+    rig.partition.release()

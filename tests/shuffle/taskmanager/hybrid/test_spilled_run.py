@@ -1,0 +1,59 @@
+"""A run of spilled buffers: neighbors are one slice, each extent is held once, all is charged."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sluice.protocol.schema import DATA, EVENT
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.hybrid.spilled_run import (
+    MAX_RUN_SLICES,
+    SPILLED_SLICE_BYTES,
+    SpilledRun,
+)
+from tests.shuffle.taskmanager.hybrid.rig import FakeExtent, FakeTiers
+
+
+def test_neighbors_of_an_extent_are_one_slice():
+    tiers = FakeTiers()
+    account = tiers.accounts.of("app")
+    extent = cast("Any", FakeExtent(tiers, 100))
+    run = SpilledRun(DATA, account)
+    for offset in (0, 10, 20, 50):
+        run.add(extent, offset, 10)
+    assert [(each.offset, each.length) for each in run.slices] == [(0, 30), (50, 10)]
+    assert run.buffers == 4
+    assert account.amount(Resource.METADATA_BYTES) == 2 * SPILLED_SLICE_BYTES
+    extent.release()
+    assert tiers.extents  # the run still has it
+    run.release()
+    assert not tiers.extents
+    assert account.amount(Resource.METADATA_BYTES) == 0
+
+
+def test_a_run_takes_data_of_a_few_extents_or_one_event():
+    tiers = FakeTiers()
+    run = SpilledRun(DATA, tiers.accounts.of("app"))
+    assert not run.takes(EVENT)
+    for _ in range(MAX_RUN_SLICES):
+        assert run.takes(DATA)
+        extent = cast("Any", FakeExtent(tiers, 10))
+        run.add(extent, 0, 10)
+        extent.release()
+    assert not run.takes(DATA)
+    run.release()
+    assert not tiers.extents
+    assert not SpilledRun(EVENT, tiers.accounts.of("app")).takes(EVENT)
+
+
+def test_a_view_takes_over_the_references_of_a_run():
+    tiers = FakeTiers()
+    account = tiers.accounts.of("app")
+    extent = cast("Any", FakeExtent(tiers, 10))
+    run = SpilledRun(DATA, account)
+    run.add(extent, 0, 10)
+    run.uncharge()
+    assert account.amount(Resource.METADATA_BYTES) == 0
+    assert extent.references == 2
+    run.release()  # nothing is left to release
+    assert extent.references == 2
