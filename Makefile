@@ -29,6 +29,7 @@ FUZZ_SPARK_PLANS := 300
 FUZZ_SPARK_SECONDS := 1200
 FUZZ_SPARK_SEED := 0
 SEEDS := 1000
+MUTANT_SEEDS := 40
 FIRST := 0
 UPGRADE := --upgrade
 PYTHONS := python3.12 python3.13 python3.14
@@ -46,7 +47,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -191,6 +192,10 @@ chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SE
 simulate: setup ## TaskManagers, clients and faults on virtual time: SEEDS=1000 from FIRST=0, or SEED=7 to replay one and print its trace (ONLY=0,2: only these of its faults)
 	$(BIN)/python -m tests.simulation.run $(if $(findstring command,$(origin SEED)),--seed $(SEED) \
 	  $(if $(ONLY),--only $(ONLY)),--first $(FIRST) --seeds $(SEEDS))
+
+simulate-mutants: setup ## which mistakes does the simulation notice? each for MUTANT_SEEDS=40, none begun after MINUTES=25; AREA=store, replicas, drain or membership
+	$(BIN)/python -m tests.simulation.mutants --seeds $(MUTANT_SEEDS) --minutes $(MINUTES) \
+	  $(if $(AREA),--area $(AREA))
 
 mutate: setup ## which tests notice small changes of the code: MODULES=shuffle/memory LIMIT=0 (all of a module) SEED=0 MINUTES=25
 	$(BIN)/python -m tools.kill_matrix $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)

@@ -149,8 +149,7 @@ class LegConnector:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            DAMAGE_REPORTS
-            | (HYBRID_PARTITIONS | REMOTE_COPIES if role == ROLE_PRODUCER else 0),
+            DAMAGE_REPORTS | (HYBRID_PARTITIONS | REMOTE_COPIES if role == ROLE_PRODUCER else 0),
             f"python client {os.getpid()}",
         )
 

@@ -25,6 +25,13 @@ CALM_SECONDS: Final = 15.0
 RECOVERY_SECONDS: Final = 150.0
 """Time within which work that is repeated succeeds after the last fault."""
 
+EXPIRY_SECONDS: Final = 260.0
+"""Time within which nothing is left of an application that has ended or whose driver was killed:
+TaskManagers with copies may keep it for each other for some deadlines, one after the other."""
+
+MAX_LATE_SECONDS: Final = 0.1
+"""About the time that a task needs to write a map output."""
+
 MAX_READS: Final = 15
 """Most outputs of an application that are read at the end; the indexes show all of them."""
 
@@ -43,16 +50,19 @@ async def end(world: World) -> None:
     for number, member in enumerate(world.members):
         application = world.applications[number % len(world.applications)]
         await _repeat(world, f"a write at {member}", deadline, application, _write(member))
+        await _repeat(world, f"a stream at {member}", deadline, application, _stream(member, world))
     await _read_all(world, deadline)
+    await _until_copied(world, deadline)
     world.oracle.check_holders()
+    generator = random.Random(f"end of {world.plan.seed}")
     for application in world.applications:
-        key = ShuffleKey(application.application_id, application.shuffle_id)
-        world.oracle.released(key)
-        application.driver.release(key.shuffle_id)
+        if generator.random() < 0.5:  # otherwise its end releases everything
+            key = ShuffleKey(application.application_id, application.shuffle_id)
+            world.oracle.released(key)
+            application.driver.release(key.shuffle_id)
     await asyncio.sleep(RETRY_SECONDS)
     world.oracle.look()
-    for application in world.applications:
-        application.driver.end()
+    await _end_applications(world, generator)
     await _until_clean(world)
     for member in world.members:
         await member.stop()
@@ -60,6 +70,13 @@ async def end(world: World) -> None:
 
 def _write(member: Member) -> Callable[[Application], Awaitable[BaseException | None]]:
     return lambda application: application.write(member)
+
+
+def _stream(
+    member: Member, world: World
+) -> Callable[[Application], Awaitable[BaseException | None]]:
+    through = world.members[(member.index + 1) % len(world.members)]
+    return lambda application: application.stream(member, through)
 
 
 async def _repeat(
@@ -117,9 +134,45 @@ def _read(
     return read
 
 
+async def _end_applications(world: World, generator: random.Random) -> None:
+    """End all applications while tasks still write, and perhaps while hosts are apart."""
+    first, second = (member.host for member in generator.sample(world.members, 2))
+    is_apart = generator.random() < 0.5
+    if is_apart:
+        world.network.block(first, second)
+    late: list[asyncio.Task[BaseException | None]] = []
+    for application in world.applications:
+        world.oracle.ended(application.application_id)
+        for member in world.members:
+            write = application.write(member, is_late=True)
+            context = application.process.context.copy()
+            late.append(world.loop.create_task(_awaited(write), context=context))
+    await asyncio.sleep(generator.uniform(0.0, MAX_LATE_SECONDS))
+    for application in world.applications:
+        if generator.random() < 0.3:
+            world.trace(f"the driver of {application.application_id} is killed")
+            application.driver.vanish()
+        else:
+            application.driver.end()
+    await asyncio.wait(late)
+    await asyncio.sleep(RETRY_SECONDS)
+    if is_apart:
+        world.network.unblock(first, second)
+
+
+async def _until_copied(world: World, deadline: float) -> None:
+    """Wait until all outputs have their copies; report those that lack some."""
+    while lacking := world.oracle.lacking_copies():
+        if world.loop.time() > deadline:
+            for text in lacking:
+                world.violation(text)
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+
+
 async def _until_clean(world: World) -> None:
     """Wait until no TaskManager has anything left; report what one has."""
-    deadline = world.loop.time() + RECOVERY_SECONDS
+    deadline = world.loop.time() + EXPIRY_SECONDS
     for member in world.members:
         if member.taskmanager is None:
             continue
@@ -144,4 +197,5 @@ def _left(environment: NetworkEnvironment) -> list[str]:
         each.role == ROLE_COPIER and not each.application_id for each in environment.handlers
     ) and len(environment.handlers) == len(environment.listener.connections):
         left = [each for each in left if not each.startswith(("connections:", "handlers:"))]
+    left += [f"the account of {each.application_id}" for each in environment.accounts.in_use()]
     return [*left, *storage_leftovers(environment)]

@@ -27,6 +27,8 @@ class Faults:
         self._running: list[asyncio.Task[None]] = []
         self.kinds: Counter[str] = Counter()
         """Faults that act now, by kind."""
+        self.begun = 0
+        """Faults that have begun."""
 
     async def run(self) -> None:
         """Begin each fault at its time, and wait until all have ended."""
@@ -57,6 +59,7 @@ class Faults:
 
     async def _carry_out(self, fault: Fault) -> None:
         self.kinds[fault.kind] += 1
+        self.begun += 1
         await self._act(fault)
         self.kinds[fault.kind] -= 1
 
@@ -75,6 +78,8 @@ class Faults:
             if fault.kind == "leave" and member.process is None and member.has_moved:
                 member.wipe()
             await member.start()
+        elif fault.kind == "drain":
+            await member.drain(fault.seconds)
         elif fault.kind in ("partition", "one way"):
             network.block(member.host, other.host, both=fault.kind == "partition")
             await asyncio.sleep(fault.seconds)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
+from crc32c import crc32c
+
 if TYPE_CHECKING:
     from sluice.shuffle.names import ShuffleKey
+    from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+    from sluice.shuffle.taskmanager.taskmanager import TaskManager
     from tests.simulation.processes import Member
     from tests.simulation.world import World
 
@@ -25,6 +29,7 @@ class Output:
         is_released: Whether the driver has begun to release its shuffle.
         seen: Numbers of the TaskManagers that have it, as far as it was seen there.
         gone: Numbers of the TaskManagers from which it went with its release.
+        released_at: Numbers of the TaskManagers that had it, and acknowledged its release.
     """
 
     def __init__(
@@ -51,11 +56,17 @@ class Output:
         """Numbers of the TaskManagers that may return other bytes, from disks that changed them:
         only the checksum of a block, which readers verify, can tell."""
         self.gone: set[int] = set()
+        self.released_at: set[int] = set()
         self.earlier: list[Output] = []
         """Outputs of the same name whose commits were not answered, at other TaskManagers."""
 
     def __str__(self) -> str:
         return f"{self.key.application_id}/{self.key.shuffle_id}/{self.map_attempt_id}"
+
+    def is_same(self, found: MapOutput) -> bool:
+        """Return whether a map output of this name has these bytes, by its checksums."""
+        expected = [crc32c(b"".join(region)) for region in self.regions]
+        return [region.crc32c for region in found.regions] == expected
 
     def content(self, subpartition: int) -> bytes:
         """Return the bytes of a subpartition."""
@@ -75,24 +86,57 @@ class Oracle:
         self._world = world
         self._mode = world.plan.settings["journal_sync"]
         self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
+        self._bounds: dict[ShuffleKey, int] = {}
+        """Below which map attempts of a shuffle the driver has begun to release all."""
+        self._acknowledged: dict[tuple[int, ShuffleKey], int] = {}
+        """The same as far as a TaskManager has acknowledged it: it takes them no longer."""
 
     def begin(self, output: Output) -> None:
         """Note that a writer begins an output, perhaps once more."""
         before = self.outputs.get((output.key, output.map_attempt_id))
         if before is not None:
             output.earlier = [*before.earlier, before]
+        output.is_released = output.map_attempt_id < self._bounds.get(output.key, 0)
         self.outputs[output.key, output.map_attempt_id] = output
 
-    def acknowledged(self, output: Output) -> None:
+    def acknowledged(self, output: Output, started: TaskManager | None) -> None:
         """Note that the commit of an output was answered: its TaskManager has it."""
         output.is_acknowledged = True
+        member = self._world.members[output.member]
+        if not output.is_released and member.taskmanager is started is not None:
+            store = started.environment.store
+            if store.lookup(output.key, output.map_attempt_id) is None:
+                self._world.violation(f"{output} is answered, and {member} does not have it")
         if not output.is_released:
             output.seen.add(output.member)
 
-    def released(self, key: ShuffleKey) -> None:
-        """Note that the driver begins to release a shuffle."""
+    def released(self, key: ShuffleKey, end: int | None = None) -> None:
+        """Note that the driver begins to release a shuffle, or its map attempts below ``end``."""
+        if end is not None:
+            self._bounds[key] = max(end, self._bounds.get(key, 0))
         for output in self.of(key):
-            output.is_released = True
+            output.is_released |= end is None or output.map_attempt_id < end
+
+    def release_acknowledged(self, member: int, key: ShuffleKey, end: int | None) -> None:
+        """Note that a TaskManager has acknowledged a release: no restart undoes it."""
+        if end is not None:
+            before = self._acknowledged.get((member, key), 0)
+            self._acknowledged[member, key] = max(end, before)
+        for output in self.of(key):
+            is_covered = end is None or output.map_attempt_id < end
+            if is_covered and member in output.seen | output.gone:
+                output.released_at.add(member)
+
+    def killed(self, member: int) -> None:
+        """Note that a TaskManager may come back without a release that it did not acknowledge."""
+        for output in self.outputs.values():
+            if member in output.gone - output.released_at:
+                output.gone.discard(member)
+
+    def ended(self, application_id: str) -> None:
+        """Forget the outputs of an application that ends."""
+        for each in [each for each in self.outputs if each[0].application_id == application_id]:
+            del self.outputs[each]
 
     def synced_at(self, member: Member) -> list[Output]:
         """Return the outputs of a TaskManager that a power cut now must leave there."""
@@ -118,13 +162,22 @@ class Oracle:
                 output.seen.discard(member)
             if self._mode == "never":
                 output.gone.discard(member)
+                output.released_at.discard(member)
+        if self._mode == "never":
+            self._forget_acknowledged(member)
 
     def damaged(self, member: int) -> None:
         """Note that stored bytes of a TaskManager changed, also in its journals."""
         for output in self.outputs.values():
             output.seen.discard(member)
             output.gone.discard(member)
+            output.released_at.discard(member)
             output.doubtful.add(member)
+        self._forget_acknowledged(member)
+
+    def _forget_acknowledged(self, member: int) -> None:
+        for each in [each for each in self._acknowledged if each[0] == member]:
+            del self._acknowledged[each]
 
     def of(self, key: ShuffleKey) -> list[Output]:
         """Return the outputs of a shuffle."""
@@ -146,18 +199,24 @@ class Oracle:
             store = member.taskmanager.environment.store
             number = member.index
             for output in self.outputs.values():
-                found = store.lookup(output.key, output.map_attempt_id) is not None
-                if found and number in output.gone:
+                found = store.lookup(output.key, output.map_attempt_id)
+                is_below = output.map_attempt_id < self._acknowledged.get((number, output.key), 0)
+                if found is not None and (is_below or number in output.gone | output.released_at):
                     self._world.violation(f"{output} came back at {member} after its release")
                     output.gone.discard(number)
-                elif any(each.member == number for each in output.earlier):
+                    output.released_at.discard(number)
+                elif (
+                    any(each.member == number for each in output.earlier)
+                    and found is not None
+                    and not output.is_same(found)
+                ):
                     pass  # its own attempt, which nobody reads
-                elif found and not output.is_released:
+                elif found is not None and not output.is_released:
                     output.seen.add(number)
                 elif (
                     output.is_released
                     and number in output.seen
-                    and not found
+                    and found is None
                     and store.released() is None  # a restart does not undo it
                 ):
                     output.seen.discard(number)
@@ -199,3 +258,27 @@ class Oracle:
                 store = taskmanager.environment.store
                 if store.lookup(output.key, output.map_attempt_id) is None:
                     self._world.violation(f"{output} is not at tm{number}, which had it")
+
+    def holders(self, output: Output) -> set[int]:
+        """Return the numbers of the TaskManagers whose indexes have a map output."""
+        return {
+            member.index
+            for member in self._world.members
+            if member.taskmanager is not None
+            and member.taskmanager.environment.store.lookup(output.key, output.map_attempt_id)
+        }
+
+    def lacking_copies(self) -> list[str]:
+        """Return the outputs with fewer copies than their producers asked for.
+
+        One that may be damaged everywhere is left out: nobody takes a copy of it. So is one whose
+        name has other bytes somewhere, from an earlier attempt: they are in the way.
+        """
+        lacking: list[str] = []
+        for output in self.readable():
+            holders = self.holders(output)
+            is_short = len(holders) < output.replicas and holders - output.doubtful
+            if is_short and all(each.member not in holders for each in output.earlier):
+                where = ", ".join(f"tm{number}" for number in sorted(holders))
+                lacking.append(f"{output} is only at {where}, not at {output.replicas}")
+        return lacking

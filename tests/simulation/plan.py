@@ -18,6 +18,7 @@ KINDS: Final = {
     "power cut": 2,
     "restart": 3,
     "leave": 3,
+    "drain": 3,
     "partition": 4,
     "one way": 2,
     "isolate": 2,
@@ -93,8 +94,14 @@ class Plan(NamedTuple):
         kinds = generator.sample(list(KINDS), generator.randint(1, 5))
         faults = [_fault(generator, kinds, members) for _ in range(generator.randint(1, 10))]
         for each in faults[:]:
-            if each.kind == "leave" and generator.random() < 0.7:
+            if each.kind == "disk full" and generator.random() < 0.4:
+                at = round(each.at + generator.uniform(0.0, each.seconds), 2)
+                faults.append(each._replace(at=at, other=1 - each.other % 2))  # the other disk
+            if each.kind in ("leave", "drain") and generator.random() < 0.7:
                 faults.append(_beside(generator, each))
+            elif each.kind in ("disk hangs", "disk slow", "disk full") and generator.random() < 0.5:
+                at = round(each.at + generator.uniform(0.0, each.seconds), 2)
+                faults.append(Fault(at, "kill", each.member, each.other, 1.0))
             elif each.kind == "driver cut" and generator.random() < 0.5:
                 at = round(each.at + generator.uniform(0.0, each.seconds), 2)
                 faults.append(Fault(at, "kill", each.other, each.member, 1.0))

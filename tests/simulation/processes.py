@@ -120,6 +120,18 @@ class Member:
                 self._world.violation(f"{self} stopped with open files: {len(left)}")
             self._end()
 
+    async def drain(self, seconds: float) -> None:
+        """Drain it, move its map outputs, and let it take work again after a while."""
+        taskmanager, process = self.taskmanager, self.process
+        if taskmanager is None or process is self._stopping:
+            return
+        await self._drain(taskmanager)
+        await asyncio.sleep(seconds)
+        if self.process is process is not self._stopping:
+            await self.run(taskmanager.undrain())
+            self.has_moved = False
+            self._world.trace(f"{self} takes work again")
+
     async def _drain(self, taskmanager: TaskManager) -> None:
         self._world.trace(f"{self} drains and moves its map outputs")
 
@@ -135,6 +147,8 @@ class Member:
             if not progress.left:
                 self.has_moved = True
                 self._world.oracle.check_moved(self.index)
+            elif self._world.faults.begun == 1:
+                self._world.violation(f"{self} moves not all, and nothing disturbs: {progress}")
 
     def kill(self, *, power: bool = False) -> None:
         """Kill it; a power cut takes its host, its memory tier and part of its writes too."""
@@ -148,6 +162,7 @@ class Member:
         network.watch_silence()
         kept = self._world.oracle.synced_at(self) if power else []
         self._end()
+        self._world.oracle.killed(self.index)
         if power:
             self.boots += 1
             for disk in (*self.disks, self.memory):

@@ -9,20 +9,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import itertools
 import json
 import os
+import resource
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation import determinism
-from tests.simulation.plan import Plan
+from tests.simulation.plan import KINDS, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-MAX_REAL_SECONDS: Final = 300
-"""Real time within which a seed ends, in seconds."""
+    from tests.simulation.world import Found
+
+MAX_CPU_SECONDS: Final = 120
+"""CPU time within which a seed ends: the host may be busy with other things."""
+
+MAX_REAL_SECONDS: Final = 3600
+"""Real time within which a seed ends."""
 
 _HASH_SEED: Final = "PYTHONHASHSEED"
 
@@ -48,20 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="faults to keep, by number, such as 0,2")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="seeds at a time")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink seeds that fail")
+    parser.add_argument("--faults", help="only seeds with a fault of these kinds: kill,leave")
+    parser.add_argument("--until-failure", action="store_true", help="stop after a seed that fails")
     parser.add_argument("--verbose", action="store_true", help="a line for each seed")
     given = parser.parse_args(arguments)
-    if os.environ.get(_HASH_SEED) != "0":
-        os.environ[_HASH_SEED] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
-    determinism.install()
-    determinism.load_product()
+    prepare("tests.simulation.run")
     if given.seed is not None:
         return _replay(given.seed, given.only)
-    plans = (Plan.of(seed) for seed in range(given.first, given.first + given.seeds))
+    plans = itertools.islice(plans_with(given.first, given.faults), given.seeds)
     began = time.monotonic()
     failed = count = 0
     cpu_seconds = 0.0
-    for outcome in run_all(plans, given.jobs):
+    for outcome in run_all(plans, given.jobs, stops=given.until_failure):
         count += 1
         cpu_seconds += outcome.cpu_seconds
         if given.verbose:
@@ -69,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if outcome.violations:
             failed += 1
             _report(outcome, shrinks=not given.no_shrink)
+            if given.until_failure:
+                break
     seconds = time.monotonic() - began
     rate = count / max(seconds, 1e-9) * 3600
     _print(
@@ -78,21 +86,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run_all(plans: Iterator[Plan], jobs: int) -> Iterator[Outcome]:
-    """Run plans, some at a time; yield the outcomes as they come."""
-    running: list[_Child] = []
+def prepare(module: str) -> None:
+    """Load the product so that a seed decides everything; start anew for hashes of strings."""
+    if os.environ.get(_HASH_SEED) != "0":
+        os.environ[_HASH_SEED] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+    determinism.install()
+    determinism.load_product()
+
+
+def plans_with(first: int, kinds: str | None) -> Iterator[Plan]:
+    """Yield the plans of all seeds, or of those with a fault of some kinds."""
+    wanted = set() if kinds is None else set(kinds.split(","))
+    if not wanted <= KINDS.keys():
+        msg = f"no such kinds of faults: {', '.join(sorted(wanted - KINDS.keys()))}"
+        raise SystemExit(msg)
+    for plan in map(Plan.of, itertools.count(first)):
+        if not wanted or any(fault.kind in wanted for fault in plan.faults):
+            yield plan
+
+
+def run_all(plans: Iterator[Plan], jobs: int, *, stops: bool = False) -> Iterator[Outcome]:
+    """Run plans, some at a time; yield the outcomes as they come.
+
+    Args:
+        plans: The plans.
+        jobs: How many run at a time.
+        stops: Whether the first violation of a plan ends it.
+    """
+    running: list[Child] = []
     for plan in plans:
-        running.append(_Child(plan))
+        running.append(Child(plan, stops=stops))
         if len(running) == jobs:
             yield running.pop(0).outcome()
     for child in running:
         yield child.outcome()
 
 
-class _Child:
-    """A forked process that runs one plan."""
+class Child:
+    """A forked process that runs one plan.
 
-    def __init__(self, plan: Plan, *, prints: bool = False) -> None:
+    Args:
+        plan: The plan.
+        prints: Whether it prints its trace.
+        stops: Whether the first violation ends it.
+        before: Called in the process first.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        prints: bool = False,
+        stops: bool = False,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self._plan = plan
         self._began = time.monotonic()
         self._reader, writer = os.pipe()
@@ -100,8 +148,12 @@ class _Child:
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._reader)
-            _run_child(plan, writer, prints=prints)
+            _run_child(plan, writer, before, prints=prints, stops=stops)
         os.close(writer)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when it ends."""
+        return self._reader
 
     def outcome(self) -> Outcome:
         """Wait for its end."""
@@ -119,17 +171,39 @@ class _Child:
         return Outcome(self._plan, ended, "", 0, seconds, cpu, {})
 
 
-def _run_child(plan: Plan, writer: int, *, prints: bool) -> None:
+def _run_child(
+    plan: Plan, writer: int, before: Callable[[], None], *, prints: bool, stops: bool
+) -> None:
+    """Run a plan in this process, and end the process.
+
+    Args:
+        plan: The plan.
+        writer: Pipe for what was found.
+        before: Called first.
+        prints: Whether to print its trace.
+        stops: Whether the first violation ends it.
+    """
     faulthandler.dump_traceback_later(MAX_REAL_SECONDS, exit=True)
+    faulthandler.register(signal.SIGXCPU, chain=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS + 5))
     status = 1
     try:
+        before()
         from tests.simulation.world import simulate  # loaded after the clocks were replaced
 
         write = os.write
-        found = simulate(plan, prints=prints)
-        data = memoryview(json.dumps(found._asdict()).encode())
-        while data:
-            data = data[write(writer, data) :]
+
+        def report(found: Found) -> None:
+            data = memoryview(json.dumps(found._asdict()).encode())
+            while data:
+                data = data[write(writer, data) :]
+
+        def stop(found: Found) -> None:
+            report(found)
+            sys.stdout.flush()
+            os._exit(0)
+
+        report(simulate(plan, prints=prints, on_violation=stop if stops else None))
         status = 0
     finally:
         sys.stdout.flush()
@@ -146,7 +220,7 @@ def _replay(seed: int, only: str | None) -> int:
     if only is not None:
         plan = plan.only([int(each) for each in only.split(",") if each])
     _print(f"seed {seed}: {plan.members} TaskManagers, {plan.settings}")
-    outcome = _Child(plan, prints=True).outcome()
+    outcome = Child(plan, prints=True).outcome()
     _print(_line(outcome))
     _report(outcome, shrinks=False)
     return 1 if outcome.violations else 0
@@ -157,7 +231,7 @@ def shrink(plan: Plan) -> list[int]:
     kept = list(range(len(plan.faults)))
     for number in reversed(range(len(plan.faults))):
         fewer = [each for each in kept if each != number]
-        if _Child(plan.only(fewer)).outcome().violations:
+        if Child(plan.only(fewer), stops=True).outcome().violations:
             kept = fewer
     return kept
 

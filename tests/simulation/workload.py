@@ -14,6 +14,7 @@ from sluice.transport.address import Address
 from tests.simulation.driver import Driver
 from tests.simulation.loop import Process
 from tests.simulation.oracle import Output
+from tests.simulation.pipelined import exchange
 from tests.simulation.processes import DATA_PORT
 from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
 
@@ -36,8 +37,44 @@ DETECTION_SECONDS: Final = 12.0
 AGAIN_RATE: Final = 0.5
 """Part of the failed map outputs that are written again elsewhere, by the same name."""
 
+PARTIAL_RATE: Final = 0.4
+"""Part of the releases that have a bound: a stage runs again with new map attempts."""
+
 RELEASE_SECONDS: Final = 8.0, 30.0
 """Bounds of the time until the driver releases a shuffle and begins the next one."""
+
+
+class Copies:
+    """The copies of a map output whose producer waits for them.
+
+    Args:
+        world: The simulation.
+        output: The map output, before it is written.
+    """
+
+    def __init__(self, world: World, output: Output) -> None:
+        self._world = world
+        self._output = output
+        self._before = self._state()
+
+    def check(self) -> None:
+        """Check, after the answer, that another TaskManager has it, or that a counter tells.
+
+        A TaskManager that was started again meanwhile may have had it.
+        """
+        output, now = self._output, self._state()
+        if output.replicas == 1 or output.is_released or output.earlier or now != self._before:
+            return
+        if len(self._world.oracle.holders(output)) < output.replicas:
+            self._world.violation(f"{output} is answered without its copies, and no counter tells")
+
+    def _state(self) -> list[object]:
+        """Return the running TaskManagers, and commits without copies of the one written to."""
+        running = [member.taskmanager for member in self._world.members]
+        taskmanager = running[self._output.member]
+        counters = None if taskmanager is None else taskmanager.environment.counters
+        missed = None if counters is None else counters.commits_without_copies
+        return [*running, missed]
 
 
 class Application:
@@ -59,7 +96,7 @@ class Application:
         self.is_synchronous = self._random.random() < 0.5
         self._attempts = itertools.count(1)
         self._tasks: list[asyncio.Task[Any]] = []
-        self.reads = self.writes = self.refused = 0
+        self.reads = self.writes = self.streams = self.refused = 0
 
     def start(self) -> None:
         """Start the driver and all tasks."""
@@ -69,6 +106,7 @@ class Application:
             self._run(self._write_often(random.Random(self._random.random()), number))
         for number in range(READERS):
             self._run(self._read_often(random.Random(self._random.random()), number))
+        self._run(self._stream_often(random.Random(self._random.random())))
         self._run(self._release_often(random.Random(self._random.random())))
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -106,11 +144,37 @@ class Application:
                 subpartition = generator.randrange(output.subpartitions)
                 await self.read(output, subpartition, holder, through)
 
+    async def _stream_often(self, generator: random.Random) -> None:
+        while not self._world.load_ends:
+            await asyncio.sleep(generator.uniform(0.0, 2 * PAUSE_SECONDS))
+            await self.stream(*generator.choices(self._world.members, k=2))
+
+    async def stream(self, at: Member, through: Member) -> SluiceError | TimeoutError | None:
+        """Write and read a pipelined partition; return the first error."""
+        error = await exchange(self._world, self, next(self._attempts), at, through)
+        if error is None:
+            self.streams += 1
+        else:
+            self.refused += 1
+        return error
+
     async def _release_often(self, generator: random.Random) -> None:
         while not self._world.load_ends:
             await asyncio.sleep(generator.uniform(*RELEASE_SECONDS))
             if self._world.load_ends:
                 return
+            if generator.random() < PARTIAL_RATE:
+                end = next(self._attempts)
+                successor = generator.choice(self._world.members), end  # it is not released
+                is_first = generator.random() < 0.5
+                if is_first:
+                    await self.write(*successor)
+                self._world.oracle.released(ShuffleKey(self.application_id, self.shuffle_id), end)
+                self._world.trace(f"{self.application_id} releases {self.shuffle_id} below {end}")
+                self.driver.release(self.shuffle_id, end)
+                if not is_first:
+                    await self.write(*successor)
+                continue
             shuffle_id, self.shuffle_id = self.shuffle_id, self.shuffle_id + 1
             await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))  # writers end
             self._world.oracle.released(ShuffleKey(self.application_id, shuffle_id))
@@ -118,7 +182,12 @@ class Application:
             self.driver.release(shuffle_id)
 
     async def write(
-        self, member: Member, attempt: int | None = None, *, again: bool = False
+        self,
+        member: Member,
+        attempt: int | None = None,
+        *,
+        again: bool = False,
+        is_late: bool = False,
     ) -> SluiceError | TimeoutError | None:
         """Write one map output with new bytes; return the error that the writer got.
 
@@ -126,14 +195,20 @@ class Application:
             member: The TaskManager.
             attempt: Its map attempt; None: a new one.
             again: Whether it was written before at another TaskManager, which did not answer.
+            is_late: Whether the application ends meanwhile: nothing is expected of it.
         """
         if attempt is None:
             attempt = next(self._attempts)
         key = ShuffleKey(self.application_id, self.shuffle_id)
         seed = f"{self._world.plan.seed} {self.application_id} {attempt} {again}"
         output = Output(key, attempt, member.index, self.replicas, seed)
-        self._world.oracle.begin(output)
+        if is_late:
+            output.is_released = True
+        else:
+            self._world.oracle.begin(output)
         began, hangs_since = self._world.loop.time(), member.hangs_since
+        started = member.taskmanager
+        copies = Copies(self._world, output) if self.is_synchronous else None
         replicate = (
             ReplicatePartition(0, self.replicas, self.is_synchronous) if self.replicas > 1 else None
         )
@@ -143,7 +218,9 @@ class Application:
                 await write_map_output(
                     client, key.shuffle_id, attempt, output.regions, replicate=replicate
                 )
-                self._world.oracle.acknowledged(output)
+                self._world.oracle.acknowledged(output, started)
+                if copies is not None:
+                    copies.check()
             finally:
                 if client.lost is None:
                     client.connection.close()

@@ -25,6 +25,8 @@ from tests.simulation.strands import Strands
 from tests.simulation.workload import APPLICATIONS, Application
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.simulation.loop import Process
     from tests.simulation.plan import Plan
 
@@ -61,9 +63,17 @@ class World:
         plan: Its faults.
         directory: Empty directory for its disks.
         prints: Whether it prints its trace.
+        on_violation: Called with what was found when a rule does not hold.
     """
 
-    def __init__(self, plan: Plan, directory: Path, *, prints: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        *,
+        prints: bool = False,
+        on_violation: Callable[[Found], None] | None = None,
+    ) -> None:
         self.plan = plan
         self.directory = directory
         self.loop = SimulatedLoop()
@@ -77,6 +87,7 @@ class World:
         self.violations: list[str] = []
         self.log_lines = 0
         self._prints = prints
+        self._on_violation = on_violation
         self._hash = hashlib.sha256()
         self.faults: Faults
         self.members: list[Member] = []
@@ -95,6 +106,8 @@ class World:
         text = text.replace(str(self.directory), "")
         self.violations.append(f"{self.loop.time() - FIRST_SECOND:.2f} {text}")
         self.trace(f"VIOLATION {text}")
+        if self._on_violation is not None:
+            self._on_violation(self._found())
 
     def failed(self, what: str, error: BaseException | None) -> None:
         """Record an unexpected error as a violation."""
@@ -123,9 +136,13 @@ class World:
             self.violation(f"{self.log_lines} log lines")
         for path in dict.fromkeys(self.disks.blocked):
             self.violation(f"the event loop waited for the disk {path}")
+        return self._found()
+
+    def _found(self) -> Found:
         counts = {
             "reads": sum(each.reads for each in self.applications),
             "writes": sum(each.writes for each in self.applications),
+            "streams": sum(each.streams for each in self.applications),
             "refused": sum(each.refused for each in self.applications),
             "log lines": self.log_lines,
             "handles": self.loop.handles_run,
@@ -173,13 +190,28 @@ class World:
         self.failed(f"{PROCESS.get()}: {context.get('message')}", context.get("exception"))
 
 
-def simulate(plan: Plan, *, prints: bool = False) -> Found:
-    """Run a simulation in this process, which must end afterwards."""
+def simulate(
+    plan: Plan, *, prints: bool = False, on_violation: Callable[[Found], None] | None = None
+) -> Found:
+    """Run a simulation in this process, which must end afterwards.
+
+    Args:
+        plan: Its faults.
+        prints: Whether it prints its trace.
+        on_violation: Called at the first violation, when its disks are removed; it may end the
+            process.
+    """
     directory = Path(f"/dev/shm/sluice-simulation/{os.getpid()}")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+
+    def stop(found: Found) -> None:
+        if on_violation is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            on_violation(found)
+
     try:
-        return World(plan, directory, prints=prints).run()
+        return World(plan, directory, prints=prints, on_violation=stop).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

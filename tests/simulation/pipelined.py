@@ -1,0 +1,119 @@
+"""Pipelined partitions: one task writes while others read, each through its TaskManager."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from sluice.protocol.errors import SluiceError
+from sluice.transport.address import Address
+from tests.simulation.processes import DATA_PORT
+from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.wire_clients import consumer, producer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.protocol.schema import HelloAck
+    from tests.simulation.processes import Member
+    from tests.simulation.workload import Application
+    from tests.simulation.world import World
+
+MAX_SUBPARTITIONS: Final = 3
+MAX_BUFFERS: Final = 30
+
+Buffers = list[tuple[int, bytes]]
+"""What is written, in its order: a subpartition, and a buffer for it."""
+
+
+async def exchange(
+    world: World, application: Application, attempt: int, at: Member, through: Member
+) -> SluiceError | TimeoutError | None:
+    """Write a pipelined partition while it is read, and compare; return the first error.
+
+    Args:
+        world: The simulation.
+        application: The application.
+        attempt: The name of the partition in the current shuffle.
+        at: The TaskManager with the partition.
+        through: The TaskManager whose gates read it.
+    """
+    ack = application.driver.acks.get(at.index)
+    if ack is None:
+        return TimeoutError("the driver does not know the TaskManager yet")
+    generator = random.Random(f"pipelined {application.application_id} {attempt} {world.plan.seed}")
+    subpartitions = generator.randint(1, MAX_SUBPARTITIONS)
+    buffers = [
+        (generator.randrange(subpartitions), generator.randbytes(generator.choice((1, 300, 4000))))
+        for _ in range(generator.randint(0, MAX_BUFFERS))
+    ]
+    shuffle_id, application_id = application.shuffle_id, application.application_id
+    what = f"pipelined {application_id}/{shuffle_id}/{attempt} of {at} through {through}"
+
+    async def write() -> None:
+        client = await producer(Address(at.host, DATA_PORT), application_id)
+        try:
+            writer = await PipelinedWriter.open(
+                client, attempt, subpartitions, shuffle_id=shuffle_id
+            )
+            for subpartition, data in buffers:
+                await writer.send(subpartition, data)
+            await writer.finish()
+        finally:
+            if client.lost is None:
+                client.connection.close()
+
+    ended = await asyncio.gather(
+        write(),
+        *(
+            _read(application_id, through, ack, attempt, shuffle_id, each)
+            for each in range(subpartitions)
+        ),
+        return_exceptions=True,
+    )
+    _check(world, what, buffers, ended[1:])
+    for error in ended:
+        if isinstance(error, (SluiceError, TimeoutError)):
+            world.trace(f"{what} failed: {error}")
+            return error
+        if isinstance(error, BaseException):
+            raise error
+    world.trace(f"{what} written and read")
+    return None
+
+
+async def _read(
+    application_id: str,
+    through: Member,
+    ack: HelloAck,
+    attempt: int,
+    shuffle_id: int,
+    subpartition: int,
+) -> bytes:
+    """Read a subpartition to its end.
+
+    Raises:
+        SluiceError: It failed.
+    """
+    client = await consumer(Address(through.host, DATA_PORT), application_id)
+    try:
+        reader = PipelinedReader(client, [(ack, attempt)], subpartition, shuffle_id=shuffle_id)
+        await reader.read_all()
+        for error in reader.errors.values():
+            raise error
+        return reader.data()
+    finally:
+        if client.lost is None:
+            client.connection.close()
+
+
+def _check(world: World, what: str, buffers: Buffers, read: Sequence[object]) -> None:
+    """Compare what readers got that reached the end with what was written."""
+    for subpartition, found in enumerate(read):
+        expected = b"".join(data for each, data in buffers if each == subpartition)
+        if isinstance(found, bytes) and found != expected:
+            world.violation(
+                f"wrong bytes of subpartition {subpartition} of {what}: {len(found)} bytes, "
+                f"expected {len(expected)}"
+            )
