@@ -250,7 +250,7 @@ class TaskManager:
             if self._http is not None:
                 self._http.forget()
             logger.info("TaskManager %s drains", self.environment.taskmanager_id)
-        if migrate:
+        while migrate:
             if self._migrating is None or self._migrating.done():
                 self._migrating = start_task(self.environment.migrate())
             migrating = self._migrating
@@ -259,6 +259,10 @@ class TaskManager:
                 migrating.result()
             elif not self._stops:  # it takes new work again
                 return
+            if not self.environment.is_busy:
+                return
+            # Readers take time, in which a receiver may be lost: ask the receivers once more.
+            await self.environment.wait_idle()
         await self.environment.wait_idle()
 
     async def _end_migration(self) -> None:

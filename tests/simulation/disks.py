@@ -115,7 +115,7 @@ class Disk:
                 strands.sleep(self._disks.random.uniform(FASTEST_SECONDS, slowest))
             while self.hangs:
                 strands.wait(self._waiting)
-        elif self.hangs:
+        elif self.hangs and PROCESS.get() is not None:  # otherwise the simulation wipes it
             self._disks.blocked.append(f"{self.path}, called by {_caller()}")
         if self.fails and PROCESS.get() is not None:
             raise os_error(errno.EIO)

@@ -13,6 +13,7 @@ from tests.support.mini_cluster import network_leftovers, storage_leftovers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.simulation.oracle import Output
     from tests.simulation.processes import Member
@@ -43,10 +44,13 @@ async def end(world: World) -> None:
     await asyncio.sleep(CALM_SECONDS)
     world.load_ends = True
     world.trace("the load ends")
-    deadline = world.loop.time() + RECOVERY_SECONDS
     for member in world.members:
         if member.taskmanager is None:
             world.violation(f"{member} does not run after the last fault")
+        elif _needs_restart(member.taskmanager.environment.store):
+            await member.stop()  # as its operator does, after its log and its status say so
+            await member.start()
+    deadline = world.loop.time() + RECOVERY_SECONDS
     for number, member in enumerate(world.members):
         application = world.applications[number % len(world.applications)]
         await _repeat(world, f"a write at {member}", deadline, application, _write(member))
@@ -66,6 +70,11 @@ async def end(world: World) -> None:
     await _until_clean(world)
     for member in world.members:
         await member.stop()
+
+
+def _needs_restart(store: ShuffleStore) -> bool:
+    """Return whether a directory stays out until a restart: a sync of its arena failed."""
+    return any(tier.sync_failed for tier in store._tiers.tiers())
 
 
 def _write(member: Member) -> Callable[[Application], Awaitable[BaseException | None]]:

@@ -22,12 +22,11 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.plan import Plan
 from tests.simulation.run import Child, plans_with, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from tests.simulation.plan import Plan
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -110,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(mutants: Sequence[Mutant], seeds: int, jobs: int, until: float) -> Iterator[Mutant]:
     """Run mutants; yield each when it is killed, or has survived."""
     waiting = deque(mutants)
+    sound: set[int] = set()
+    """Seeds that do not fail without a mutation."""
     running: dict[Child, Mutant] = {}
     while waiting or running:
         if waiting and len(running) < jobs:
@@ -122,10 +123,21 @@ def _run(mutants: Sequence[Mutant], seeds: int, jobs: int, until: float) -> Iter
         for child in select.select(list(running), [], [])[0]:
             mutant = running.pop(child)
             mutant.take(child)
+            if mutant.killed_by is not None and mutant.killed_by not in sound:
+                _check(mutant.killed_by)
+                sound.add(mutant.killed_by)
             if mutant.killed_by is not None or mutant.seeds == seeds:
                 yield mutant
             else:
                 waiting.append(mutant)
+
+
+def _check(seed: int) -> None:
+    """Run a seed on the product as it is: only then a mutation can be what fails."""
+    violations = Child(Plan.of(seed), stops=True).outcome().violations
+    if violations:
+        msg = f"seed {seed} fails without a mutation, so it tells nothing: {violations[0]}"
+        raise SystemExit(msg)
 
 
 def apply(mutation: Mutation) -> None:

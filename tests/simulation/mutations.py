@@ -213,8 +213,8 @@ MUTATIONS: Final = (
         REPLICAS,
         "a copy whose origin is lost is not copied",
         _REPLICAS + "holdings.py",
-        "        if self.origin and self.origin in self.others:\n            return 0\n",
-        "        if self.origin:\n            return 0\n",
+        "        return bool(self.origin) and self.origin in self.others\n",
+        "        return bool(self.origin)\n",
         ("leave", "kill", "power cut"),
     ),
     Mutation(

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.plan import Plan
 
 SEEDS = 100
-PARTS = 4
+PARTS = 10
 """Test processes share the seeds."""
 
 MAX_REAL_SECONDS = 1500

@@ -11,9 +11,11 @@ import pytest
 from tests.chaos.damage import PAGE_BYTES, flip
 from tests.spark.applications import BACK_PRESSURE, Application, sluice_settings
 from tests.spark.ui import Ui
+from tests.support.daemons import Daemons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.spark.barrier import Barrier
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from tests.spark.eventlog import Events
     from tests.support.cluster import StandaloneCluster
     from tests.support.daemon import Daemon
-    from tests.support.daemons import Daemons
 
 MAPS = 4
 """Map tasks of the jobs in ``jobs/failing.py``."""
@@ -234,3 +235,41 @@ def test_a_taskmanager_moves_its_map_outputs_and_leaves(
     revived.stop()
     assert running.result(RESULT_SECONDS).read_text() == expected.read_text()
     check_that_nothing_ran_again(single.new_events())
+
+
+@pytest.fixture(scope="module")
+def with_remote(directory: Path) -> Iterator[Daemons]:
+    """TaskManagers with one remote tier, in a directory that both have."""
+    remote = directory / "remote"
+    remote.mkdir()
+    with Daemons(directory / "tm-copies", remote=remote) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def in_remote(
+    driver: Driver, cluster: StandaloneCluster, with_remote: Daemons
+) -> Iterator[Application]:
+    """An application whose map tasks wait for a copy in the remote tier."""
+    settings = {
+        **sluice_settings(with_remote),
+        **BACK_PRESSURE,
+        "spark.sluice.replicas.remote": "true",
+        "spark.sluice.replicas.mode": "sync",
+    }
+    with driver.application("in-remote", cluster.master_url, settings) as running:
+        yield running
+
+
+def test_a_taskmanager_killed_for_good_is_read_from_the_remote_tier(
+    own: Application, in_remote: Application, barrier: Barrier, with_remote: Daemons
+):
+    expected = [own.rows("prepare").read_text(), own.rows("read_again").read_text()]
+    in_remote.fill_slots(barrier, SLOTS)
+    in_remote.new_events()
+    found = [in_remote.rows("prepare").read_text()]
+    with_remote[1].kill()
+    found.append(in_remote.rows("read_again").read_text())
+    assert found == expected
+    check_that_nothing_ran_again(in_remote.new_events())
+    assert with_remote[0].status().counters.remote_copies_made > 0

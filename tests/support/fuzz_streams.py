@@ -198,7 +198,8 @@ def frames_of(role: int, local_id: str) -> Frames:
     if role == m.ROLE_COPIER:
         copy_of = _built(m.CopyOf, NUMBER, _NAMES | st.just(local_id), REPLICAS, st.booleans())
         checksum = _built(m.CopyChecksum, NUMBER, st.integers(0, 2**32 - 1))
-        return {**_STORED, **checksum, **copy_of}
+        to_remote = _built(m.ReplicateToRemote, NUMBER, st.booleans())
+        return {**_STORED, **checksum, **copy_of, **to_remote}
     if role == m.ROLE_CONSUMER:
         return {
             m.OpenGate: _gate(local_id),

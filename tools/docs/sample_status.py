@@ -55,7 +55,12 @@ COUNTERS = Counters(
     copies_failed=1044,
     damaged_map_outputs_dropped=1061,
     damaged_map_outputs_repaired=1062,
-    damage_reports=BoundedCounts({"damaged": 1063, "intact": 1064}),
+    damage_reports=BoundedCounts(
+        {"damaged": 1063, "intact": 1064, "repeated": 1065, "refused": 1066, "unknown": 1067}
+    ),
+    remote_copies_made=1068,
+    remote_copy_bytes=1069,
+    remote_copies_failed=1070,
     commits_without_copies=1045,
     map_outputs_moved=1046,
     gates_opened=1030,

@@ -40,7 +40,7 @@ CHUNK: Final = 1000
 """Map outputs that are looked at in one turn of the event loop."""
 
 
-class _Place(NamedTuple):
+class _StoredRegion(NamedTuple):
     """A region, and its extent."""
 
     output: MapOutput
@@ -134,9 +134,9 @@ class Scrub:
             position = window[-1].extent.offset + 1
         return True
 
-    async def _window(self, tier: Tier, position: int) -> list[_Place]:
+    async def _window(self, tier: Tier, position: int) -> list[_StoredRegion]:
         """Return the next regions of a directory from a position on, in their order."""
-        window: list[_Place] = []
+        window: list[_StoredRegion] = []
         async for outputs in self._chunks():
             found = (
                 each
@@ -146,7 +146,7 @@ class Scrub:
             window = heapq.nsmallest(WINDOW, itertools.chain(window, found), key=_offset)
         return window
 
-    async def _verify(self, place: _Place) -> bool:
+    async def _verify(self, place: _StoredRegion) -> bool:
         """Verify a region; return whether its directory answers."""
         output, region, extent = place
         value = 0
@@ -184,14 +184,14 @@ def checksum_of(tier: Tier, offset: int, length: int, value: int) -> int:
     return tier.checksum(offset, length, value)
 
 
-def _places(outputs: Sequence[MapOutput]) -> Iterator[_Place]:
+def _places(outputs: Sequence[MapOutput]) -> Iterator[_StoredRegion]:
     """Yield the regions of map outputs that have bytes in a directory."""
     for output in outputs:
         for region in output.regions:
             extent = region.extent
             if extent is not None and extent.tier.has_journal:
-                yield _Place(output, region, extent)
+                yield _StoredRegion(output, region, extent)
 
 
-def _offset(place: _Place) -> int:
+def _offset(place: _StoredRegion) -> int:
     return place.extent.offset

@@ -295,9 +295,11 @@ class ApplicationCopies:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "no %s takes a copy of map output %d of %s; "
+                "%s of map output %d of %s; "
                 "copies of its other map outputs may wait too. Last reason: %s",
-                "TaskManager on another host" if is_short_of_peers else "remote tier",
+                "no TaskManager on another host takes a copy"
+                if is_short_of_peers
+                else "the remote tier takes no copy",
                 attempt.map_attempt_id,
                 attempt.shuffle,
                 self._services.placement.last_refusal,

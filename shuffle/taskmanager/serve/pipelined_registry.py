@@ -41,8 +41,16 @@ class SpilledView(PipelinedView, Protocol):
         """Set how that part is read; without it the view gives nothing of it."""
 
 
-def may_be_spilled(view: PipelinedView) -> TypeGuard[SpilledView]:
-    """Return whether a part of a view may be in the storage tiers."""
+def read_back(
+    view: PipelinedView, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]
+) -> PipelinedView:
+    """Set how a view reads its part in the storage tiers, if it may have one; return the view."""
+    if _may_be_spilled(view):
+        view.read_back_by(sizes, read_pool)
+    return view
+
+
+def _may_be_spilled(view: PipelinedView) -> TypeGuard[SpilledView]:
     return hasattr(view, "read_back_by")
 
 

@@ -28,12 +28,7 @@ from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, release_regions
 from .moved_outputs import MovedOutputs
 from .new_copies import require_new_copy
-from .pipelined_registry import (
-    ConsumablePartition,
-    PipelinedRegistry,
-    Registration,
-    may_be_spilled,
-)
+from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration, read_back
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
 from .stored_slices import StoredSlices, bad_range, charge_of
@@ -381,10 +376,7 @@ class ResultPartitionManager:
                         remedy="Open a channel for each",
                     )
                 if partition.is_consumable:
-                    unstored = partition.create_view(start, listener)
-                    if may_be_spilled(unstored):
-                        unstored.read_back_by(sizes, read_pool)
-                    return unstored
+                    return read_back(partition.create_view(start, listener), sizes, read_pool)
                 what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
                 await self.damage.settle(key, map_attempt_ids, deadline)

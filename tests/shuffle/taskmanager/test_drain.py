@@ -21,6 +21,7 @@ from sluice.protocol.schema import (
     SecureRegion,
 )
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
+from tests.support.api_clients import give_back
 from tests.support.daemon import SLUICE, Daemon, run
 from tests.support.mini_cluster import mini_cluster
 from tests.support.peers import until
@@ -126,6 +127,28 @@ async def test_one_that_is_told_to_stop_while_it_is_to_take_work_again_stops(mon
         await asyncio.gather(draining, undraining, stopping)
         assert taskmanager.state == "draining"
         assert taskmanager.environment.is_draining
+
+
+async def test_receivers_are_asked_again_when_the_last_reader_has_ended(monkeypatch):
+    async with TaskManager.embedded() as taskmanager:
+        environment = taskmanager.environment
+        moves: list[bool] = []
+
+        async def migrate() -> None:
+            moves.append(environment.is_busy)
+
+        monkeypatch.setattr(environment, "migrate", migrate)
+        async with taskmanager.client("app") as client, asyncio.timeout(20):
+            async with client.open_result_partition(1, 7, 1) as partition:
+                await partition.emit_buffer(DATA[:100], 0)
+            draining = asyncio.ensure_future(taskmanager.drain(migrate=True))
+            while not moves:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0)
+            async with client.open_gate([partition.location], 0) as gate:
+                while (taken := await gate.next_buffer_or_event()) is not None:
+                    give_back(taken.buffer)
+            await draining
+        assert moves == [True, False]
 
 
 async def test_a_taskmanager_without_its_lock_stays_drained():

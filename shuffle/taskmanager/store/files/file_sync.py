@@ -16,7 +16,7 @@ def sync_file(fd: int, path: Path) -> None:
             had succeeded.
     """
     try:
-        os.fdatasync(fd)
+        getattr(os, "fdatasync", os.fsync)(fd)  # without it, times are written too
     except OSError as error:
         # Not ENOSPC, after which the caller would repeat the write to the same file.
         reason = f"fdatasync failed: {error.strerror or error}"

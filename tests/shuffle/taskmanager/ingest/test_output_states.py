@@ -54,7 +54,7 @@ async def reach(rig: StoredRig, state: str) -> None:
     elif state == "SECURING":
         say(rig, MESSAGES[3])
     elif state in ("FINISHING", "COMMITTING"):
-        say(rig, MESSAGES[6])
+        say(rig, MESSAGES[-1])
     if state == "COMMITTING":
         await rig.until_committing()
     assert rig.output.state.name == state

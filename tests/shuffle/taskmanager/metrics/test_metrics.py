@@ -35,6 +35,7 @@ def test_every_counter_has_one_series():
     expected: list[float] = [pool.refused_requests, pool.expired_requests, pool.demand_warnings]
     expected.append(STATUS.control_memory.refusals)
     expected += structs.astuple(STATUS.remote)[3:]
+    expected += structs.astuple(STATUS.scrub)[:2]
     for traffic in STATUS.traffic:
         expected += structs.astuple(traffic)[1:]
     for process in STATUS.processes:

@@ -141,13 +141,11 @@ def test_only_totals_remain_of_a_process_that_has_ended(status):
     assert counters(left) == pytest.approx(counters(status), abs=1e-4)
     nothing = {name: 0 for name in series(left, "gauge")} | series(TaskManagerStatus(), "gauge")
     assert series(left, "gauge") == nothing
-    assert combine([STATUS], [left]) == structs.replace(
-        STATUS,
-        **{
-            name: getattr(combine([STATUS, left]), name)
-            for name in ("counters", "network_pool", "remote", "control_memory", "traffic")
-        },
-    )
+    both = combine([STATUS, left])
+    names = ("counters", "network_pool", "remote", "control_memory", "traffic")
+    scrub = structs.replace(both.scrub, pass_age_seconds=STATUS.scrub.pass_age_seconds)
+    totals = {name: getattr(both, name) for name in names} | {"scrub": scrub}
+    assert combine([STATUS], [left]) == structs.replace(STATUS, **totals)
 
 
 def test_the_status_of_one_process_stays_as_it_is():
@@ -169,6 +167,7 @@ def test_amounts_are_added_and_properties_are_not():
         "sluice_event_loop_lag_max_seconds",
         "sluice_migrating",
         "sluice_network_memory_segment_size_bytes",
+        "sluice_scrub_pass_age_seconds",
         "sluice_shuffles",
         "sluice_storage_healthy",
         "sluice_subpartition_queued_buffers_avg",

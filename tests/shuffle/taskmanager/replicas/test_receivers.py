@@ -194,7 +194,7 @@ async def test_only_outputs_that_a_receiver_lost_move_again(tmp_path):
         await drained(cluster)
         made = cluster[0].counters.copies_made
         for output in list(cluster[1].store.map_outputs(KEY).values())[:3]:
-            cluster[1].store.drop(output, is_lost=True)
+            cluster[1].store.drop(output, lost_because="it was damaged in storage")
         await eventually(lambda: cluster[0].counters.copies_made == made + 3)
         await all_moved(cluster)
         assert cluster[0].counters.copies_made == made + 3

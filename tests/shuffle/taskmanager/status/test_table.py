@@ -18,6 +18,7 @@ TITLES = [
     "Storage",
     "Partitions",
     "Copies and moves",
+    "Stored data verified",
     "Pipelined partitions",
     "Gates",
     "Channels of gates",

@@ -161,7 +161,7 @@ async def test_a_start_without_room_for_another_journal_keeps_the_one_it_has(
     moved = journal_directory(store)
     await store.close()
 
-    def create(*_: object) -> None:
+    def create(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as full:

@@ -242,8 +242,12 @@ async def test_a_manifest_that_is_not_confirmed_goes_with_the_release(
     output = await many_regions(stores.first, 1)
     tier = tier_of(stores.first)
 
+    confirm = tier.marker.require_stored
+
     async def unconfirmed(name: str) -> None:
-        raise RemoteFailure("it is not there")
+        await confirm(name)
+        if name == manifest_name(MapAttemptKey(output.key, 1)):
+            raise RemoteFailure("it is not there")
 
     with monkeypatch.context() as patch:
         patch.setattr(tier.marker, "require_stored", unconfirmed)
@@ -367,7 +371,7 @@ async def test_a_move_that_is_cancelled_is_cleaned_up(tmp_path, place):
     stores = Pair(tmp_path, place)
     output = await many_regions(stores.first, 1)
     reading = asyncio.Event()
-    read = moved_of(stores.first)._read
+    read = moved_of(stores.first).uploads._read
 
     async def slow(reads):
         await read(reads)
@@ -375,7 +379,7 @@ async def test_a_move_that_is_cancelled_is_cleaned_up(tmp_path, place):
         if reads[0].offset > 2 * MIB:
             await asyncio.Event().wait()
 
-    moved_of(stores.first)._read = slow
+    moved_of(stores.first).uploads._read = slow
     move = asyncio.ensure_future(stores.first.move_to_remote(output))
     await reading.wait()
     await asyncio.sleep(0)

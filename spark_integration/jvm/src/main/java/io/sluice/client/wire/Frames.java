@@ -20,8 +20,8 @@ public final class Frames {
     public static final long DAMAGE_REPORTS = 1 << 1;
 
     /**
-     * Bit in the features of Hello and HelloAck: the TaskManager has a remote tier for copies of map
-     * outputs, and reports them to the driver.
+     * Bit in the features of Hello and HelloAck: the TaskManager has a remote tier for copies of
+     * map outputs, and reports them to the driver.
      */
     public static final long REMOTE_COPIES = 1 << 3;
 

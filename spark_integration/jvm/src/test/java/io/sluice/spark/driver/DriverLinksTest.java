@@ -86,6 +86,11 @@ class DriverLinksTest {
                 }
 
                 @Override
+                public void remote(Message.OutputsRemote outputs) {
+                    heard.add("remote " + outputs.shuffleId());
+                }
+
+                @Override
                 public void moved(String taskManagerId, Message.OutputsMoved outputs) {
                     heard.add("moved " + taskManagerId);
                 }
