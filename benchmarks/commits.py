@@ -31,7 +31,7 @@ WARM_ROUNDS: Final = 1
 
 
 class Load(NamedTuple):
-    """What is committed.
+    """The map outputs of a round.
 
     Attributes:
         writers: Map tasks that write and commit at the same time.

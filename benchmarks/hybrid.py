@@ -60,7 +60,7 @@ class Pace:
         self._hurry.set()
 
     async def keep(self, taken_bytes: int) -> None:
-        """Wait until so many bytes are due."""
+        """Wait until this many bytes are due."""
         if not self._bytes_per_second or self._hurry.is_set():
             return
         early = self._began + taken_bytes / self._bytes_per_second - time.perf_counter()

@@ -220,7 +220,7 @@ class Rig:
                     lost.kill()
                     lost.lose_data()
                     break
-                time.sleep(LOOK_SECONDS)
+                time.sleep(LOOK_SECONDS)  # TaskManagers announce no bytes
             else:
                 raise RuntimeError(
                     f"{name} was over before a TaskManager could be lost: {rows} rows are read too"

@@ -28,7 +28,7 @@ PROGRESS_KINDS = ("region", "gate", "channel", "partition", "connection")
 
 
 DAMAGE_RESULTS = ("damaged", "intact", "repeated", "refused", "unknown")
-"""What becomes of a map output that a reader reports as damaged."""
+"""Results of the check of a map output that a reader reports as damaged."""
 
 
 class BoundedCounts(dict[str, int]):
@@ -167,7 +167,9 @@ class Counters:
     remote_copies_made: Annotated[
         int, total("Map outputs copied to the remote tier, moves not included.")
     ] = 0
-    remote_copy_bytes: Annotated[int, total("Bytes of these copies.", "remote_copied_bytes")] = 0
+    remote_copy_bytes: Annotated[
+        int, total("Bytes of map outputs copied to the remote tier.", "remote_copied_bytes")
+    ] = 0
     remote_copies_failed: Annotated[
         int, total("Failed attempts to copy a map output to the remote tier.")
     ] = 0

@@ -371,7 +371,7 @@ class NetworkEnvironment:
         for application_id in {output.key.application_id for output in outputs}:
             self.applications.adopt(application_id)
         for output in outputs:
-            if output.origin or output.replicas > 1:
+            if output.has_copies:
                 self.copies.replication.committed(output)
         for key in {output.key for output in outputs}:
             self.partitions.wake(key)

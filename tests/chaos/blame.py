@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 UNREGISTERED = "Missing an output location for shuffle"
-"""What a task says that begins after another one of its stage attempt had a failed fetch."""
+"""The error of a task that begins after the failed fetch of another one of its stage attempt."""
 
 LOST_WITH_DIRECTORY = "was lost with its storage directory"
 
@@ -26,7 +26,7 @@ _OF_LOST_DATA = re.compile(
 
 _SOURCE = re.compile(r"TaskManager \S+ at ([\w.]+):\d+")
 NO_HOST = ".invalid"
-"""End of the host of a TaskManager that Spark takes for none of its executors' hosts."""
+"""Suffix of the host name that Spark gets for a TaskManager on no executor's host."""
 
 SPECULATION = "a speculative copy"
 UNKNOWN = "unknown"

@@ -61,8 +61,8 @@ DISK_BYTES = 1024 * 1024 * 1024
 """Of each TaskManager's disk: more than the jobs shuffle on a host, until it is filled."""
 
 GIVES_UP = "cannot rollback the ResultStage"
-"""What Spark says when an indeterminate stage must run again and results of it are in use, with
-its own shuffle as well."""
+"""Spark's error, with its own shuffle too, when an indeterminate stage must run again and some of
+its results are in use."""
 
 LOST_AFTER_SECONDS = 3.0
 """The TaskManagers' setting, with second copies: less than the longer faults."""

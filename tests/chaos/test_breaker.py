@@ -121,7 +121,7 @@ def test_every_kind_of_fault_is_mended(
     assert executor.wait(END_SECONDS) == -signal.SIGKILL
 
 
-def test_what_is_broken_when_the_run_ends_is_mended(directory: Path):
+def test_the_end_of_a_run_mends_the_last_fault(directory: Path):
     action = Action(0.0, Kind.KILL_TASKMANAGER, HOST, 1000.0)
     with (
         Links(directory / "tm", WORKER_HOSTS) as links,

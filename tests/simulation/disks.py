@@ -49,7 +49,7 @@ MISS_RATE: Final = 0.3
 
 
 class _Write(NamedTuple):
-    """What was in a file before a write, how long the file was, and when it was written.
+    """Bytes and length of a file before a write, and the time of the write.
 
     The file is known by its inode: it may have another name by now.
     """

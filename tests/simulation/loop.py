@@ -54,7 +54,7 @@ class Process:
         self.deaths: list[asyncio.Future[None]] = []
         """Completed when it ends."""
         self.buried: list[object] = []
-        """What a killed process still referred to: no ``finally`` of it may run."""
+        """Objects of killed processes: none of their ``finally`` clauses may run."""
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -91,7 +91,7 @@ class SimulatedTask(asyncio.Task[T]):
 
 
 class Stuck(Exception):
-    """Nothing can happen any more, and the simulation has not ended."""
+    """No callback is left, and the simulation has not ended."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):

@@ -4,7 +4,7 @@ python -m tests.simulation.mutants --seeds 40
 python -m tests.simulation.mutants --area drain --minutes 20
 
 Each seed runs in a process of its own, in which the functions of one module have the code of a
-:class:`.Mutation`. All mutations have their first seed, then their second, until one fails. A
+:class:`.Mutation`. Every mutation runs its first seed, then every survivor its second, and so on. A
 mutation that survives is equivalent, or shows a gap of the load, the faults or the rules.
 """
 
@@ -56,7 +56,7 @@ class Mutant:
         return Child(next(self.plans), stops=True, before=lambda: apply(self.mutation))
 
     def take(self, child: Child) -> None:
-        """Note what came of a seed."""
+        """Record the result of a seed."""
         outcome = child.outcome()
         self.seeds += 1
         self.cpu_seconds += outcome.cpu_seconds
@@ -75,7 +75,7 @@ class Mutant:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 1 if a mutation survives that must not."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=40, help="most seeds of a mutation")
+    parser.add_argument("--seeds", type=int, default=40, help="maximum seeds for each mutation")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no seed after this time")
     parser.add_argument("--area", help="only mutations of this area")

@@ -1,4 +1,4 @@
-"""Mistakes that the simulation must notice: small changes of the product, one at a time.
+"""Mistakes that the simulation should notice: small changes of the product, one at a time.
 
 Each stands for a class: a release that is undone, an answer that is too early, a copy that is not
 made again. :mod:`tests.simulation.mutants` applies them.

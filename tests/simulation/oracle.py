@@ -1,4 +1,4 @@
-"""What must be true: the outputs that were acknowledged and released, and where they were seen."""
+"""The rules: which outputs were acknowledged and released, and which TaskManagers had them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_SUBPARTITIONS: Final = 3
 MAX_BUFFERS: Final = 30
 
 Buffers = list[tuple[int, bytes]]
-"""What is written, in its order: a subpartition, and a buffer for it."""
+"""The buffers of a partition in the order of writing, each with its subpartition."""
 
 
 async def exchange(
@@ -109,7 +109,7 @@ async def _read(
 
 
 def _check(world: World, what: str, buffers: Buffers, read: Sequence[object]) -> None:
-    """Compare what readers got that reached the end with what was written."""
+    """Compare the bytes of complete reads with the written ones."""
     for subpartition, found in enumerate(read):
         expected = b"".join(data for each, data in buffers if each == subpartition)
         if isinstance(found, bytes) and found != expected:

@@ -1,4 +1,4 @@
-"""What a seed does to the cluster: its size, its settings, and its faults in the order of time."""
+"""The plan of a seed: size and settings of the cluster, and its faults in the order of time."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _HASH_SEED: Final = "PYTHONHASHSEED"
 
 
 class Outcome(NamedTuple):
-    """What came of a seed."""
+    """The result of a seed."""
 
     plan: Plan
     violations: list[str]

@@ -23,7 +23,7 @@ _END: Final = b""
 
 
 class _Socket:
-    """What a connection sees of its socket."""
+    """The socket of a connection."""
 
     import socket as _socket
 

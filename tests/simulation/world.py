@@ -41,7 +41,7 @@ MAX_LOG_LINES: Final = 4000
 
 
 class Found(NamedTuple):
-    """What a simulation found.
+    """The findings of a simulation.
 
     Attributes:
         violations: Rules that did not hold, in the order of time.

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from typing import TYPE_CHECKING, Any
 
-from sluice.protocol.schema import KnownTaskManager, ReleaseApplication, ReplicatePartition
+from sluice.protocol.schema import (
+    KnownTaskManager,
+    OutputsHeld,
+    OutputsRemote,
+    ReleaseApplication,
+    ReplicatePartition,
+    ReplicateToRemote,
+)
 from sluice.shuffle.names import ShuffleKey
 from tests.support.mini_cluster import mini_cluster
 from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
+from tests.support.wire_clients import driver as connect_driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from sluice.transport.address import Address
     from tests.support.mini_cluster import MiniCluster
     from tests.support.wire_clients import Client
 
 KEY = ShuffleKey("app", 1)
+DATA = [random.Random(n).randbytes(n * 40_000 + 7) for n in range(8)]
+"""Of the map outputs that :func:`write_outputs` writes."""
 
 
 async def driver(cluster: MiniCluster, index: int, application_id: str = "app") -> Client:
@@ -90,3 +102,34 @@ def end_application(clients: Sequence[Client]) -> None:
     for client in clients:
         if client.lost is None:
             client.send(ReleaseApplication())
+
+
+async def write_outputs(
+    address: Address, replicate: ReplicatePartition | ReplicateToRemote
+) -> None:
+    """Write map outputs to a TaskManager, each of two regions, and ask for copies of them."""
+    writer = await producer(address)
+    for attempt, data in enumerate(DATA):
+        regions = [[data, b""], [b"second", data]]
+        await write_map_output(writer, 1, attempt, regions, replicate=replicate)
+    await writer.close()
+
+
+async def check_outputs(address: Address) -> None:
+    """Read all of them from one TaskManager."""
+    reader = await consumer(address)
+    for attempt, data in enumerate(DATA):
+        found = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
+        assert found == [data + b"second" + data]
+    await reader.close()
+
+
+async def until_told(address: Address, kind: type[OutputsHeld | OutputsRemote]) -> None:
+    """Wait until a TaskManager has notified its driver of the copies of all of them."""
+    found: set[int] = set()
+    driver = await connect_driver(address)
+    while found < set(range(len(DATA))):
+        message = await driver.expect(kind)
+        assert isinstance(message, kind)
+        found.update(message.map_attempt_ids)
+    await driver.close()

@@ -1,4 +1,4 @@
-"""What a power cut may leave of a directory: any part of what was written after the last sync.
+"""A directory after a power cut: any part of the writes since the last sync is lost.
 
 A recorder replaces the system calls of this process, and keeps what each file had at its last sync.
 Of everything later, each page may or may not have reached the disk, and the end of a file may not.

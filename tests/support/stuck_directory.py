@@ -62,7 +62,7 @@ class StuckDirectory:
         self._answers.set()
 
     async def holds(self, calls: int = 1) -> None:
-        """Wait until so many more calls wait, besides those of probes."""
+        """Wait until a number of further calls wait, not counting those of probes."""
         for _ in range(calls):
             assert await asyncio.to_thread(self._held.acquire, timeout=PATIENCE_SECONDS)
 

@@ -2,7 +2,7 @@
 
     python tests/support/synced_daemon.py KEEP DIRECTORY PROGRAM ARGUMENTS...
 
-For each file below any directory that was synced, ``KEEP/INODE`` has its bytes at its last sync. A
+For each file that the program synced, ``KEEP/INODE`` has its bytes at its last sync. A
 test that stops the process can tell what a power cut at that moment leaves of DIRECTORY.
 """
 

@@ -122,8 +122,9 @@ ENTRIES: Final = {
         WRITER, "Neither the memory tier nor a data directory has room for a region."
     ),
     ErrorCode.STORAGE_UNAVAILABLE: Entry(
-        f"{WRITER}; starting TaskManager",
-        "A directory, the journal or a spill file cannot be used or written.",
+        f"{WRITER}, {READER}; starting TaskManager",
+        "A directory, the journal or a spill file cannot be used or written, or a map output was "
+        "lost with its directory or damaged in storage.",
     ),
     ErrorCode.STORAGE_CORRUPT: Entry(
         READER, "The disk did not return the bytes that were committed."

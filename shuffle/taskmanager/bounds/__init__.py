@@ -23,6 +23,9 @@ channels                        quota; limit of a connection     serve/serving_h
 metadata: indexes and rows      quota                            store/shuffle_store.py
 ..        map attempts          quota; limit                     serve/serving_handler.py
 ..        slices that are read  quota                            serve/stored_slices.py
+..        spilled slices        quota                            hybrid/spilled_run.py
+..        reported damage       quota; limit of an application   integrity/damage_checks.py
+background verification         bytes per second                 integrity/scrub.py
 connections                     quota; one kept for the driver   wiring.py
 ..                              limit; handshakes                transport/listener.py
 ..                              segment size; draining           bounds/connection_rules.py

@@ -1,4 +1,4 @@
-"""Limits the bytes per second of work that nobody waits for."""
+"""Limits the bytes per second of background reads and copies."""
 
 import asyncio
 
@@ -23,4 +23,4 @@ class RateLimit:
         wait_seconds = self._free_at - now
         self._free_at = max(self._free_at, now) + length / self._bytes_per_second
         if wait_seconds > 0:
-            await asyncio.sleep(wait_seconds)
+            await asyncio.sleep(wait_seconds)  # the rate is a time

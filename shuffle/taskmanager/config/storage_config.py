@@ -141,16 +141,18 @@ class StorageConfig(Settings):
     """A directory whose probe takes longer than this gets no new data."""
 
     journal_sync: Literal["never", "interval", "commit"] = "never"
-    """What survives a power cut. `commit`: every commit and secured region on a disk is synced
-    before it is acknowledged. `interval`: at most the last `journal_sync_interval_seconds` are
-    lost. `never`: what the kernel has not written back is lost. The memory tier is always lost."""
+    """When stored data is synced, so that it survives a power cut. `commit`: before a commit or a
+    secured region is acknowledged. `interval`: within `journal_sync_interval_seconds`, so at most
+    these are lost. `never`: data that the kernel has not written back is lost. The memory tier is
+    never synced, and always lost."""
 
     journal_sync_interval_seconds: Seconds = Field(1.0, gt=0, le=3600)
     """Time after which a committed map output is synced, with `journal_sync = "interval"`."""
 
     remote: Annotated[Annotated[str, AfterValidator(remote_url)] | None, NONE_ALLOWED] = None
-    """Third tier, used when the disks are full: `s3://BUCKET/PREFIX`, or a shared directory as a
-    path or `file:///PATH`. Must be the same on every TaskManager. None: no remote tier."""
+    """Third tier, for regions when the disks are full, and for moved map outputs and copies:
+    `s3://BUCKET/PREFIX`, or a shared directory as a path or `file:///PATH`. Must be the same on
+    every TaskManager. None: no remote tier."""
 
     remote_endpoint: Annotated[Annotated[str, AfterValidator(http_url)] | None, NONE_ALLOWED] = None
     """URL of the S3 service, such as `https://minio.example:9000`. None: the variable

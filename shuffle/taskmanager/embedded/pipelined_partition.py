@@ -168,7 +168,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
 
 def _writer_waits(pool: LocalBufferPool) -> bool:
-    """Return whether a task waits for a buffer of a pool, or has ended (a spiller asks)."""
+    """Return whether the spiller may write: a task waits for a buffer, or has ended."""
     return pool.is_destroyed or pool.waiting_listeners > 0 or pool.waiting_for_availability > 0
 
 

@@ -40,8 +40,8 @@ from .hybrid_subpartition import HybridSubpartition, Spilling
 from .spilled_run import SPILLED_SLICE_BYTES
 
 MAX_SPILLED_REGION_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of a region, unless a single buffer is longer: the memory tier takes them in one turn
-of the event loop."""
+"""Maximum bytes of a region, unless a single buffer is longer: the memory tier takes them in one
+turn of the event loop."""
 
 
 class SpillerState(enum.Enum):
@@ -216,4 +216,4 @@ def _never() -> bool:
 
 
 def _nobody(error: SluiceError) -> None:
-    """Tell nobody: the partition has ended already."""
+    """Ignore: the partition has ended."""

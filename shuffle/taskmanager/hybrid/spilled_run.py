@@ -1,4 +1,4 @@
-"""Neighboring spilled buffers of one subpartition: what its reader opens and frees at a time.
+"""Neighboring spilled buffers of one subpartition, opened and freed together.
 
 A run is data of any number of buffers, or one event. A reader opens a run as a view of stored
 bytes, which serves the memory tier from its mapping, reads other tiers ahead into segments of the
@@ -57,7 +57,7 @@ class SpilledRun:
         slices.append(Slice(extent, offset, length, 1))
 
     def uncharge(self) -> None:
-        """Give the charge back; the references belong to a view, which frees them."""
+        """Return the charge; the references belong to a view, which frees them."""
         self._account.give_back(Resource.METADATA_BYTES, SPILLED_SLICE_BYTES * len(self.slices))
         self.slices = []
 

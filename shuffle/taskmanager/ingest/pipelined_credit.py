@@ -3,7 +3,7 @@
 One credit is one segment of the partition's pool. Up to a window of segments are ready; when the
 pool is empty, one listener waits for the next segment. So a partition whose buffers all wait for
 their readers grants nothing, and its producer stops: back pressure reaches the source. (A hybrid
-partition is told, and makes room.) A priority event takes no segment, and its credit is granted
+partition is notified, and spills.) A priority event takes no segment, and its credit is granted
 again when its readers have taken it.
 """
 

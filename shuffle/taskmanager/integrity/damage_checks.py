@@ -274,7 +274,7 @@ class DamageChecks:
             reports.waiting.clear()
 
     def _end(self, check: _Check) -> None:
-        """Let those who wait for a check go on."""
+        """Complete a check and wake the requests that wait for it."""
         if self._checks.pop(check.attempt, None) is not None:
             account = self._store.accounts.of(check.output.key.application_id)
             account.give_back(Resource.METADATA_BYTES, CHECK_BYTES)

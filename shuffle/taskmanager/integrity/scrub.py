@@ -109,7 +109,7 @@ class Scrub:
         loop = asyncio.get_running_loop()
         began_at = loop.time()  # not at once: a start has other work for the disks
         while True:
-            await asyncio.sleep(began_at + PASS_SECONDS - loop.time())
+            await asyncio.sleep(began_at + PASS_SECONDS - loop.time())  # the interval of passes
             began_at = loop.time()
             try:
                 await self.run_once()
@@ -122,7 +122,7 @@ class Scrub:
             outputs = list(self._store.map_outputs(key).values())
             for first in range(0, len(outputs), CHUNK):
                 yield outputs[first : first + CHUNK]
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # others get their turn
 
     async def _scrub(self, tier: Tier) -> bool:
         """Verify the regions of a directory in their order; return whether it answers."""

@@ -330,5 +330,5 @@ class _Turns:
         worked = time.thread_time() - self._began
         if worked > PIECE_SECONDS:
             self._forgive(worked)
-            await asyncio.sleep(REST_SECONDS)
+            await asyncio.sleep(REST_SECONDS)  # the time that others get
             self._began = time.thread_time()

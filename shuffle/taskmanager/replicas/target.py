@@ -259,14 +259,13 @@ class RemoteTarget:
         self, output: MapOutput, pace: Pace | None = None, *, moved: bool = False
     ) -> Outcome:
         """Copy a map output to the remote tier: :meth:`Target.copy`."""
-        placement = self._services.placement
         try:
             await self._services.store.move_to_remote(output)
         except Exception as error:  # noqa: BLE001
-            placement.last_refusal = str(failure_of(error, "copying to the remote tier"))
+            await self._failed(output, error)
             return Outcome.FAILED
         if self.place is None:
-            placement.last_refusal = (
+            self._services.placement.last_refusal = (
                 "it is in the remote tier, and no other TaskManager is known to serve it"
             )
             return Outcome.FAILED
@@ -290,9 +289,8 @@ class RemoteTarget:
         try:
             is_new = await remote.copies.make(output, pace)
         except Exception as error:  # noqa: BLE001
-            failure = failure_of(error, "copying to the remote tier")
             services.counters.remote_copies_failed += 1
-            services.placement.last_refusal = str(failure)
+            failure = await self._failed(output, error)
             logger.info("no copy of %s in the remote tier: %s", output.map_attempt_id, failure)
             return Outcome.FAILED
         if is_new:
@@ -303,3 +301,11 @@ class RemoteTarget:
         if services.store.lookup(*attempt) is output:
             services.drivers.tell_remote(output.key, [output.map_attempt_id])
         return Outcome.COPIED
+
+    async def _failed(self, output: MapOutput, error: Exception) -> SluiceError:
+        """Note why there is no copy; drop the map output if it is damaged."""
+        failure = failure_of(error, "copying to the remote tier")
+        if failure.code is ErrorCode.STORAGE_CORRUPT:
+            await self._services.damage.verify(output)
+        self._services.placement.last_refusal = str(failure)
+        return failure

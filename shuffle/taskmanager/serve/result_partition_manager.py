@@ -230,7 +230,8 @@ class ResultPartitionManager:
     def missing(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> list[int]:
         """Return the given map attempts whose output no reader would find here now.
 
-        With a remote tier only outputs of a lost directory are missing: the tier may have others.
+        With a remote tier only outputs that were lost with a directory, or dropped as damaged, are
+        missing: the tier may have the others.
         """
         if self._store.remote is not None:
             return [each for each in map_attempt_ids if self._store.why_lost(key, each)]

@@ -289,7 +289,7 @@ class ShuffleStore:
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
             on_unlocked: Called with a description when the lock of a directory is gone.
-            on_adopted: Called with what a directory holds that did not answer at the start.
+            on_adopted: Called with the map outputs of a directory that did not answer at the start.
         """
         self._health.watch(on_lost, on_unlocked, on_adopted)
         remote = self._tiers.remote

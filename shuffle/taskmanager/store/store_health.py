@@ -61,7 +61,7 @@ class StoreHealth:
         Args:
             on_lost: Called with the map attempts that were lost with a directory, by shuffle.
             on_unlocked: Called with a description when the lock of a directory is gone.
-            on_adopted: Called with what a directory holds that did not answer at the start.
+            on_adopted: Called with the map outputs of a directory that did not answer at the start.
         """
         self._on_lost = on_lost
         self._on_adopted = on_adopted

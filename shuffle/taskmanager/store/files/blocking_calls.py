@@ -1,4 +1,4 @@
-"""Who makes a blocking call: this thread, or another one that is given up if a disk hangs."""
+"""Makers of blocking calls: this thread, or another one that is given up if a disk hangs."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -8,9 +8,11 @@ interval   after ``journal_sync_interval_seconds``  when it is acknowledged
 commit     when it is acknowledged                  when it is acknowledged
 ========== ======================================= ===============================================
 
-The bytes of regions are synced before the row that names them is written, so a row on the disk
-never names bytes that are not there. A release is synced in the file of releases before it is
-written to the journal, so a power cut never damages both files.
+With ``commit`` the bytes of regions are synced before the row that names them is written, so a row
+on the disk never names bytes that are not there. With the other modes a row may reach the disk
+first, so the first start after a restart of the host verifies checksums. Unless the mode is
+``never``, a release is synced in the file of releases before it is written to the journal, so a
+power cut never damages both files.
 
 The memory tier is never synced: tmpfs has no disk, and a power cut empties it.
 

@@ -1,4 +1,4 @@
-"""Adopts what a directory holds that did not answer at the start, when it answers.
+"""Adopts the map outputs of a directory that did not answer at the start.
 
 The rows of the other journals decide which of its map outputs were released meanwhile: their
 releases of earlier runs, which the start keeps for this, and all releases of this run. A map output

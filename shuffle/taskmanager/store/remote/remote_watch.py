@@ -32,7 +32,7 @@ class RemoteWatch:
 
     Args:
         tier: The tier.
-        known_applications: Returns the applications whose objects are no orphans.
+        known_applications: Returns the applications whose objects must be kept.
         config: Time between two probes of a tier that is left out, and the age of orphans.
     """
 

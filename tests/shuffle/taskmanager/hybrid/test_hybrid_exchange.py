@@ -142,7 +142,7 @@ async def test_a_slow_reader_gets_every_byte_in_order(tmp_path, tier, reader_at)
 
 
 async def test_a_fast_reader_is_served_from_memory(tmp_path):
-    """What was consumed from memory is not written."""
+    """Buffers that were consumed from memory are not written."""
     async with mini_cluster(tmp_path, 1) as cluster:
         writer = await a_writer(cluster)
         reader = await a_reader(cluster, writer)

@@ -166,7 +166,7 @@ async def test_regions_have_a_size(monkeypatch):
 
 
 @pytest.mark.parametrize("finished", [False, True])
-async def test_what_cannot_be_spilled_is_reported_and_stays_readable(finished):
+async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
     rig = Rig()
     rig.tiers.failure = StorageFull(1, 0, "full")
     rig.add(b"a")

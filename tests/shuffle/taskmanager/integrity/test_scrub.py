@@ -46,7 +46,7 @@ async def test_a_pass_drops_what_is_damaged_and_nothing_else(tmp_path, tier):
         assert status.pass_age_seconds is not None
 
 
-async def test_what_a_pass_drops_comes_back_from_a_copy(tmp_path):
+async def test_outputs_that_a_pass_drops_come_back_from_a_copy(tmp_path):
     async with copying(tmp_path, 2, **ON_DISK, **FAST) as (cluster, _):
         await write(cluster[0], 7, [[LARGE]])
         before = cluster[0].store.lookup(KEY, 7)

@@ -4,91 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import OutputsHeld, ReplicatePartition
+from tests.support.copies import check_outputs, until_told, write_outputs
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
-from tests.support.wire_clients import driver as connect_driver
-
-if TYPE_CHECKING:
-    from sluice.transport.address import Address
 
 pytestmark = pytest.mark.slow  # all of it together
 
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
-
-DATA = [random.Random(n).randbytes(n * 40_000 + 7) for n in range(8)]
-
-
-async def write(address: Address, *, synchronous: bool) -> None:
-    writer = await producer(address)
-    for attempt, data in enumerate(DATA):
-        replicate = ReplicatePartition(0, 2, synchronous)
-        regions = [[data, b""], [b"second", data]]
-        await write_map_output(writer, 1, attempt, regions, replicate=replicate)
-    await writer.close()
-
-
-async def check(address: Address) -> None:
-    """Read everything from one TaskManager."""
-    reader = await consumer(address)
-    for attempt, data in enumerate(DATA):
-        found = await read_gate(reader, 1, [(reader.ack, [attempt])], 0, 2)
-        assert found == [data + b"second" + data]
-    await reader.close()
-
-
-async def until_held(address: Address) -> None:
-    """Wait until a TaskManager has notified its driver of all copies."""
-    held: set[int] = set()
-    driver = await connect_driver(address)
-    while held < set(range(len(DATA))):
-        message = await driver.expect(OutputsHeld)
-        assert isinstance(message, OutputsHeld)
-        held.update(message.map_attempt_ids)
-    await driver.close()
 
 
 @one_loop
 async def test_copies_outlive_both_processes(pair):
     for number in range(2):
         pair.start(number)
-    await write(pair.addresses[0], synchronous=True)
+    await write_outputs(pair.addresses[0], ReplicatePartition(0, 2, True))
     pair.kill(0)
-    await check(pair.addresses[1])
+    await check_outputs(pair.addresses[1])
     pair.kill(1)
     pair.start(1)
-    await until_held(pair.addresses[1])
-    await check(pair.addresses[1])
+    await until_told(pair.addresses[1], OutputsHeld)
+    await check_outputs(pair.addresses[1])
 
 
 @one_loop
 async def test_a_holder_killed_during_copies_gets_all_later(pair):
     for number in range(2):
         pair.start(number)
-    writing = asyncio.ensure_future(write(pair.addresses[0], synchronous=False))
+    writing = asyncio.ensure_future(
+        write_outputs(pair.addresses[0], ReplicatePartition(0, 2, False))
+    )
     await asyncio.to_thread(pair.kill, 1)
     await writing
     await asyncio.to_thread(pair.start, 1)
-    await until_held(pair.addresses[1])
+    await until_told(pair.addresses[1], OutputsHeld)
     pair.kill(0)
-    await check(pair.addresses[1])
+    await check_outputs(pair.addresses[1])
 
 
 @one_loop
 async def test_a_killed_origin_makes_its_copies_after_its_start(pair):
     pair.start(0)
-    await write(pair.addresses[0], synchronous=False)
+    await write_outputs(pair.addresses[0], ReplicatePartition(0, 2, False))
     pair.kill(0)
     pair.start(1)
     pair.start(0)
-    await until_held(pair.addresses[1])
+    await until_told(pair.addresses[1], OutputsHeld)
     pair.kill(0)
-    await check(pair.addresses[1])
+    await check_outputs(pair.addresses[1])
 
 
 @one_loop
@@ -96,11 +63,11 @@ async def test_a_killed_origin_makes_its_copies_after_its_start(pair):
 async def test_holders_copy_for_a_lost_origin_without_a_driver(pair):
     for number in range(3):
         pair.start(number)
-    await write(pair.addresses[0], synchronous=True)
+    await write_outputs(pair.addresses[0], ReplicatePartition(0, 2, True))
     pair.kill(0)
     for address in pair.addresses[1:]:
-        await until_held(address)
-        await check(address)
+        await until_told(address, OutputsHeld)
+        await check_outputs(address)
 
 
 @one_loop

@@ -28,6 +28,12 @@ DATA = [b"%d" % number * (number * 50 + 1) for number in range(COUNT)]
 QUICK: dict[str, Any] = {"lost_after_seconds": 0.05, "move_noted_timeout_seconds": 0.001}
 
 
+def one_port() -> dict[str, Any]:
+    """Settings with which a TaskManager returns to its port, and is not lost before."""
+    port = free_address("127.0.0.2").port
+    return QUICK | {"hosts_apart": True, "data_port": port, "lost_after_seconds": 60}
+
+
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch) -> None:
     monkeypatch.setattr(migration, "FIRST_PAUSE_SECONDS", 0.001)
@@ -160,11 +166,7 @@ async def all_moved(cluster: MiniCluster) -> None:
 
 
 async def test_a_restarted_receiver_is_read_from_again(tmp_path):
-    settings: dict[str, Any] = QUICK | {
-        "hosts_apart": True,
-        "data_port": free_address("127.0.0.2").port,
-        "lost_after_seconds": 60,
-    }
+    settings = one_port()
     async with copying(tmp_path, 3, check=False, **settings) as (cluster, _):
         await drained(cluster)
         made = cluster[0].counters.copies_made
@@ -202,11 +204,7 @@ async def test_only_outputs_that_a_receiver_lost_move_again(tmp_path):
 
 
 async def test_nothing_moves_again_after_undrain(tmp_path):
-    settings: dict[str, Any] = QUICK | {
-        "hosts_apart": True,
-        "data_port": free_address("127.0.0.2").port,
-        "lost_after_seconds": 60,
-    }
+    settings = one_port()
     async with copying(tmp_path, 2, check=False, **settings) as (cluster, _):
         await drained(cluster)
         migration = cluster[0].copies.migration

@@ -20,6 +20,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure, RemoteObjects
 from tests.support.copies import KEY, read
+from tests.support.damage import damage
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.wire_clients import producer, write_map_output
 
@@ -129,6 +130,36 @@ async def test_a_failed_remote_tier_is_tried_again(tmp_path, monkeypatch):
         is_failing.clear()
         assert await told(driver, 1) == {7}
         assert cluster[0].copies.status().short_of_remote == 0
+
+
+async def test_a_damaged_output_gets_no_copy_and_is_dropped(tmp_path, monkeypatch):
+    is_failing = failing(monkeypatch)
+    remote = str(tmp_path / "objects")
+    async with mini_cluster(
+        tmp_path, 1, check=False, remote=remote, health_check_seconds=0.1
+    ) as cluster:
+        await write(cluster[0], 7)
+        await damage(cluster[0], 7)
+        is_failing.clear()
+        await eventually(lambda: cluster[0].counters.damaged_map_outputs_dropped == 1)
+        assert cluster[0].store.lookup(KEY, 7) is None
+        await eventually(lambda: not objects(tmp_path / "objects"))
+
+
+async def test_an_output_of_a_late_directory_gets_its_copy(tmp_path, monkeypatch):
+    is_failing = failing(monkeypatch)
+    remote = str(tmp_path / "objects")
+    async with mini_cluster(
+        tmp_path, 1, check=False, remote=remote, health_check_seconds=0.1
+    ) as cluster:
+        driver = await cluster.driver(0)
+        await write(cluster[0], 7)
+        output = cluster[0].store.lookup(KEY, 7)
+        assert output is not None
+        cluster[0].copies.lost({KEY: [7]})  # as if its directory did not answer
+        is_failing.clear()
+        cluster[0]._outputs_adopted([output])
+        assert await told(driver, 1) == {7}
 
 
 async def test_a_driver_that_connects_later_is_told(tmp_path):

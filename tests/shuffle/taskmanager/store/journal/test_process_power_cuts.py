@@ -55,7 +55,7 @@ class Writers:
                 self._news.notify_all()
 
     async def more(self, count: int) -> None:
-        """Wait until so many more map outputs were acknowledged."""
+        """Wait for the acknowledgments of a number of further map outputs."""
         wanted = len(self.acknowledged) + count
         async with self._news:
             await self._news.wait_for(lambda: len(self.acknowledged) >= wanted)

@@ -74,7 +74,7 @@ async def test_a_start_fails_by_name_if_all_directories_hang(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("prefixes", [("",), ("journal", "health")], ids=["all", "journal"])
-async def test_what_a_directory_holds_is_adopted_when_it_answers(tmp_path, monkeypatch, prefixes):
+async def test_a_late_directory_is_adopted_when_it_answers(tmp_path, monkeypatch, prefixes):
     first = ShuffleStore.open(watched_disks(tmp_path), Accounts())
     await put_on(first, "b", range(6))
     for attempt in range(4):  # on both
