@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 THREAD_END_TIMEOUT_SECONDS = 20.0
 """Time that threads told to stop get after a test; they need microseconds."""
 
+ASYNC_TEST_TIMEOUT_SECONDS = 200.0
+"""For an asyncio test without its fixtures; less than the timeout of pytest, which raises in
+whatever runs: in a callback of uvloop, which logs the exception and goes on."""
+
 LOOP_TURNS = 5
 """Turns of the loop after a test in which cancelled tasks may end."""
 
@@ -146,13 +150,22 @@ def _no_task_leaks(request: pytest.FixtureRequest, _no_resource_leaks: None) -> 
         yield
         return
     runner: asyncio.Runner = request.getfixturevalue(runner_name)
-    yield
     loop = runner.get_loop()
+    timeout = loop.call_later(ASYNC_TEST_TIMEOUT_SECONDS, _cancel_test, request.node, loop)
+    yield
+    timeout.cancel()
     if asyncio.all_tasks(loop):
         runner.run(_turn_loop())
     left = [task.get_coro() for task in asyncio.all_tasks(loop)]
     if left:
         pytest.fail(f"tasks left running: {left}")
+
+
+def _cancel_test(item: pytest.Function, loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the task of a test, so that its failure shows where it waits."""
+    for task in asyncio.all_tasks(loop):
+        if task.get_coro().__name__ == item.function.__name__:
+            task.cancel(f"the test took longer than {ASYNC_TEST_TIMEOUT_SECONDS:g} s")
 
 
 async def _turn_loop() -> None:
