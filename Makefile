@@ -47,7 +47,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -136,8 +136,11 @@ $(S3_SERVER): tools/s3_server/go.mod tools/s3_server/go.sum
 s3-server: $(S3_SERVER) ## the S3 server of the tests and of bench-remote, built with Go
 
 # Three at a time, two of them Spark tests beside the others: all wait more than they compute.
-test: setup $(if $(shell command -v go),$(S3_SERVER)) ## all tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+test: setup $(if $(shell command -v go),$(S3_SERVER)) ## the tests that a change must pass
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(EXTENDED) $(PYTEST_ARGS)
+
+test-all: EXTENDED := --extended
+test-all: test ## all tests: more cases, longer ones, asyncio tests on every event loop
 
 test-compiled: compiled ## the tests of the data path, compiled
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \
@@ -149,7 +152,7 @@ test-pythons: jar ## the tests without Spark on other Pythons, or PYTHONS="/path
 	@for python in $(PYTHONS); do \
 	  venv=build/venv-$$($$python -c 'import platform; print(platform.python_version())'); \
 	  $(MAKE) --no-print-directory setup PYTHON=$$python VENV=$$venv && \
-	  $$venv/bin/python -m pytest -n 2 --dist loadgroup -m "not spark" tests/protocol \
+	  $$venv/bin/python -m pytest -n 2 --dist loadgroup --extended -m "not spark" tests/protocol \
 	    tests/transport tests/shuffle tests/spark_integration tests/test_optional_names.py \
 	    $(PYTEST_ARGS) || exit 1; \
 	done

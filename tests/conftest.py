@@ -1,9 +1,10 @@
-"""Runs every asyncio test on a matrix of event loops, and checks that it leaves nothing behind.
+"""Runs asyncio tests on a matrix of event loops, and checks that they leave nothing behind.
 
-An asyncio test runs once on plain asyncio in debug mode and once on uvloop (asyncio on Python 3.11
-copies what is written and so hides early reuse of a buffer; uvloop does not), and from Python 3.12
-on once with an eager task factory, as an application may have one. A test for which one loop is
-enough says ``@pytest.mark.asyncio(loop_factories=["uvloop"])``.
+An asyncio test runs on uvloop, as TaskManagers do. What uses the loop itself, and every test with
+``--extended``, runs on plain asyncio in debug mode too (on Python 3.11 it copies what is written
+and so hides early reuse of a buffer; uvloop does not), and from Python 3.12 on once with an eager
+task factory, as an application may have one. A test for which one loop is enough says
+``@pytest.mark.asyncio(loop_factories=["uvloop"])``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pytest
 import uvloop
 
 from sluice.shuffle.taskmanager.status.status import COMPILED, data_path
+from tests.support.extended import runs_on_every_loop
 from tests.support.remote import directory_place, s3_place
 from tests.support.s3 import CREDENTIALS, SERVER, is_connection, s3_server
 
@@ -55,6 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--one-loop", action="store_true", help="run asyncio tests on uvloop only (make quick)"
     )
+    parser.addoption(
+        "--extended",
+        action="store_true",
+        help="run what is marked extended, and asyncio tests on every event loop (make test-all)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,8 +74,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"data path: {data_path()}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what replaces a part of a module that is compiled: it cannot be replaced."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is extended, and what replaces a part of a module that is compiled."""
+    if not config.getoption("extended"):
+        extended = [item for item in items if item.get_closest_marker("extended")]
+        config.hook.pytest_deselected(items=extended)
+        items[:] = [item for item in items if item not in extended]
     if data_path() == COMPILED:
         skip = pytest.mark.skip(reason="replaces a part of a compiled module")
         for item in items:
@@ -91,7 +102,8 @@ def eager_loop() -> asyncio.AbstractEventLoop:
 
 
 def pytest_asyncio_loop_factories(config, item):
-    if config.getoption("one_loop"):
+    everywhere = config.getoption("extended") or runs_on_every_loop(item.path)
+    if config.getoption("one_loop") or not everywhere:
         return {"uvloop": uvloop.new_event_loop}
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "asyncio-debug": DebugLoop,
@@ -164,7 +176,7 @@ def _no_task_leaks(request: pytest.FixtureRequest, _no_resource_leaks: None) -> 
 def _cancel_test(item: pytest.Function, loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the task of a test, so that its failure shows where it waits."""
     for task in asyncio.all_tasks(loop):
-        if task.get_coro().__name__ == item.function.__name__:
+        if getattr(task.get_coro(), "__name__", None) == item.function.__name__:
             task.cancel(f"the test took longer than {ASYNC_TEST_TIMEOUT_SECONDS:g} s")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.class_archive import kept_archive, options_for
+from tests.support.extended import first_of
 
 FOLDER = Path(__file__).parents[1] / "examples"
 PYTHON = sorted((FOLDER / "python").glob("*.py"))
@@ -73,7 +74,7 @@ def test_the_page_lists_each_example():
 @pytest.mark.slow
 @pytest.mark.xdist_group("examples")
 @pytest.mark.timeout(SPARK_DEADLINE_SECONDS + 50)
-@pytest.mark.parametrize("path", SPARK, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", first_of(SPARK), ids=lambda path: path.stem)
 def test_spark_job(path, tmp_path, request):
     archive = kept_archive(request.config.cache.mkdir("spark-classes"))
     environment = {**os.environ, "SPARK_SUBMIT_OPTS": options_for(archive)}

@@ -37,6 +37,7 @@ def directory() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.mark.extended
 def test_a_job_its_rows_its_numbers_and_a_job_that_fails(directory: Path):
     files = []
     for name, content in TEXTS.items():

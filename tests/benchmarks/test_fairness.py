@@ -104,6 +104,7 @@ async def test_an_ordinary_application_counts_refusals_and_goes_on(tmp_path):
         assert set(application.errors) == {"QUOTA_EXCEEDED"}
 
 
+@pytest.mark.extended
 def test_a_resource_is_measured_in_processes_of_its_own(monkeypatch):
     plan = fairness.Plan(rounds=1, seconds=0.1, numbers=[2])
     monkeypatch.setattr(fairness, "SETTLE_SECONDS", 0.1)

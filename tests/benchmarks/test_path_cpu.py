@@ -36,6 +36,7 @@ def test_every_kind_is_measured(tmp_path):
     assert len(parts) == len(PROCESSES)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_profile_names_functions_of_each_process(tmp_path, capsys):
     uvloop.run(profile(tmp_path, "64 MiB", TOTAL_BYTES))

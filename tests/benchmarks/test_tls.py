@@ -23,6 +23,7 @@ from sluice.transport.config import TransportConfig
 from tests.support.tls_files import load_tls
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_leg_is_measured_with_and_without_tls(tmp_path):
     make_certificates(tmp_path)

@@ -20,6 +20,7 @@ from tests.chaos.timeline import Timeline
 from tests.support import jumping_clock
 from tests.support.cluster import WORKER_HOSTS
 from tests.support.daemons import Daemons, leftovers
+from tests.support.extended import first_of
 from tests.support.jumping_clock import ClockError
 from tests.support.loop_disk import LoopDisk, loop_disks
 
@@ -81,7 +82,7 @@ def options_of(links: Links, disks: dict[str, LoopDisk]) -> dict[str, dict[str, 
     return options
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["troubled", "lost"])
+@pytest.mark.parametrize("lost", first_of([True, False]), ids=["lost", "troubled"])
 def test_every_kind_of_fault_is_mended(
     directory: Path, executor: subprocess.Popen[bytes], lost: bool
 ):

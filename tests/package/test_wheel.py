@@ -219,6 +219,7 @@ def test_a_client_and_a_taskmanager_run_beside_modules_of_the_same_names(
     assert taskmanager.returncode == 0, rest
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_job_is_submitted_beside_modules_of_the_same_names(installation: Installation) -> None:
     if shutil.which("java") is None:

@@ -93,6 +93,7 @@ def test_no_taskmanager_on_the_executors_hosts(
     assert "spark.sluice.fallback.policy=spark" in message
 
 
+@pytest.mark.extended
 def test_no_taskmanager_on_the_executors_hosts_and_the_policy_to_fall_back(
     directory: Path, cluster: StandaloneCluster, own: Application
 ):

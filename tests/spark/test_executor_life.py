@@ -17,6 +17,7 @@ from tests.spark.applications import sluice_settings
 from tests.spark.barrier import Barrier
 from tests.support.cluster import installed_spark
 from tests.support.executors import executors_below, wait_for_end
+from tests.support.extended import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ def impatient(
 
 
 # In this order, because an application ends when the next one begins.
-@pytest.mark.parametrize("kind", ["local_cluster", "standalone"])
+@pytest.mark.parametrize("kind", first_of(["standalone", "local_cluster"]))
 def test_killed_while_it_runs_a_map_task(
     own: Application, request: pytest.FixtureRequest, barrier: Barrier, kind: str
 ):
@@ -257,6 +258,7 @@ def test_outputs_left_to_spark_are_unregistered_with_their_executors(
     assert "FetchFailed" not in events.task_ends()
 
 
+@pytest.mark.extended
 def test_decommissioned_and_cancelled_tasks_count_as_with_sparks_own_shuffle(
     driver: Driver,
     cluster: StandaloneCluster,

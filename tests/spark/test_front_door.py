@@ -61,6 +61,7 @@ def found_by(command: list[str], environment: dict[str, str] | None = None) -> d
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(
     SPARK_PYTHON_VARIABLE in os.environ, reason="sluice submit runs the PySpark of its own Python"
 )
@@ -88,6 +89,7 @@ def test_jars_typed_behind_the_options_of_spark_conf_do_not_remove_sluice(jar: P
     assert PLUGIN in found["conf"]["spark.plugins.defaultList"]
 
 
+@pytest.mark.extended
 def test_configure_refuses_a_running_context_and_restarts_it_on_request(jar: Path):
     python = str(installed_spark().python)
     with LocalTaskManager() as taskmanager:

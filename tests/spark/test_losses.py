@@ -10,6 +10,7 @@ import pytest
 
 from tests.spark.applications import LOCAL_MASTER, sluice_settings
 from tests.support.daemons import Daemons, is_of
+from tests.support.extended import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ LOSSES: dict[str, Callable[[Daemon, Application], None]] = {
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", first_of(LOSSES, 2))
 def test_losing_half_of_the_taskmanagers_costs_one_fetch_failure_at_most(
     own: Application, application: Application, eight: Daemons, loss: str
 ):

@@ -16,6 +16,7 @@ import pytest
 from tests.spark.applications import LOCAL_MASTER, Application, Both, sluice_settings
 from tests.spark.jobs.matrix import ROW_BYTES
 from tests.support.executors import executors_below
+from tests.support.extended import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,15 +76,18 @@ def pair(own: Application, combined: Application, daemons: Daemons) -> Both:
 
 @pytest.mark.parametrize(
     "job",
-    [
-        "jvm_count_by_key",
-        "jvm_sort_by_key",
-        "jvm_cogroup",
-        "rdd_sort_by_key",
-        "frame_group_by",
-        "frame_join",
-        "frame_order_by",
-    ],
+    first_of(
+        [
+            "rdd_sort_by_key",
+            "frame_join",
+            "jvm_count_by_key",
+            "jvm_sort_by_key",
+            "jvm_cogroup",
+            "frame_group_by",
+            "frame_order_by",
+        ],
+        2,
+    ),
 )
 def test_lzf_encryption_off_heap_unsafe_kryo_and_four_cores(pair: Both, words: str, job: str):
     compared = pair.compare(job, words=words)
@@ -101,7 +105,7 @@ def test_stages_of_several_cores_per_task(pair: Both, cpus: list[int]):
     assert compared.moved.written_bytes > 0
 
 
-@pytest.mark.parametrize("kind", ["cached", "local", "reliable"])
+@pytest.mark.parametrize("kind", first_of(["cached", "local", "reliable"]))
 def test_cached_and_checkpointed_data_survives_a_lost_executor(
     pair: Both, barrier: Barrier, directory: Path, tmp_path: Path, kind: str
 ):
@@ -123,6 +127,7 @@ def test_cached_and_checkpointed_data_survives_a_lost_executor(
     assert events.executors_removed() == 1
 
 
+@pytest.mark.extended
 def test_a_stage_reads_what_executors_of_another_profile_wrote(
     own: Application, driver: Driver, cluster: StandaloneCluster, daemons: Daemons
 ):

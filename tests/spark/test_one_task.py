@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.extended import first_of
+
 if TYPE_CHECKING:
     from tests.spark.applications import Application
 
@@ -14,7 +16,7 @@ READERS = 3000
 RECORDS_PER_READER = 5
 
 
-@pytest.mark.parametrize("shape", ["frame", "pairs", "cartesian"])
+@pytest.mark.parametrize("shape", first_of(["frame", "pairs", "cartesian"], 2))
 def test_readers_of_one_task_release_their_memory(sluice: Application, shape: str):
     rows = sluice.rows("one_task_count", shape=shape, readers=READERS)
     assert rows.read_text(encoding="utf-8") == f"[{READERS * RECORDS_PER_READER}]\n"

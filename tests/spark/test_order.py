@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.extended import first_of
+
 if TYPE_CHECKING:
     from tests.spark.applications import Application, Both
 
@@ -17,7 +19,7 @@ REDUCERS = 5
 """Of the jobs in ``jobs/order.py``."""
 
 
-@pytest.mark.parametrize("job", ["rdd_values", "rdd_sorted", "frame_rows"])
+@pytest.mark.parametrize("job", first_of(["rdd_values", "rdd_sorted", "frame_rows"]))
 def test_two_taskmanagers_give_the_order_of_sparks_local_mode(both: Both, job: str):
     compared = both.compare(f"order_{job}", map_order=True)
     assert compared.differences == []

@@ -16,6 +16,7 @@ from tests.spark.applications import (
     sluice_settings,
 )
 from tests.support.daemons import Daemons
+from tests.support.extended import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_results_are_sparks_own_and_nothing_takes_another_hop(
         assert all(each.bytes_in and each.bytes_out for each in daemon.status().processes)
 
 
-@pytest.mark.parametrize("job", ["rdd_values", "rdd_sorted", "frame_rows"])
+@pytest.mark.parametrize("job", first_of(["rdd_values", "rdd_sorted", "frame_rows"]))
 def test_all_processes_of_one_taskmanager_give_the_order_of_sparks_local_mode(
     driver: Driver, own: Application, doubled: Daemons, job: str
 ):

@@ -126,6 +126,7 @@ def test_every_section_has_a_command():
     assert COMMANDS.keys() == SAID.keys()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("title", SAID)
 def test_the_commands_of_a_section_run(
     title: str, endpoint: str, environment: dict[str, str], tmp_path: Path

@@ -12,6 +12,7 @@ import pytest
 
 from tests.spark.applications import LOCAL_MASTER, Both, sluice_settings
 from tests.spark.barrier import Barrier
+from tests.support.extended import first_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,7 @@ def check(both: Both, job: str, **parameters: Any) -> None:
         assert use.records_written == both.own.new_events().shuffle_use().records_written
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", first_of(CODECS))
 def test_codecs(own: Application, driver: Driver, daemons: Daemons, codec: str):
     with local(driver, f"codec-{codec}", daemons, SMALL_BUFFER | CODECS[codec]) as application:
         both = Both(own, application, daemons)
@@ -109,6 +110,7 @@ def test_row_checksums_are_those_of_sparks_writers(both: Both):
         assert 0 not in values
 
 
+@pytest.mark.extended
 def test_others_that_need_memory(own: Application, driver: Driver, daemons: Daemons):
     with local(driver, "pressure", daemons, TIGHT) as application:
         both = Both(own, application, daemons)

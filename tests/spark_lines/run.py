@@ -97,7 +97,14 @@ def _own_dependencies() -> list[str]:
 
 def run_tests(version: str, python: Path, arguments: Sequence[str]) -> Outcome:
     """Run the Spark tests on one line, their output as it comes."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.spark_lines.installed_version"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--extended",
+        "-p",
+        "tests.spark_lines.installed_version",
+    ]
     command += arguments or ["tests/spark"]
     started = time.monotonic()
     with subprocess.Popen(
