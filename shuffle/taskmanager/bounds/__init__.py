@@ -26,6 +26,7 @@ metadata: indexes and rows      quota                            store/shuffle_s
 ..        spilled slices        quota                            hybrid/spilled_run.py
 ..        reported damage       quota; limit of an application   integrity/damage_checks.py
 background verification         bytes per second                 integrity/scrub.py
+..        and copies            bytes per second                 bounds/rate_limit.py
 connections                     quota; one kept for the driver   wiring.py
 ..                              limit; handshakes                transport/listener.py
 ..                              segment size; draining           bounds/connection_rules.py

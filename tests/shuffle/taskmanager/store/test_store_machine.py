@@ -96,7 +96,8 @@ class Crashes:
         patches = {name: announced(getattr(os, name)) for name in names}
         with mock.patch.multiple(os, pwrite=torn, **patches):
             yield
-        self.take()
+            with self.lock:  # threads may still change files
+                self.take()
 
 
 async def fetch_all(store: ShuffleStore, regions) -> bytes:
