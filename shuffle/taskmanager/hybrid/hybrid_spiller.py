@@ -8,13 +8,15 @@ A buffer is in one of these states; an event that is not a priority event is a b
     SPILLED    an extent             consumed          –                freed
     consumed   nothing; a segment until the reader's connection has sent it
 
-IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, all subpartitions in turn,
-the oldest ones first. A buffer whose reader is in time is therefore never written. The spiller::
+IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, the oldest ones of a
+subpartition first. Subpartitions take turns: a region begins with the subpartition after the last
+one that the region before took buffers from. A buffer whose reader is in time is therefore never written. The
+spiller::
 
     state     memory_short   in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
     DEFERRED  –              the writer still waits: WRITING, else IDLE    CLOSED
-    WRITING   –              region by region until the writer is served,  CLOSED
+    WRITING   –              a region a turn until the writer is served,   CLOSED
                              then IDLE; after a failure CLOSED
     CLOSED    –              –                                             –
 
@@ -24,7 +26,8 @@ credit can take what has come in the same turn.
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from ....protocol.errors import SluiceError
@@ -42,6 +45,10 @@ from .spilled_run import SPILLED_SLICE_BYTES
 MAX_SPILLED_REGION_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of a region, unless a single buffer is longer: the memory tier takes them in one
 turn of the event loop."""
+
+MAX_SPILLED_REGION_BUFFERS: Final = 1024
+"""Maximum buffers of a region, because small ones take time rather than bytes; the copies of a
+broadcast buffer count each."""
 
 
 class SpillerState(enum.Enum):
@@ -81,7 +88,7 @@ class HybridSpiller:
         self._writer_waits = writer_waits
         self._failed = failed
         self._connection: Final = connection
-        self._subpartitions: list[HybridSubpartition] = []
+        self._subpartitions: deque[HybridSubpartition] = deque()  # first: the next one's turn
         self._task: asyncio.Task[None] | None = None
 
     def make_subpartition(self, index: int, owner: SubpartitionOwner) -> HybridSubpartition:
@@ -101,7 +108,7 @@ class HybridSpiller:
         self.state = SpillerState.CLOSED
         self._writer_waits = _never
         self._failed = _nobody
-        self._subpartitions = []
+        self._subpartitions = deque()
 
     def _begin(self) -> None:
         if self.state is not SpillerState.DEFERRED:
@@ -119,7 +126,7 @@ class HybridSpiller:
         """
         try:
             while self._writer_waits() and await self._write_region(self._subpartitions):
-                pass
+                await asyncio.sleep(0)  # the memory tier takes a region without waiting
         except Exception as error:  # noqa: BLE001 - also a bug fails this partition, and no other
             failed = self._failed
             self.close()
@@ -130,7 +137,7 @@ class HybridSpiller:
         finally:
             self._task = None
 
-    async def _write_region(self, subpartitions: Sequence[HybridSubpartition]) -> bool:
+    async def _write_region(self, subpartitions: deque[HybridSubpartition]) -> bool:
         """Write complete buffers as one region; return whether there were any.
 
         Raises:
@@ -139,8 +146,14 @@ class HybridSpiller:
             StorageError: The region could not be written.
         """
         batch = _Batch()
-        for subpartition in subpartitions:
-            subpartition.begin_spilling(batch.place)
+        visited: list[HybridSubpartition] = []
+        while not batch.is_full and len(visited) < len(subpartitions):
+            subpartition = subpartitions[0]
+            slices = subpartition.begin_spilling(batch.place)
+            batch.kept_slices += slices
+            visited.append(subpartition)
+            if slices or not batch.is_full:
+                subpartitions.rotate(-1)
         if not batch.slices:
             return False
         try:
@@ -149,14 +162,15 @@ class HybridSpiller:
             for each in batch.slices:
                 each.recycle()
         self.spilled_bytes += batch.length
-        for subpartition in subpartitions:  # those that are released have forgotten their buffers
+        for subpartition in visited:  # those that are released have forgotten their buffers
             subpartition.spilled(extent)
         extent.release()
         return True
 
     async def _write(self, batch: "_Batch") -> Extent:
         """Write the bytes of a batch; the extent is the caller's."""
-        self._account.require_room(Resource.METADATA_BYTES, SPILLED_SLICE_BYTES * batch.placed)
+        kept_bytes = SPILLED_SLICE_BYTES * batch.kept_slices
+        self._account.require_room(Resource.METADATA_BYTES, kept_bytes)
         writer = self._store.begin_region(self._key, 0, [batch.length], self._connection)
         try:
             await writer.write(
@@ -180,18 +194,24 @@ class _Batch:
     Attributes:
         slices: The bytes, with a reference to their buffers.
         length: Their length.
-        placed: Buffers that have a place; the copies of a broadcast buffer share one.
+        kept_slices: Slices that subpartitions keep of them, unless readers come first.
+        is_full: Whether a buffer has found no place.
     """
 
     def __init__(self) -> None:
         self.slices: list[BufferSlice] = []
         self.length = 0
-        self.placed = 0
+        self.kept_slices = 0
+        self.is_full = False
+        self._placed = 0
         self._broadcast: dict[tuple[int, int, int], int] = {}
         """Offsets by buffer, its end and length: a broadcast buffer is written once."""
 
     def place(self, consumer: BufferConsumer) -> Spilling | None:
         """Give a buffer its place; None if the region is full."""
+        if self._placed == MAX_SPILLED_REGION_BUFFERS:
+            self.is_full = True
+            return None
         length = consumer.unread_bytes
         piece = consumer.copy().build_last()
         buffer = piece.buffer
@@ -200,13 +220,14 @@ class _Batch:
         if offset is None:
             if self.length and self.length + length > MAX_SPILLED_REGION_BYTES:
                 piece.recycle()
+                self.is_full = True
                 return None
             offset = self._broadcast[name] = self.length
             self.slices.append(piece)
             self.length += length
         else:
             piece.recycle()
-        self.placed += 1
+        self._placed += 1
         return Spilling(consumer, offset, length)
 
 

@@ -101,8 +101,14 @@ class HybridSubpartition(PipelinedSubpartition):
 
     # ---- the spiller -------------------------------------------------------------------------
 
-    def begin_spilling(self, place: Callable[[BufferConsumer], Spilling | None]) -> None:
-        """Move the complete buffers out of the queue, up to the first one that finds no place."""
+    def begin_spilling(self, place: Callable[[BufferConsumer], Spilling | None]) -> int:
+        """Move the complete buffers out of the queue, up to the first one that finds no place.
+
+        Returns:
+            The slices that :meth:`spilled` keeps of them; fewer if the reader takes some before.
+        """
+        slices = 0
+        end = -1  # of the bytes that the next ones may continue; an event is a slice of its own
         queue = self._queue
         while self._complete:
             placed = place(queue[0])
@@ -111,6 +117,11 @@ class HybridSubpartition(PipelinedSubpartition):
             queue.popleft()
             self._complete -= 1
             self._spilling.append(placed)
+            is_data = placed.consumer.data_type == DATA
+            if not is_data or placed.offset != end:
+                slices += 1
+            end = placed.offset + placed.length if is_data else -1
+        return slices
 
     def spilled(self, extent: Extent) -> None:
         """Record that the buffers are written, and free their memory."""
@@ -120,7 +131,7 @@ class HybridSubpartition(PipelinedSubpartition):
             last = self._spilled[-1] if self._spilled else None
             if (
                 last is None
-                or not last.takes(data_type)
+                or not last.takes(data_type, extent, offset)
                 or (len(self._spilled) == 1 and self._reading is not None)
             ):
                 last = SpilledRun(data_type, self._account)

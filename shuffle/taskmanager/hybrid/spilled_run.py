@@ -1,9 +1,10 @@
 """Neighboring spilled buffers of one subpartition, opened and freed together.
 
-A run is data of any number of buffers, or one event. A reader opens a run as a view of stored
-bytes, which serves the memory tier from its mapping, reads other tiers ahead into segments of the
-reader's connection, and frees the extents at its end. So runs are short: space comes back while a
-long backlog is read.
+A run is one event, or data of any number of buffers in at most ``MAX_RUN_SLICES`` slices: adjacent
+buffers of a region are one slice. A reader opens a run as a view of stored bytes, which serves the
+memory tier from its mapping, and reads other tiers ahead into segments of the reader's connection.
+The view releases the extents of the run when all of it is read, and an extent is freed after the
+last run that has bytes in it. Runs are short so that space comes back while a long backlog is read.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ from ..store.stored_outputs import REGION_BYTES
 from ..store.tiers.tier import Extent
 
 MAX_RUN_SLICES: Final = 16
-"""Most slices of a run; each is in another region."""
+"""Maximum slices of a run: usually one of a region, more where the buffers are not adjacent."""
 
 SPILLED_SLICE_BYTES: Final = SLICE_BYTES + REGION_BYTES
 """Charged to the application for a slice: for its numbers, and for its region."""
@@ -39,22 +40,29 @@ class SpilledRun:
         self.slices: list[Slice] = []
         self._account: Final = account
 
-    def takes(self, data_type: int) -> bool:
-        """Return whether another buffer of that type can be added."""
-        return data_type == self.data_type == DATA and len(self.slices) < MAX_RUN_SLICES
+    def takes(self, data_type: int, extent: Extent, offset: int) -> bool:
+        """Return whether the bytes of another buffer of that type can be added."""
+        if not data_type == self.data_type == DATA:
+            return False
+        return len(self.slices) < MAX_RUN_SLICES or self._ends_at(extent, offset)
 
     def add(self, extent: Extent, offset: int, length: int) -> None:
         """Add the bytes of a buffer, which follow the bytes before."""
         self.buffers += 1
         slices = self.slices
-        if slices:
-            last = slices[-1]
-            if last.extent is extent and last.offset + last.length == offset:
-                slices[-1] = last._replace(length=last.length + length)
-                return
+        if self._ends_at(extent, offset):
+            slices[-1] = slices[-1]._replace(length=slices[-1].length + length)
+            return
         extent.retain()
         self._account.hold(Resource.METADATA_BYTES, SPILLED_SLICE_BYTES)
         slices.append(Slice(extent, offset, length, 1))
+
+    def _ends_at(self, extent: Extent, offset: int) -> bool:
+        """Return whether the bytes at that place continue those of the last slice."""
+        if not self.slices:
+            return False
+        last = self.slices[-1]
+        return last.extent is extent and last.offset + last.length == offset
 
     def uncharge(self) -> None:
         """Return the charge; the references belong to a view, which frees them."""

@@ -62,6 +62,7 @@ class FakeTiers:
         self.accounts = Accounts()
         self.extents: set[FakeExtent] = set()
         self.written_bytes = 0
+        self.regions = 0
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.failure: Exception | None = None
@@ -69,6 +70,7 @@ class FakeTiers:
     def begin_region(
         self, key: ShuffleKey, first: int, lengths: Sequence[int], connection: int = 0
     ) -> FakeWriter:
+        self.regions += 1
         return FakeWriter(self, sum(lengths))
 
 

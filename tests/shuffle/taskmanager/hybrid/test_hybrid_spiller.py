@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sluice.protocol.events import EndOfData, encode_event
+from sluice.protocol.schema import EVENT
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
@@ -15,6 +17,7 @@ from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.taskmanager.bounds.accounts import QuotaExceeded, Resource
 from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
 from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
+from sluice.shuffle.taskmanager.hybrid.spilled_run import SPILLED_SLICE_BYTES
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
 from sluice.shuffle.taskmanager.store.errors import StorageFull
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
@@ -30,10 +33,10 @@ SIZES = ReadSizes(SIZE, SIZE, SIZE)
 class Rig:
     """A partition of two subpartitions, over a pool that a few buffers use up."""
 
-    def __init__(self) -> None:
+    def __init__(self, segments: int = SEGMENTS) -> None:
         self.tiers = cast("Any", FakeTiers())  # not all of a store
-        self.network = NetworkBufferPool(SEGMENTS, SIZE)
-        self.pool = self.network.create_local_pool("partition", 1, SEGMENTS)
+        self.network = NetworkBufferPool(segments, SIZE)
+        self.pool = self.network.create_local_pool("partition", 1, segments)
         self.waits = True
         self.errors: list[SluiceError] = []
         self.spiller = HybridSpiller(
@@ -165,6 +168,40 @@ async def test_regions_have_a_size(monkeypatch):
     rig.partition.release()
 
 
+async def test_a_turn_spills_a_limited_number_of_small_buffers():
+    rig = Rig(segments=2500)
+    for _ in range(2500):
+        rig.add(b"a")
+    rig.spiller.memory_short()
+    taken = []
+    while rig.pool.lent_segments:
+        before = rig.pool.lent_segments
+        await asyncio.sleep(0)
+        taken.append(before - rig.pool.lent_segments)
+    assert max(taken) <= 1024
+    assert rig.tiers.regions == 3
+    rig.partition.release()
+
+
+async def test_subpartitions_are_spilled_in_turn(monkeypatch):
+    monkeypatch.setattr(hybrid_spiller, "MAX_SPILLED_REGION_BYTES", 1)
+    rig = Rig()
+    for subpartition in (0, 0, 1, 1):
+        rig.add(b"a", subpartition)
+    spilled = []
+    for _ in range(2):
+        rig.tiers.may_write.clear()
+        rig.waits = True
+        rig.spiller.memory_short()
+        await turns()
+        spilled.append([len(each._spilling) for each in rig.partition._subpartitions])
+        rig.waits = False
+        rig.tiers.may_write.set()
+        await turns()
+    assert spilled == [[1, 0], [0, 1]]
+    rig.partition.release()
+
+
 @pytest.mark.parametrize("finished", [False, True])
 async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
     rig = Rig()
@@ -184,15 +221,25 @@ async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
     rig.partition.release()
 
 
-async def test_places_of_spilled_buffers_count_to_the_quota_of_metadata():
-    rig = Rig()
+@pytest.mark.parametrize("quota_slices", [5, 4])
+async def test_slices_of_spilled_buffers_count_to_the_quota_of_metadata(quota_slices):
+    rig = Rig(segments=100)
     account = rig.tiers.accounts.of("app")
     limits: list[int | None] = [None] * len(Resource)
-    limits[Resource.METADATA_BYTES] = 100
+    limits[Resource.METADATA_BYTES] = quota_slices * SPILLED_SLICE_BYTES
     account.set_limits(tuple(limits))
-    rig.add(b"a")
+    for _ in range(50):
+        rig.add(b"a")
+    rig.partition.emit_event(encode_event(EndOfData()), EVENT, 0)
+    rig.add(b"b")
+    rig.add(b"c", 1)
+    rig.add(b"all", ALL_SUBPARTITIONS)  # beside the b, not beside the c
     rig.spiller.memory_short()
     await turns()
-    assert [type(error) for error in rig.errors] == [QuotaExceeded]
-    assert account.amount(Resource.METADATA_BYTES) == 0
+    if quota_slices < 5:
+        assert [type(error) for error in rig.errors] == [QuotaExceeded]
+        assert account.amount(Resource.METADATA_BYTES) == 0
+    else:
+        assert not rig.errors
+        assert account.amount(Resource.METADATA_BYTES) == 5 * SPILLED_SLICE_BYTES
     rig.partition.release()

@@ -34,16 +34,17 @@ def test_neighbors_of_an_extent_are_one_slice():
 def test_a_run_takes_data_of_a_few_extents_or_one_event():
     tiers = FakeTiers()
     run = SpilledRun(DATA, tiers.accounts.of("app"))
-    assert not run.takes(EVENT)
     for _ in range(MAX_RUN_SLICES):
-        assert run.takes(DATA)
-        extent = cast("Any", FakeExtent(tiers, 10))
+        extent = cast("Any", FakeExtent(tiers, 20))
+        assert not run.takes(EVENT, extent, 0)
+        assert run.takes(DATA, extent, 0)
         run.add(extent, 0, 10)
         extent.release()
-    assert not run.takes(DATA)
+    assert run.takes(DATA, extent, 10), "it continues the last slice"
+    assert not run.takes(DATA, extent, 0)
+    assert not SpilledRun(EVENT, tiers.accounts.of("app")).takes(EVENT, extent, 10)
     run.release()
     assert not tiers.extents
-    assert not SpilledRun(EVENT, tiers.accounts.of("app")).takes(EVENT)
 
 
 def test_a_view_takes_over_the_references_of_a_run():
