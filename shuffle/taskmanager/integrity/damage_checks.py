@@ -14,7 +14,8 @@ checksums of their regions. So that false reports cost little
 * after a report about intact bytes, those of its application are ignored for a time that doubles.
 
 A damaged map output is dropped and reported as lost. Drivers then run its map task again, unless
-another TaskManager has a copy: that one notices that the copy here is gone, and sends it again.
+another TaskManager has a copy: that one notices that the copy here is gone, and sends it again
+(:mod:`sluice.shuffle.taskmanager.cluster.watchers`).
 """
 
 import asyncio
@@ -185,7 +186,7 @@ class DamageChecks:
                 output.key,
             )
             self.dropped += 1
-            self._store.drop(output, lost_because=DAMAGED)
+            self._store.drop(output, DAMAGED)
         return True
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ...names import MapAttemptKey
 from ..store.errors import DuplicateMapOutput, OtherMapOutput
-from ..store.output_index import Lost
+from ..store.output_index import REPLACED, Lost
 from ..store.shuffle_store import ShuffleStore
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,6 @@ def require_new_copy(
         attempt.shuffle,
         origin,
     )
-    store.drop(found)
+    store.drop(found, REPLACED, report=False)
     if on_replaced is not None:
         on_replaced({attempt.shuffle: [attempt.map_attempt_id]})

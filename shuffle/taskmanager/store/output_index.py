@@ -29,6 +29,7 @@ ANYWHERE: Final = b""
 
 WITH_DIRECTORY: Final = "was lost with its storage directory"
 DAMAGED: Final = "was damaged in storage, and has been dropped"
+REPLACED: Final = "was a copy of bytes that its origin has replaced"
 
 _NOTHING: Mapping[int, MapOutput] = MappingProxyType({})
 
@@ -229,37 +230,34 @@ class OutputIndex:
         rows = self.journal_bytes[arena] + self.journal_bytes[ANYWHERE]
         return rows + self.releases.journal_bytes
 
-    def lose(
-        self,
-        is_lost: Callable[[MapOutput], bool],
-        only: ShuffleKey | None = None,
-        why: str = WITH_DIRECTORY,
-    ) -> list[MapOutput]:
-        """Remove map outputs whose bytes are gone; the caller releases them.
+    def lose(self, output: MapOutput, why: str) -> None:
+        """Remove a map output that is here and whose bytes are gone; the caller releases them.
 
         Args:
-            is_lost: Whether one is lost.
-            only: The shuffle that has them; None: any may.
-            why: Told to their readers; it follows the name of the map attempt.
+            output: The map output.
+            why: Told to its readers; it follows the name of the map attempt.
         """
-        lost: list[MapOutput] = []
-        if only is None:
-            found = list(self.entries())
-        else:
-            its = self.entry(only)
-            found = [] if its is None else [(only, its)]
-        for key, entry in found:
-            kept = dict(entry.outputs)
-            for output in entry.outputs.values():
-                if is_lost(output):
-                    del kept[output.map_attempt_id]
-                    self._lost.setdefault(key, {})[output.map_attempt_id] = why
-                    lost.append(output)
-            if len(kept) < len(entry.outputs):
-                self.pop(key, forget=False)
-                for output in kept.values():
-                    self.add(output)
-        return lost
+        key = output.key
+        shuffles = self._applications[key.application_id]
+        entry = shuffles[key.shuffle_id]
+        del entry.outputs[output.map_attempt_id]
+        self._lost.setdefault(key, {})[output.map_attempt_id] = why
+        stored, kept = output.total_bytes, kept_bytes_of(output.regions)
+        entry.stored_bytes -= stored
+        entry.regions -= len(output.regions)
+        entry.kept_bytes -= kept
+        entry.account.give_back(Resource.MAP_OUTPUTS)
+        entry.account.give_back(Resource.METADATA_BYTES, kept)
+        self.map_outputs -= 1
+        self.stored_bytes -= stored
+        if not output.is_moved:
+            journal_bytes = row_bytes_of(key, output.regions)
+            entry.journal_bytes.subtract(journal_bytes)
+            self.journal_bytes.subtract(journal_bytes)
+        if not entry.outputs:
+            del shuffles[key.shuffle_id]
+        if not shuffles:
+            del self._applications[key.application_id]
 
     def lost_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
         """Return the lost map attempts of an application's shuffles."""

@@ -28,7 +28,7 @@ from .journal import rows
 from .journal.journal_writer import JournalWriter
 from .journal.opened_storage import OpenedStorage
 from .journal.recovery import open_storage
-from .output_index import WITH_DIRECTORY, Lost, StoreStatistics, regions_of
+from .output_index import Lost, StoreStatistics, regions_of
 from .region_writer import RegionWriter
 from .store_health import StoreHealth
 from .store_status import RemoteStatus, ShuffleStatus, TierStatus
@@ -263,12 +263,18 @@ class ShuffleStore:
         self._journal.release(row, [*secured, *regions_of(entries)])
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
-    def drop(self, output: MapOutput, *, lost_because: str = "") -> None:
-        """Drop a map output, and report it if it is lost. It may be committed again."""
-        self._index.lose(lambda each: each is output, output.key, lost_because or WITH_DIRECTORY)
+    def drop(self, output: MapOutput, why: str, *, report: bool = True) -> None:
+        """Drop a map output that is here. It may be committed again.
+
+        Args:
+            output: The map output.
+            why: Told to its readers; it follows the name of the map attempt.
+            report: Whether it is reported as lost.
+        """
+        self._index.lose(output, why)
         row = rows.pack_drop_committed(output.key, output.map_attempt_id)
         self._journal.release(row, output.regions)
-        if lost_because:
+        if report:
             self._health.report_lost({output.key: [output.map_attempt_id]})
 
     def released(self) -> "asyncio.Future[None] | None":

@@ -13,7 +13,7 @@ from .health.health_watch import HealthWatch
 from .journal.journal_writer import JournalWriter
 from .journal.late_adoption import LateDirectory, adopt_late, open_late
 from .journal.opened_storage import OpenedStorage
-from .output_index import Lost
+from .output_index import WITH_DIRECTORY, Lost
 from .stored_outputs import MapOutput, arenas_of, release_regions
 from .tiers.arena_tier import ArenaTier
 from .tiers.disk_tier import DiskTier
@@ -116,10 +116,11 @@ class StoreHealth:
 
     def lose_outputs(self, is_lost: Callable[[MapOutput], bool], why: str) -> None:
         """Forget map outputs whose bytes are gone, and report it."""
-        outputs = self._index.lose(is_lost)
+        outputs = [each for each in self._index.outputs() if is_lost(each)]
         logger.error("%d map outputs are lost with %s", len(outputs), why)
         lost: dict[ShuffleKey, list[int]] = {}
         for output in outputs:
+            self._index.lose(output, WITH_DIRECTORY)
             lost.setdefault(output.key, []).append(output.map_attempt_id)
             release_regions(output.regions)
         if lost:

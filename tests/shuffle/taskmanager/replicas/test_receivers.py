@@ -12,6 +12,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import OutputsHeld
 from sluice.shuffle.taskmanager.replicas import migration
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from tests.shuffle.taskmanager.replicas.conftest import free_address
 from tests.support.copies import KEY, copying, driver, read, write
 from tests.support.mini_cluster import eventually
@@ -124,7 +125,7 @@ async def test_outputs_that_a_receiver_dropped_move_again(tmp_path, monkeypatch)
             if not dropped:
                 dropped = True
                 for output in list(cluster[1].store.map_outputs(KEY).values()):
-                    cluster[1].store.drop(output)
+                    cluster[1].store.drop(output, DAMAGED, report=False)
             return await confirm(target, *args)
 
         monkeypatch.setattr(PeerTarget, "confirm", dropping)
@@ -196,7 +197,7 @@ async def test_only_outputs_that_a_receiver_lost_move_again(tmp_path):
         await drained(cluster)
         made = cluster[0].counters.copies_made
         for output in list(cluster[1].store.map_outputs(KEY).values())[:3]:
-            cluster[1].store.drop(output, lost_because="it was damaged in storage")
+            cluster[1].store.drop(output, DAMAGED)
         await eventually(lambda: cluster[0].counters.copies_made == made + 3)
         await all_moved(cluster)
         assert cluster[0].counters.copies_made == made + 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.replicas import migration
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from tests.support.copies import KEY, copying, holders, read, write
 
 OURS = [[b"a" * 5000, b"", b"b" * 2000]]
@@ -49,7 +50,7 @@ async def test_new_bytes_of_the_origin_replace_its_copy(tmp_path):
         before = cluster[0].store.lookup(*ATTEMPT)
         assert before is not None
         # It is lost, and its task writes other bytes under the same name.
-        cluster[0].store.drop(before)
+        cluster[0].store.drop(before, DAMAGED, report=False)
         await write(cluster[0], 7, OURS)
         copy = cluster[1].store.lookup(*ATTEMPT)
         assert copy is not None

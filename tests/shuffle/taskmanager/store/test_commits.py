@@ -18,6 +18,7 @@ from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, release_regions
 from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
     KEY,
@@ -421,7 +422,7 @@ async def test_a_dropped_map_output_does_not_come_back(opened):
         await put(store, attempt, 100)
     dropped = store.lookup(KEY, 1)
     assert dropped is not None
-    store.drop(dropped)
+    store.drop(dropped, DAMAGED)
     assert sorted(store.map_outputs(KEY)) == [0, 2]
     await settle(store)
     await store.close()

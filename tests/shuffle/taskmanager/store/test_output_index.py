@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts, Resource
-from sluice.shuffle.taskmanager.store.output_index import OutputIndex, kept_bytes_of, regions_of
+from sluice.shuffle.taskmanager.store import output_index
+from sluice.shuffle.taskmanager.store.output_index import (
+    DAMAGED,
+    WITH_DIRECTORY,
+    OutputIndex,
+    kept_bytes_of,
+    regions_of,
+    row_bytes_of,
+)
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
 
 KEY = ShuffleKey("app", 1)
@@ -43,6 +51,43 @@ def test_the_sums_are_those_of_the_outputs_and_a_release_leaves_nothing(lengths)
     assert index.get(KEY, 0) is None
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=8))
+def test_an_index_without_lost_outputs_is_as_if_they_never_came(losses):
+    accounts, others = Accounts(), Accounts()
+    index, expected = OutputIndex(accounts), OutputIndex(others)
+    outputs = [output(number, region(number), region(3)) for number in range(len(losses))]
+    for each in outputs:
+        index.add(each)
+    for each, is_lost in zip(outputs, losses, strict=True):
+        if is_lost:
+            index.lose(each, DAMAGED)
+        else:
+            expected.add(each)
+    assert index.outputs_of(KEY) == expected.outputs_of(KEY)
+    for found, wanted in ((index, expected), (index.entry(KEY), expected.entry(KEY))):
+        assert (found is None) == (wanted is None)
+        if found is not None and wanted is not None:
+            assert found.stored_bytes == wanted.stored_bytes
+            assert +found.journal_bytes == wanted.journal_bytes
+    assert index.map_outputs == expected.map_outputs
+    for resource in Resource:
+        assert accounts.of("app").amount(resource) == others.of("app").amount(resource)
+    assert index.applications() == expected.applications()
+
+
+def test_a_lost_output_costs_nothing_for_the_others(monkeypatch):
+    index = OutputIndex(Accounts())
+    outputs = [output(number, region(5)) for number in range(100)]
+    index.add_all(KEY, outputs)
+    counted = []
+    monkeypatch.setattr(
+        output_index, "row_bytes_of", lambda *names: counted.append(names) or row_bytes_of(*names)
+    )
+    for each in outputs:
+        index.lose(each, DAMAGED)
+    assert len(counted) == len(outputs)
+
+
 def test_a_commit_takes_the_place_of_the_secured_part():
     accounts = Accounts()
     index = OutputIndex(accounts)
@@ -74,10 +119,10 @@ def test_outputs_below_a_number_are_released_and_the_others_stay():
 
 def test_a_lost_output_is_told_apart_from_one_that_never_was():
     index = OutputIndex(Accounts())
-    index.add(output(1, region(5)))
+    first = output(1, region(5))
+    index.add(first)
     index.add(output(2, region(6)))
-    lost = index.lose(lambda each: each.map_attempt_id == 1)
-    assert [each.map_attempt_id for each in lost] == [1]
+    index.lose(first, WITH_DIRECTORY)
     assert index.why_lost(KEY, 1)
     assert not index.why_lost(KEY, 3)
     assert index.lost_of("app") == {KEY: [1]}
