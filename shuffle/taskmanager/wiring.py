@@ -46,6 +46,7 @@ from .bounds.idle_connections import IdleConnections
 from .bounds.quotas import QuotaConfig, Quotas
 from .bounds.segment_pressure import SegmentPressure
 from .cluster.peer_connector import PeerConnector
+from .cluster.watchers import Watchers
 from .config.taskmanager_config import TaskManagerConfig
 from .drivers.applications import Applications
 from .drivers.driver_handler import DriverHandler
@@ -155,6 +156,8 @@ class NetworkEnvironment:
         stack.callback(self.peers.close)
         stack.push_async_callback(self.listener.close)
         self.drivers = Drivers(self.handlers.values)
+        self.watchers = Watchers(self.handlers.keys)
+        stack.callback(self.watchers.close)
         self.copies = Copies(
             self.store,
             self.partitions,
@@ -357,14 +360,12 @@ class NetworkEnvironment:
         return [each for each in self.handlers.values() if not isinstance(each, DriverHandler)]
 
     def _outputs_lost(self, lost: Lost) -> None:
-        """Let requests for lost map outputs fail, and tell the drivers."""
+        """Let requests for lost map outputs fail, and notify the drivers and TaskManagers."""
         for key in lost:
             self.partitions.wake(key)
         self.drivers.tell_lost(lost)
         self.copies.lost(lost)
-        for connection in list(self.handlers):
-            if connection.role == ROLE_COPIER and not connection.application_id:
-                connection.close()  # it watches this TaskManager, and asks anew what is here
+        self.watchers.outputs_lost()
 
     def _outputs_adopted(self, outputs: Sequence[MapOutput]) -> None:
         """Serve and copy the map outputs of a directory that did not answer at the start."""
