@@ -10,8 +10,8 @@ A buffer is in one of these states; an event that is not a priority event is a b
 
 IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, the oldest ones of a
 subpartition first. Subpartitions take turns: a region begins with the subpartition after the last
-one that the region before took buffers from. A buffer whose reader is in time is therefore never written. The
-spiller::
+one that the region before took buffers from. A buffer whose reader is in time is therefore never
+written. The spiller::
 
     state     memory_short   in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
@@ -125,7 +125,9 @@ class HybridSpiller:
         Cancellation: nobody cancels it; the threads of the tiers have deadlines.
         """
         try:
-            while self._writer_waits() and await self._write_region(self._subpartitions):
+            while self._writer_waits():
+                if not await self._write_region(self._subpartitions):
+                    break
                 await asyncio.sleep(0)  # the memory tier takes a region without waiting
         except Exception as error:  # noqa: BLE001 - also a bug fails this partition, and no other
             failed = self._failed

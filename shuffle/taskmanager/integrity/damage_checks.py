@@ -11,7 +11,12 @@ checksums of their regions. So that false reports cost little
 * one map output is verified at a time, at most ``VERIFIED_BYTES_PER_SECOND``, and the applications
   take turns;
 * the disk reads take the turns of the application, and a queued check counts for its quota;
-* after a report about intact bytes, those of its application are ignored for a time that doubles.
+* the map outputs that wait are limited for each application, in number and in bytes;
+* after a report of which every verified map output is intact, new reports of its application are
+  ignored for a time that doubles.
+
+A reader may not know which map output of its channel was damaged. So a report is true if one of its
+map outputs is, and false only when all that were queued for it are verified.
 
 A damaged map output is dropped and reported as lost. Drivers then run its map task again, unless
 another TaskManager has a copy: that one notices that the copy here is gone, and sends it again
@@ -44,12 +49,48 @@ VERIFIED_BYTES_PER_SECOND: Final = 128 * 1024 * 1024
 MAX_WAITING: Final = 256
 """Maximum map outputs of an application that wait to be verified."""
 
+MAX_WAITING_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""Maximum bytes of them, unless one alone has more: half a minute at that rate."""
+
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""For so long the reports of an application are ignored after one about intact bytes."""
+"""For so long the reports of an application are ignored after one that is false."""
 
 CHECK_BYTES: Final = 512
 """Approximate memory of a map output that waits to be verified."""
+
+
+class _Report:
+    """A report, until all its map outputs are verified.
+
+    Attributes:
+        open: Its map outputs that are not verified yet.
+        is_true: Whether one of its map outputs is damaged.
+        is_false: Whether all of them that are verified are intact, and no other report names them.
+    """
+
+    __slots__ = ("_has_intact", "_is_shared", "is_true", "open")
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.is_true = False
+        self._has_intact = False
+        self._is_shared = False
+
+    @property
+    def is_false(self) -> bool:
+        return self._has_intact and not self.is_true and not self._is_shared
+
+    def share(self) -> None:
+        """Record that a map output is verified for an earlier report, which is judged by it."""
+        self._is_shared = True
+
+    def verified(self, *, is_wrong: bool) -> None:
+        """Record what was found about a map output."""
+        if is_wrong:
+            self.is_true = True
+        else:
+            self._has_intact = True
 
 
 class _Check(NamedTuple):
@@ -58,6 +99,7 @@ class _Check(NamedTuple):
     output: MapOutput
     start: int
     end: int
+    report: _Report
     done: "asyncio.Future[None]"
 
     @property
@@ -70,20 +112,27 @@ class _Check(NamedTuple):
         """The regions that have bytes of the range."""
         return [each for each in self.output.regions if each.slice(self.start, self.end)[1]]
 
+    @property
+    def length(self) -> int:
+        """The bytes that it reads."""
+        return sum([each.offsets[-1] for each in self.regions])
+
 
 class _Reports:
     """The reports of one application.
 
     Attributes:
         waiting: What they ask to verify.
+        waiting_bytes: The bytes of that.
         ignored_until: Until then, by the loop's clock, its reports are ignored.
         backoff: How much longer they are ignored after the next false one.
     """
 
-    __slots__ = ("backoff", "ignored_until", "waiting")
+    __slots__ = ("backoff", "ignored_until", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
         self.waiting: deque[_Check] = deque()
+        self.waiting_bytes = 0
         self.ignored_until = 0.0
         self.backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
@@ -123,14 +172,18 @@ class DamageChecks:
             wanted: The subpartitions; the range may be anything.
             map_attempt_ids: The map attempts.
         """
+        report = _Report()
         for map_attempt_id in map_attempt_ids:
             output = self._store.lookup(wanted.shuffle, map_attempt_id)
             if output is None or output.is_moved or self._closed:
                 # What another TaskManager has put into the remote tier is not dropped here.
                 self.results.bump("unknown")
+                if self._store.why_lost(wanted.shuffle, map_attempt_id) == DAMAGED:
+                    report.verified(is_wrong=True)  # for another report, or by the scrub
             elif MapAttemptKey(wanted.shuffle, map_attempt_id) in self._checks:
                 self.results.bump("repeated")
-            elif not self._enqueue(output, wanted):
+                report.share()
+            elif not self._enqueue(output, wanted, report):
                 self.results.bump("refused")
 
     async def settle(
@@ -209,7 +262,7 @@ class DamageChecks:
 
     # ---- the queue -------------------------------------------------------------------------------
 
-    def _enqueue(self, output: MapOutput, wanted: SubpartitionRange) -> bool:
+    def _enqueue(self, output: MapOutput, wanted: SubpartitionRange, report: _Report) -> bool:
         """Queue a check; return False if its application has reported too much."""
         loop = asyncio.get_running_loop()
         application_id = output.key.application_id
@@ -219,13 +272,17 @@ class DamageChecks:
             reports = self._applications[application_id] = _Reports()
         if len(reports.waiting) >= MAX_WAITING or loop.time() < reports.ignored_until:
             return False
+        check = _Check(output, wanted.start, wanted.end, report, loop.create_future())
+        if reports.waiting and reports.waiting_bytes + check.length > MAX_WAITING_BYTES:
+            return False
         try:
             self._store.accounts.of(application_id).take(Resource.METADATA_BYTES, CHECK_BYTES)
         except QuotaExceeded:
             return False
-        check = _Check(output, wanted.start, wanted.end, loop.create_future())
         self._checks[check.attempt] = check
         reports.waiting.append(check)
+        reports.waiting_bytes += check.length
+        report.open += 1
         if self._worker is None:
             self._worker = start_task(self._work())
         return True
@@ -241,7 +298,9 @@ class DamageChecks:
         for application_id, reports in list(self._applications.items()):
             if reports.waiting:
                 self._applications.move_to_end(application_id)
-                return reports.waiting.popleft()
+                check = reports.waiting.popleft()
+                reports.waiting_bytes -= check.length
+                return check
         return None
 
     async def _work(self) -> None:
@@ -249,7 +308,8 @@ class DamageChecks:
             try:
                 if self._is_here(check.output):
                     is_wrong = await self.verify(check.output, check.regions, self._rate)
-                    self._judge(check, is_wrong)
+                    self.results.bump("damaged" if is_wrong else "intact")
+                    check.report.verified(is_wrong=is_wrong)
                 else:  # released meanwhile
                     self.results.bump("unknown")
             except Exception as error:  # noqa: BLE001 - a bug must not stop the other checks
@@ -258,25 +318,23 @@ class DamageChecks:
                 self._end(check)
         self._worker = None
 
-    def _judge(self, check: _Check, is_wrong: bool) -> None:
-        """Count a report, and ignore further ones of its application for a while if it is false."""
-        self.results.bump("damaged" if is_wrong else "intact")
-        reports = self._applications.get(check.output.key.application_id)
+    def _judge(self, report: _Report, application_id: str) -> None:
+        """Ignore further reports of an application for a while if one is false."""
+        reports = self._applications.get(application_id)
         if reports is None:
             return
-        if is_wrong:
+        if report.is_true:
             reports.backoff.reset()
-        else:
+        elif report.is_false:
             pause_seconds = reports.backoff.next_seconds()
             reports.ignored_until = asyncio.get_running_loop().time() + pause_seconds
-            for each in reports.waiting:
-                self.results.bump("refused")
-                self._end(each)
-            reports.waiting.clear()
 
     def _end(self, check: _Check) -> None:
-        """Complete a check and wake the requests that wait for it."""
+        """Complete a check and wake the requests that wait for it; judge a report at its end."""
         if self._checks.pop(check.attempt, None) is not None:
             account = self._store.accounts.of(check.output.key.application_id)
             account.give_back(Resource.METADATA_BYTES, CHECK_BYTES)
             check.done.set_result(None)
+            check.report.open -= 1
+            if not check.report.open:
+                self._judge(check.report, check.output.key.application_id)

@@ -108,12 +108,43 @@ async def test_an_intact_output_stays_and_further_reports_are_ignored(tmp_path, 
         await cluster.write(0, 8, REGIONS)
         client = await cluster.consumer(0)
         report(client, 7, 8)
-        await eventually(lambda: results(cluster) == {"intact": 1, "refused": 1})
+        await eventually(lambda: results(cluster) == {"intact": 2})
         report(client, 7, 8)
         sources = [(client.ack, [7])]
         assert await read_gate(client, 1, sources, 0, 1) == [REGIONS[0][0]]
-        assert results(cluster) == {"intact": 1, "refused": 3}
+        assert results(cluster) == {"intact": 2, "refused": 2}
         assert cluster[0].partitions.damage.waiting == 0
+
+
+async def test_a_report_with_one_damaged_output_is_true(tmp_path, monkeypatch):
+    monkeypatch.setattr(damage_checks, "FIRST_PAUSE_SECONDS", 1000.0)
+    async with mini_cluster(tmp_path, 1) as cluster:
+        for attempt in range(3):
+            await cluster.write(0, attempt, REGIONS)
+        await damage(cluster[0], 1)
+        client = await cluster.consumer(0)
+        report(client, 0, 1, 2)
+        await eventually(lambda: results(cluster) == {"intact": 2, "damaged": 1})
+        assert stored(cluster, 1) is None
+        report(client, 0, 1)  # sent before the reader knew that it is dropped
+        await eventually(lambda: results(cluster) == {"intact": 3, "damaged": 1, "unknown": 1})
+        report(client, 2)
+        await eventually(lambda: results(cluster)["intact"] == 4)
+
+
+async def test_a_report_is_not_false_because_another_one_came_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(damage_checks, "FIRST_PAUSE_SECONDS", 1000.0)
+    async with mini_cluster(tmp_path, 1) as cluster:
+        for attempt in range(3):
+            await cluster.write(0, attempt, REGIONS)
+        await damage(cluster[0], 0)
+        checks = cluster[0].partitions.damage
+        checks.report(BOTH, [0])
+        checks.report(BOTH, [0, 1])
+        await checks.settle(KEY, [0, 1], asyncio.get_running_loop().time() + 60)
+        checks.report(BOTH, [2])
+        await checks.settle(KEY, [2], asyncio.get_running_loop().time() + 60)
+        assert results(cluster) == {"damaged": 1, "repeated": 1, "intact": 2}
 
 
 async def test_false_reports_do_not_silence_another_application(tmp_path, monkeypatch):
@@ -155,6 +186,23 @@ async def test_the_queue_of_an_application_is_bounded_and_charged(tmp_path, monk
         await checks.settle(KEY, range(MAX_WAITING), asyncio.get_running_loop().time() + 60)
         assert account.amount(Resource.METADATA_BYTES) == before
         assert checks.waiting == 0
+
+
+async def test_the_bytes_of_a_queue_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(damage_checks, "MAX_WAITING_BYTES", 25)
+    async with mini_cluster(tmp_path, 1) as cluster:
+        for attempt in range(3):
+            await cluster.write(0, attempt, [[b"x" * (10, 20, 10)[attempt]]])
+        checks = cluster[0].partitions.damage
+        checks.report(BOTH, range(3))
+        assert checks.waiting == 2
+        assert results(cluster) == {"refused": 1}
+        await checks.settle(KEY, range(3), asyncio.get_running_loop().time() + 60)
+        monkeypatch.setattr(damage_checks, "MAX_WAITING_BYTES", 5)
+        cluster[0].partitions.damage._applications.clear()  # the report was false
+        checks.report(BOTH, [1])
+        assert checks.waiting == 1, "one alone may be longer"
+        await checks.settle(KEY, [1], asyncio.get_running_loop().time() + 60)
 
 
 async def test_a_quota_of_metadata_bounds_the_reports(tmp_path):

@@ -15,10 +15,10 @@ from sluice.shuffle.taskmanager.store.errors import (
 )
 from sluice.shuffle.taskmanager.store.journal import journal_files, journal_lane
 from sluice.shuffle.taskmanager.store.journal.journal import Journal
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, release_regions
 from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
-from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
     KEY,
