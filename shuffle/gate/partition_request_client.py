@@ -154,14 +154,13 @@ class PartitionRequestClient:
         if self.connection.writable:
             self._send_task_events()
 
-    def verify(self, wanted: SubpartitionRange, map_attempt_ids: Sequence[int]) -> bool:
+    def verify(self, wanted: SubpartitionRange, map_attempt_ids: Sequence[int]) -> None:
         """Pass on that stored data of the other TaskManager arrived damaged.
 
-        Returns:
-            False if it does not know the message, or does not read: nothing is sent.
+        Nothing is sent to a TaskManager that does not know the message, or does not read.
         """
         if self.closing or not self.features & DAMAGE_REPORTS or not self.connection.writable:
-            return False
+            return
         key, start, end = wanted
         attempts = list(map_attempt_ids)
         for first in range(0, len(attempts), MAX_LOST_ATTEMPTS):
@@ -169,7 +168,6 @@ class PartitionRequestClient:
             self.connection.send(
                 VerifyOutputs(key.application_id, key.shuffle_id, start, end, some)
             )
-        return True
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Forget a channel; notify the producer unless the channel has ended."""

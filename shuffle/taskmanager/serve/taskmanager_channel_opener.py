@@ -79,7 +79,9 @@ class GateServices:
     def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
         """Verify map outputs here, or ask the TaskManager that has them to do so.
 
-        No connection is made for it: a reader has one open, and a client may name any address.
+        No connection is made for it: a reader has one open, and a client may name any address. It
+        is sent on each connection that exists, because the next request may use any of them and
+        must not overtake it; what arrives more than once is verified once.
 
         Args:
             wanted: The subpartitions that arrived damaged.
@@ -89,10 +91,8 @@ class GateServices:
             self.partitions.damage.report(wanted, source.map_attempt_ids)
             return
         for client in self.peers.clients(source.address):
-            if client.taskmanager_id == source.taskmanager_id and client.verify(
-                wanted, source.map_attempt_ids
-            ):
-                return
+            if client.taskmanager_id == source.taskmanager_id:
+                client.verify(wanted, source.map_attempt_ids)
 
 
 class GateLimits(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 from sluice.protocol.schema import HelloAck, ReportDamage
 from sluice.shuffle.gate.channel_opener import ChannelSource
 from sluice.shuffle.names import SubpartitionRange
+from sluice.transport.address import Address
 from tests.support.copies import KEY
 from tests.support.damage import damage
 from tests.support.mini_cluster import eventually, mini_cluster
@@ -35,6 +36,32 @@ async def test_a_report_is_passed_on_and_the_next_request_gets_the_error(tmp_pat
         assert dict(cluster[0].partitions.damage.results) == {"damaged": 1}
         assert not cluster[1].partitions.damage.results
         cluster[1].peers.retire()  # the idle connection
+
+
+async def test_no_request_overtakes_a_report_on_another_connection(tmp_path):
+    settings = {"connections_per_peer": 2, "peer_idle_timeout_seconds": 60}
+    async with mini_cluster(tmp_path, 2, **settings) as cluster:
+        ack = await cluster.write(0, 7, REGIONS)
+        await damage(cluster[0], 7)
+        peers = cluster[1].peers
+        address = Address(ack.advertised_host, ack.data_port)
+        first, second = [await peers.acquire(address) for _ in range(2)]
+        assert await peers.acquire(address) is first  # so the gate uses the second
+        held_up = []
+        first.connection.send = held_up.append  # type: ignore[method-assign]
+        client = await cluster.consumer(1)
+        report(client, ack, 7)
+        gate = open_gate(client, 1, [(ack, [7])], 0, 2)
+        await gate.read_all(raise_failures=False)
+        (error,) = gate.failures.values()
+        assert "was damaged in storage" in str(error)
+        await gate.close()
+        assert held_up
+        del first.connection.send
+        for each in (first, first, second):
+            peers.release(address, each)
+        assert dict(cluster[0].partitions.damage.results) == {"damaged": 1}
+        peers.retire()
 
 
 @pytest.mark.parametrize("case", ["old", "another id", "no connection"])
