@@ -132,7 +132,7 @@ public final class OutputRegistry implements TaskManagerEvents {
             lost.addAll(replaced);
         }
         if (links.withRemoteTier(Set.of()) != null) {
-            lost.forEach(this::relocateAll); // it may be the first that serves their copies
+            relocateAll(lost); // it may be the first that serves their copies
         }
     }
 
@@ -314,7 +314,7 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void gone(String taskManagerId) {
         gone.add(taskManagerId);
-        relocateAll(taskManagerId);
+        relocateAll(Set.of(taskManagerId));
     }
 
     /**
@@ -323,13 +323,15 @@ public final class OutputRegistry implements TaskManagerEvents {
      */
     public void onUnreadable(String taskManagerId, int shuffleId, Collection<Long> unreadable) {
         replicas.forget(shuffleId, unreadable);
-        relocateAll(taskManagerId);
+        relocateAll(Set.of(taskManagerId));
     }
 
-    /** Replaces a TaskManager in the tracker by the replicas of its map outputs. */
-    private void relocateAll(String taskManagerId) {
-        if (replicas.size() > 0) {
-            tracker.outputsOf(taskManagerId).forEach(this::relocate);
+    /** Replaces TaskManagers in the tracker by the replicas of their map outputs. */
+    private void relocateAll(Set<String> taskManagerIds) {
+        if (replicas.size() > 0 && !taskManagerIds.isEmpty()) {
+            tracker.outputsOf(taskManagerIds)
+                    .values()
+                    .forEach(outputs -> outputs.forEach(this::relocate));
         }
     }
 
@@ -381,9 +383,14 @@ public final class OutputRegistry implements TaskManagerEvents {
             }
             count(updated);
         }
-        for (String taskManagerId : replicas.size() > 0 ? gone : Set.<String>of()) {
-            relocate(
-                    shuffleId, tracker.outputsOf(taskManagerId).getOrDefault(shuffleId, List.of()));
+        Set<String> lost = Set.copyOf(gone);
+        if (replicas.size() > 0 && !lost.isEmpty()) {
+            tracker.outputsOf(lost)
+                    .values()
+                    .forEach(
+                            outputs ->
+                                    relocate(
+                                            shuffleId, outputs.getOrDefault(shuffleId, List.of())));
         }
     }
 

@@ -366,6 +366,29 @@ class OutputRegistryTest {
     }
 
     @Test
+    void manyLostTaskManagersCostOnePassOverTheTracker() {
+        for (long attempt = 1; attempt < 6; attempt++) {
+            written("lost-" + attempt, attempt);
+        }
+        remote(1L, 2L, 3L, 4L, 5L);
+        for (int number = 1; number < 6; number++) {
+            registry.gone("lost-" + number);
+        }
+        links.withRemoteTier.add(B);
+        tracker.passes = 0;
+        registry.connected(ackOf(B));
+        assertEquals(1, tracker.passes);
+        assertEquals(Set.of(B), Set.copyOf(tracker.places.values()));
+        for (long attempt = 1; attempt < 6; attempt++) {
+            written("lost-" + attempt, attempt);
+        }
+        tracker.passes = 0;
+        registry.written(SHUFFLE);
+        assertEquals(1, tracker.passes);
+        assertEquals(Set.of(B), Set.copyOf(tracker.places.values()));
+    }
+
+    @Test
     void severalTaskManagersThatDoNotReturnAreForgottenTogether() {
         written(A, 1, 2);
         written(B, 3);
