@@ -9,7 +9,6 @@ import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -102,15 +101,18 @@ final class ConsumerLeg extends RoleHandler {
     /**
      * Reports damaged data to the TaskManager that has it, which verifies its bytes and drops them
      * if they are damaged. There is no answer; the next request is answered after the verdict.
+     *
+     * @param unread what the reader does not have, if the failure names no map output
      */
-    void reportDamage(SourceFailure failure) throws IOException {
+    void reportDamage(SourceFailure failure, List<InputChannel> unread) throws IOException {
         if ((connection.taskManager().features() & Frames.DAMAGE_REPORTS) == 0) {
             return;
         }
         Source source = failure.source();
         LongStream ids =
                 failure.mapAttemptId() == null
-                        ? Arrays.stream(source.mapAttemptIds()).limit(Frames.MAX_LOST_ATTEMPTS)
+                        ? unread.stream()
+                                .flatMapToLong(c -> LongStream.of(c.source().mapAttemptIds()))
                         : LongStream.of(failure.mapAttemptId());
         connection.send(
                 new Message.ReportDamage(
@@ -120,7 +122,7 @@ final class ConsumerLeg extends RoleHandler {
                         source.taskManagerId(),
                         source.host(),
                         source.port(),
-                        ids.boxed().toList()));
+                        ids.limit(Frames.MAX_LOST_ATTEMPTS).boxed().toList()));
     }
 
     /**

@@ -330,7 +330,7 @@ public final class InputGate extends ConsumerGate<BlockStream> {
             throw failure;
         }
         if (failure.isFoundDamage() && !channel.isLost()) {
-            leg.reportDamage(failure);
+            leg.reportDamage(failure, rest);
         }
         SourceRetries retries = channel.progress().retries();
         if (rest.isEmpty()) {

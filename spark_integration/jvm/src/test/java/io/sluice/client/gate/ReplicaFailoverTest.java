@@ -10,7 +10,9 @@ import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.support.MockDaemon;
 import io.sluice.client.support.ShuffleTestCase;
 import io.sluice.client.support.TestConnections;
+import io.sluice.client.wire.Blocks;
 import io.sluice.client.wire.ErrorCode;
+import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -372,6 +374,24 @@ class ReplicaFailoverTest extends ShuffleTestCase {
         assertEquals(1, readers.refetched.get());
         assertEquals(1, readers.failedOver.get());
         assertEquals(List.of(List.of(7L)), requested(B), "the rest is good where it is");
+    }
+
+    @Test
+    void aReportOfDamageNamesWhatIsUnread() throws IOException {
+        for (long attempt = 7; attempt < 10; attempt++) {
+            write(attempt, 1, 5000);
+        }
+        daemon.features = Frames.DAMAGE_REPORTS;
+        // The first block of map output 8 names another one, so that nobody knows whose it is.
+        daemon.outputs.get(8L).get(0).firstEntry().getValue()[Blocks.MAP_ATTEMPT] ^= 64;
+        assertThrows(SourceFailure.class, () -> readAll(gate(1, source(A, 1, 7, 8, 9))));
+        Message.ReportDamage report =
+                daemon.received.stream()
+                        .filter(Message.ReportDamage.class::isInstance)
+                        .map(Message.ReportDamage.class::cast)
+                        .findFirst()
+                        .orElseThrow();
+        assertEquals(List.of(8L, 9L), report.mapAttemptIds());
     }
 
     @Test
