@@ -71,7 +71,9 @@ class LegConnector:
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
             return legs[-1]
 
-        ack = await self._connect(self._hello(ROLE_PRODUCER, 0), handler, legs)
+        ack = await self._connect(
+            self._hello(ROLE_PRODUCER, 0, HYBRID_PARTITIONS | REMOTE_COPIES), handler, legs
+        )
         return legs[-1], ack
 
     async def consumer(self) -> tuple[ConsumerLeg, HelloAck]:
@@ -90,7 +92,7 @@ class LegConnector:
             return legs[-1]
 
         ack = await self._connect(
-            self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES), handler, legs
+            self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES, DAMAGE_REPORTS), handler, legs
         )
         return legs[-1], ack
 
@@ -139,7 +141,7 @@ class LegConnector:
             lambda: self.avoid(address),
         )
 
-    def _hello(self, role: int, segment_size_bytes: int) -> Hello:
+    def _hello(self, role: int, segment_size_bytes: int, features: int) -> Hello:
         return Hello(
             MAGIC,
             VERSION,
@@ -149,7 +151,7 @@ class LegConnector:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            DAMAGE_REPORTS | (HYBRID_PARTITIONS | REMOTE_COPIES if role == ROLE_PRODUCER else 0),
+            features,
             f"python client {os.getpid()}",
         )
 

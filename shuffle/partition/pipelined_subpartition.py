@@ -199,9 +199,19 @@ class PipelinedSubpartition:
             SUBPARTITION_IN_USE: The subpartition has, or had, its view.
             SluiceError: The subpartition failed or is released.
         """
-        self._require_unread()
-        view = PipelinedSubpartitionView(self, listener)
-        self._begin_reading(view)
+        if self._has_reader:
+            raise SluiceError(
+                "A pipelined subpartition is read once, and it has its reader",
+                code=ErrorCode.SUBPARTITION_IN_USE,
+                value=f"subpartition {self.index}",
+                remedy="Read it through one channel, or write the partition as BLOCKING",
+            )
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        view = self._view = self._make_view(listener)
+        self._has_reader = True
+        if self.is_available(1):
+            self._tell_reader()
         return view
 
     @property
@@ -286,22 +296,8 @@ class PipelinedSubpartition:
 
     # ---- inside ------------------------------------------------------------------------------
 
-    def _require_unread(self) -> None:
-        if self._has_reader:
-            raise SluiceError(
-                "A pipelined subpartition is read once, and it has its reader",
-                code=ErrorCode.SUBPARTITION_IN_USE,
-                value=f"subpartition {self.index}",
-                remedy="Read it through one channel, or write the partition as BLOCKING",
-            )
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-
-    def _begin_reading(self, view: "PipelinedSubpartitionView") -> None:
-        self._has_reader = True
-        self._view = view
-        if self.is_available(1):
-            self._tell_reader()
+    def _make_view(self, listener: DataListener) -> "PipelinedSubpartitionView":
+        return PipelinedSubpartitionView(self, listener)
 
     def _tell_reader(self, *, again: bool = False) -> None:
         view = self._view

@@ -142,18 +142,6 @@ class HybridSubpartition(PipelinedSubpartition):
 
     # ---- the reader --------------------------------------------------------------------------
 
-    def create_view(self, listener: DataListener) -> "HybridSubpartitionView":
-        """Make the one view; see :meth:`.PipelinedSubpartition.create_view`.
-
-        Raises:
-            SUBPARTITION_IN_USE: The subpartition has, or had, its view.
-            SluiceError: The subpartition failed or is released.
-        """
-        self._require_unread()
-        view = HybridSubpartitionView(self, listener)
-        self._begin_reading(view)
-        return view
-
     def read_back_by(self, read_back: ReadBack) -> None:
         """Set how the reader reads spilled bytes; until then it finds none."""
         self._read_back = read_back
@@ -208,6 +196,9 @@ class HybridSubpartition(PipelinedSubpartition):
         return buffer
 
     # ---- inside ------------------------------------------------------------------------------
+
+    def _make_view(self, listener: DataListener) -> "HybridSubpartitionView":
+        return HybridSubpartitionView(self, listener)
 
     @property
     def _waiting_before_queue(self) -> int:

@@ -194,7 +194,8 @@ async def test_subpartitions_are_spilled_in_turn(monkeypatch):
         rig.waits = True
         rig.spiller.memory_short()
         await turns()
-        spilled.append([len(each._spilling) for each in rig.partition._subpartitions])
+        subpartitions: Any = rig.partition._subpartitions
+        spilled.append([len(each._spilling) for each in subpartitions])
         rig.waits = False
         rig.tiers.may_write.set()
         await turns()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluice.protocol.schema import HelloAck, ReportDamage
@@ -38,17 +40,18 @@ async def test_a_report_is_passed_on_and_the_next_request_gets_the_error(tmp_pat
         cluster[1].peers.retire()  # the idle connection
 
 
-async def test_no_request_overtakes_a_report_on_another_connection(tmp_path):
-    settings = {"connections_per_peer": 2, "peer_idle_timeout_seconds": 60}
+async def test_no_request_overtakes_a_report_on_another_connection(tmp_path, monkeypatch):
+    settings: dict[str, Any] = {"connections_per_peer": 2, "peer_idle_timeout_seconds": 60}
     async with mini_cluster(tmp_path, 2, **settings) as cluster:
         ack = await cluster.write(0, 7, REGIONS)
         await damage(cluster[0], 7)
         peers = cluster[1].peers
         address = Address(ack.advertised_host, ack.data_port)
-        first, second = [await peers.acquire(address) for _ in range(2)]
+        first = await peers.acquire(address)
+        second = await peers.acquire(address)
         assert await peers.acquire(address) is first  # so the gate uses the second
-        held_up = []
-        first.connection.send = held_up.append  # type: ignore[method-assign]
+        held_up: list[Any] = []
+        monkeypatch.setattr(first.connection, "send", held_up.append)
         client = await cluster.consumer(1)
         report(client, ack, 7)
         gate = open_gate(client, 1, [(ack, [7])], 0, 2)
@@ -57,7 +60,7 @@ async def test_no_request_overtakes_a_report_on_another_connection(tmp_path):
         assert "was damaged in storage" in str(error)
         await gate.close()
         assert held_up
-        del first.connection.send
+        monkeypatch.undo()
         for each in (first, first, second):
             peers.release(address, each)
         assert dict(cluster[0].partitions.damage.results) == {"damaged": 1}

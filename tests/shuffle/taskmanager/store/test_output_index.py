@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,9 @@ from sluice.shuffle.taskmanager.store.output_index import (
     row_bytes_of,
 )
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, Region, cumulative_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KEY = ShuffleKey("app", 1)
 
@@ -79,10 +84,13 @@ def test_a_lost_output_costs_nothing_for_the_others(monkeypatch):
     index = OutputIndex(Accounts())
     outputs = [output(number, region(5)) for number in range(100)]
     index.add_all(KEY, outputs)
-    counted = []
-    monkeypatch.setattr(
-        output_index, "row_bytes_of", lambda *names: counted.append(names) or row_bytes_of(*names)
-    )
+    counted: list[ShuffleKey] = []
+
+    def counting(key: ShuffleKey, regions: Sequence[Region]) -> dict[bytes, int]:
+        counted.append(key)
+        return row_bytes_of(key, regions)
+
+    monkeypatch.setattr(output_index, "row_bytes_of", counting)
     for each in outputs:
         index.lose(each, DAMAGED)
     assert len(counted) == len(outputs)
