@@ -13,12 +13,14 @@ subpartition first. Subpartitions take turns: a region begins with the subpartit
 one that the region before took buffers from. A buffer whose reader is in time is therefore never
 written. The spiller::
 
-    state     memory_short   in the next turn                              close
+    state     memory_short¹  in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
     DEFERRED  –              the writer still waits: WRITING, else IDLE    CLOSED
     WRITING   –              a region a turn until the writer is served,   CLOSED
                              then IDLE; after a failure CLOSED
     CLOSED    –              –                                             –
+
+¹ Also when another buffer is complete while the writer waits.
 
 One turn of the event loop lies between the shortage and the first write, so that a reader with
 credit can take what has come in the same turn.
@@ -89,11 +91,14 @@ class HybridSpiller:
         self._failed = failed
         self._connection: Final = connection
         self._subpartitions: deque[HybridSubpartition] = deque()  # first: the next one's turn
+        self._loop: Final = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
 
     def make_subpartition(self, index: int, owner: SubpartitionOwner) -> HybridSubpartition:
         """Make a subpartition, whose buffers can be taken."""
-        made = HybridSubpartition(index, owner, self._store, self._key, self._account)
+        made = HybridSubpartition(
+            index, owner, self._store, self._key, self._account, self._completed
+        )
         self._subpartitions.append(made)
         return made
 
@@ -101,7 +106,7 @@ class HybridSpiller:
         """Spill in the next turn of the event loop if the writer still waits then. Idempotent."""
         if self.state is SpillerState.IDLE:
             self.state = SpillerState.DEFERRED
-            asyncio.get_running_loop().call_soon(self._begin)
+            self._loop.call_soon(self._begin)
 
     def close(self) -> None:
         """Spill nothing more; a region that is being written is freed at its end. Idempotent."""
@@ -109,6 +114,11 @@ class HybridSpiller:
         self._writer_waits = _never
         self._failed = _nobody
         self._subpartitions = deque()
+
+    def _completed(self) -> None:
+        """Spill what was not complete when a writer began to wait: another one has filled it."""
+        if self.state is SpillerState.IDLE and self._writer_waits():
+            self.memory_short()
 
     def _begin(self) -> None:
         if self.state is not SpillerState.DEFERRED:

@@ -68,10 +68,12 @@ class HybridSubpartition(PipelinedSubpartition):
         store: Reads the spilled bytes.
         key: The shuffle.
         account: The application that is charged for what is kept of spilled buffers.
+        completed: Called when there may be another complete buffer, which can be spilled.
     """
 
     __slots__ = (
         "_account",
+        "_completed",
         "_key",
         "_read_back",
         "_reading",
@@ -88,11 +90,13 @@ class HybridSubpartition(PipelinedSubpartition):
         store: ShuffleStore,
         key: ShuffleKey,
         account: Account,
+        completed: Callable[[], None],
     ) -> None:
         super().__init__(index, owner)
         self._store = store
         self._key = key
         self._account = account
+        self._completed = completed
         self._spilled: deque[SpilledRun] = deque()
         self._spilled_buffers = 0  # in the runs that are not being read
         self._spilling: deque[Spilling] = deque()
@@ -253,6 +257,10 @@ class HybridSubpartition(PipelinedSubpartition):
         )
         self._spilled_buffers -= run.buffers
         return reading
+
+    def _tell_reader(self, *, again: bool = False) -> None:
+        super()._tell_reader(again=again)
+        self._completed()  # what a reader may take can be spilled, too
 
     def _read_ended(self) -> None:
         """Notify the reader: spilled bytes have been read, or cannot be."""

@@ -264,13 +264,7 @@ class ShuffleStore:
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
     def drop(self, output: MapOutput, why: str, *, report: bool = True) -> None:
-        """Drop a map output that is here. It may be committed again.
-
-        Args:
-            output: The map output.
-            why: Told to its readers; it follows the name of the map attempt.
-            report: Whether it is reported as lost.
-        """
+        """Drop a map output, tell its readers why, and report its loss. It may come again."""
         self._index.lose(output, why)
         row = rows.pack_drop_committed(output.key, output.map_attempt_id)
         self._journal.release(row, output.regions)

@@ -105,6 +105,23 @@ async def test_a_reader_that_takes_them_in_the_same_turn_prevents_it():
     rig.partition.release()
 
 
+async def test_a_buffer_is_spilled_that_is_filled_while_another_writer_waits():
+    rig = Rig()
+    builder = rig.partition.request_builder(0)
+    assert builder is not None
+    rig.partition.add_consumer(builder.create_consumer(), 0)
+    builder.append_and_commit(b"a")
+    rig.spiller.memory_short()
+    await turns()
+    assert rig.state() is SpillerState.IDLE
+    assert rig.tiers.written_bytes == 0
+    builder.finish()
+    await turns()
+    assert rig.tiers.written_bytes == 1
+    assert rig.free == SEGMENTS
+    rig.partition.release()
+
+
 async def test_a_reader_takes_a_buffer_that_is_being_written():
     rig = Rig()
     rig.tiers.may_write.clear()

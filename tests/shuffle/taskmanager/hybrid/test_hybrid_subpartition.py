@@ -25,8 +25,11 @@ KEY = ShuffleKey("app", 1)
 class HybridMachine(PartitionMachine):
     def make_partition(self, subpartitions, **options):
         self.tiers = cast("Any", FakeTiers())  # not all of a store
-        self.spiller = HybridSpiller(self.tiers, KEY, self.writer_waits, self.failed)
+        self.spiller = self.loop.run_until_complete(self.make_spiller())
         return super().make_partition(subpartitions, overflow=self.spiller, **options)
+
+    async def make_spiller(self):
+        return HybridSpiller(self.tiers, KEY, self.writer_waits, self.failed)
 
     def writer_waits(self):
         pool = self.pool
