@@ -273,6 +273,22 @@ class OtherMapOutput(StorageError):
         )
 
 
+class OtherRemoteOutput(StorageError):
+    """The remote tier has a map output of the same name with other bytes."""
+
+    code = ErrorCode.REGION_MISMATCH
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"the remote tier has map attempt {map_attempt_id} of shuffle {shuffle_id} of "
+            f"{application_id} with other bytes, perhaps of an earlier application",
+            value=map_attempt_id,
+            remedy="Give each application an id of its own, and each map attempt, also when a "
+            "task is repeated",
+            map_attempt_id=map_attempt_id,
+        )
+
+
 class ReleasedDuringCommit(StorageError):
     """The shuffle was released before the commit was written.
 

@@ -144,8 +144,6 @@ class ShuffleStore:
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: write its row to the journal, then make it visible.
 
-        Commits that arrive during a journal write share the next write.
-
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. When the future succeeds,
                 they belong to the store. If this call or the future raises, they still belong to
@@ -264,17 +262,19 @@ class ShuffleStore:
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
     def drop(self, output: MapOutput, why: str, *, report: bool = True) -> None:
-        """Drop a map output, tell its readers why, and report its loss. It may come again."""
+        """Drop a map output; report it, or delete its remote copy, too, if it is not lost."""
         self._index.lose(output, why)
         row = rows.pack_drop_committed(output.key, output.map_attempt_id)
         self._journal.release(row, output.regions)
         if report:
             self._health.report_lost({output.key: [output.map_attempt_id]})
+        elif self.remote is not None:
+            self.remote.superseded(MapAttemptKey(output.key, output.map_attempt_id))
 
     def released(self) -> "asyncio.Future[None] | None":
         """Return a future for the last release to survive a restart; None: it does.
 
-        It may fail with JournalWriteFailed or StorageClosed. Do not cancel it: callers share it.
+        It may fail with JournalWriteFailed or StorageClosed. Do not cancel it: it is shared.
         """
         return self._journal.released()
 
@@ -305,18 +305,17 @@ class ShuffleStore:
     async def move_to_remote(self, output: MapOutput) -> None:
         """Copy a committed map output to the remote tier, where any TaskManager finds it.
 
-        The local copy is served and counted as before, until it is released. If the remote tier
-        has the map output already, it is not copied again. The remote copy is removed when its
-        shuffle is released on a TaskManager that moved or found it, when its application ends, or
-        as an orphan.
+        The local copy is served and counted as before, until it is released. The remote copy is
+        removed when its shuffle is released on a TaskManager that moved or found it, when its
+        application ends, or as an orphan.
 
         Args:
-            output: A committed map output with bytes in any tier. The call retains its extents, so
-                it may be released during the call.
+            output: A committed map output; it may be released during the call.
 
         Raises:
             StorageUnavailable: There is no remote tier.
             RemoteFailed: The upload failed, or cannot be confirmed. Then others may find it.
+            OtherRemoteOutput: The remote tier has one of the same name with other bytes.
             StorageReadFailed: Its bytes cannot be read. All errors of :meth:`read_all` are raised.
             STORAGE_CORRUPT: Its bytes do not match their checksum.
             StorageClosed: The store was closed.

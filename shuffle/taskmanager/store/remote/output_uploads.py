@@ -14,10 +14,11 @@ from crc32c import crc32c
 from .....protocol.errors import ErrorCode
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey
-from ..errors import StorageError
+from ..errors import OtherRemoteOutput, StorageError
 from ..objects.remote_names import (
     application_marker,
     manifest_name,
+    moved_output,
     moved_region,
     name_of_application,
 )
@@ -26,7 +27,7 @@ from ..objects.remote_upload import Upload
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import RemoteExtent, RemoteTier
 from ..tiers.tier import Extent, ExtentRead
-from .remote_manifest import MovedRegion, pack_manifest, unpack_manifest
+from .remote_manifest import Manifest, MovedRegion, pack_manifest, unpack_manifest
 
 REGIONS_AT_A_TIME: Final = 4
 """Regions of a map output uploaded at a time."""
@@ -40,7 +41,7 @@ class Uploaded(NamedTuple):
     """A map output in the remote tier.
 
     Attributes:
-        names: Names of the objects of its regions; empty if another TaskManager uploaded it.
+        names: Names of the objects of its regions.
         is_new: Whether this call uploaded it.
     """
 
@@ -70,27 +71,22 @@ class OutputUploads:
         self._marked.discard(application_id)
 
     async def find(self, output: MapOutput) -> Uploaded | None:
-        """Return a map output with the same bytes if the remote tier has it.
+        """Return a map output if the remote tier has it.
 
         Raises:
             RemoteFailed: The remote tier does not answer.
+            OtherRemoteOutput: It has one of the same name with other bytes.
 
         Cancellation: safe.
         """
         name = manifest_name(MapAttemptKey(output.key, output.map_attempt_id))
         try:
-            manifest = unpack_manifest(await self.tier.objects.get(name))
+            there = await self.tier.objects.get(name)
         except RemoteFailure as failure:
             if failure.missing:
                 return None
             raise self.tier.fetch_failure(failure, 0) from failure
-        except ValueError:
-            return None
-        if manifest.num_subpartitions != output.num_subpartitions or not _same_bytes(
-            manifest.regions, output.regions
-        ):
-            return None
-        return Uploaded([each.name for each in manifest.regions], is_new=False)
+        return Uploaded(_require_same(output, there), is_new=False)
 
     async def upload(
         self, output: MapOutput, doubt: Callable[[list[str]], None] = lambda names: None
@@ -103,6 +99,7 @@ class OutputUploads:
 
         Raises:
             RemoteFailed: The upload failed; no TaskManager finds any part of it.
+            OtherRemoteOutput: The remote tier has one of the same name with other bytes.
             StorageReadFailed: Its bytes cannot be read.
             STORAGE_CORRUPT: Its bytes do not match their checksum.
 
@@ -124,7 +121,7 @@ class OutputUploads:
                 raise self.tier.upload_failure(error, output.total_bytes) from error
             raise
         name, manifest = manifest_name(attempt), pack_manifest(output, names)
-        is_ours = True
+        there = manifest
         try:
             await _to_its_end(
                 self.tier.objects.put(name, manifest, new=True),
@@ -139,15 +136,16 @@ class OutputUploads:
                 if unknown.missing:
                     self.tier.delete_soon(regions)
                 raise self.tier.upload_failure(failure, output.total_bytes) from failure
-            is_ours = there == manifest
-        if is_ours:
-            doubt(names)
+        if there != manifest:  # another TaskManager uploaded it, or another map output
+            doubt([])
+            self.tier.delete_soon(regions)
+            names = _require_same(output, there)
+        doubt(names)
         await self.tier.require_stored(name, output.total_bytes)
-        if is_ours:
-            self.moves += 1
-            return Uploaded(names, is_new=True)
-        self.tier.delete_soon(regions)  # another TaskManager uploaded its copy
-        return Uploaded([], is_new=False)
+        if there != manifest:
+            return Uploaded(names, is_new=False)
+        self.moves += 1
+        return Uploaded(names, is_new=True)
 
     async def _mark(self, application_id: str) -> None:
         """Mark the application as alive for sweeps, once."""
@@ -197,6 +195,38 @@ class OutputUploads:
                     remedy="Check memory and disk",
                 )
             await upload.write(start, [piece])
+
+
+def manifest_of(attempt: MapAttemptKey, data: bytes) -> Manifest:
+    """Read the manifest of a map output.
+
+    Raises:
+        ValueError: The bytes are not a manifest, or it names objects of another map output.
+    """
+    manifest = unpack_manifest(data)
+    below = moved_output(attempt) + "/"
+    if any(each.name and not each.name.startswith(below) for each in manifest.regions):
+        msg = "it names objects of another map output"
+        raise ValueError(msg)
+    return manifest
+
+
+def _require_same(output: MapOutput, there: bytes) -> list[str]:
+    """Return the names of the regions in a manifest, which must be those of a map output.
+
+    Raises:
+        OtherRemoteOutput: They are not, or it is not a manifest.
+    """
+    attempt = MapAttemptKey(output.key, output.map_attempt_id)
+    try:
+        manifest = manifest_of(attempt, there)
+    except ValueError as error:
+        raise OtherRemoteOutput(*output.key, output.map_attempt_id) from error
+    if manifest.num_subpartitions != output.num_subpartitions or not _same_bytes(
+        manifest.regions, output.regions
+    ):
+        raise OtherRemoteOutput(*output.key, output.map_attempt_id)
+    return [each.name for each in manifest.regions]
 
 
 def _same_bytes(stored: Sequence[MovedRegion], regions: Sequence[Region]) -> bool:

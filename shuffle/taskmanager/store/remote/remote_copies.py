@@ -1,8 +1,8 @@
-"""The copies in the remote tier of map outputs that are here, as their producers asked for.
+"""The copies in the remote tier of map outputs, as their producers asked for.
 
 A copy is charged to its application, and counts to the quota of this TaskManager, until it is
-released or no longer this TaskManager's. No journal has it: after a restart, the remote tier is
-asked whether it has the copy.
+released, also if the map output here is dropped or lost before. No journal has it: after a restart,
+the remote tier is asked whether it has the copy.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from typing import Final
 
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts, Resource
-from ..errors import StorageFull
+from ..errors import OtherRemoteOutput, StorageFull
 from ..objects.remote_names import manifest_name
 from ..stored_outputs import MapOutput
 from ..tiers.remote_tier import RemoteExtent
@@ -19,13 +19,22 @@ from .output_uploads import OutputUploads
 
 
 class RemoteCopy:
-    """One copy: the space that is charged for it, and the names of its objects."""
+    """One copy: the space that is charged for it, and the names of its objects.
 
-    __slots__ = ("names", "space")
+    Attributes:
+        checksums: Those of its regions.
+        is_released: Whether it was released, or got other bytes here, while it was made.
+        is_forgotten: Whether its application was forgotten here while it was made.
+    """
 
-    def __init__(self, space: RemoteExtent, names: list[str]) -> None:
+    __slots__ = ("checksums", "is_forgotten", "is_released", "names", "space")
+
+    def __init__(self, space: RemoteExtent, output: MapOutput) -> None:
         self.space = space
-        self.names = names
+        self.checksums = _checksums(output)
+        self.names: list[str] = []
+        self.is_released = False
+        self.is_forgotten = False
 
 
 class RemoteCopies:
@@ -34,21 +43,33 @@ class RemoteCopies:
     Args:
         uploads: Uploads map outputs.
         accounts: Accounts to charge.
-        is_here: Returns whether a map output is still committed here.
+        is_found: Returns whether a map output was found in the remote tier: its objects are then
+            charged as a map output that is served here.
     """
 
     def __init__(
-        self, uploads: OutputUploads, accounts: Accounts, is_here: Callable[[MapOutput], bool]
+        self, uploads: OutputUploads, accounts: Accounts, is_found: Callable[[MapAttemptKey], bool]
     ) -> None:
         self._uploads: Final = uploads
         self._tier: Final = uploads.tier
         self._accounts: Final = accounts
-        self._is_here: Final = is_here
+        self._is_found: Final = is_found
         self._copies: dict[ShuffleKey, dict[int, RemoteCopy]] = {}
+        self._making: dict[RemoteCopy, MapAttemptKey] = {}
+        self._refused: dict[ShuffleKey, set[int]] = {}
+        """Map outputs of which the remote tier has one with other bytes."""
 
     def has(self, attempt: MapAttemptKey) -> bool:
         """Return whether a map output has a copy that was made, or found, here."""
         return attempt.map_attempt_id in self._copies.get(attempt.shuffle, {})
+
+    def of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
+        """Return the map attempts of an application with a copy, by shuffle."""
+        return {
+            key: list(copies)
+            for key, copies in self._copies.items()
+            if key.application_id == application_id
+        }
 
     async def make(
         self, output: MapOutput, pace: Callable[[int], Awaitable[None]] | None = None
@@ -56,7 +77,7 @@ class RemoteCopies:
         """Copy a committed map output to the remote tier.
 
         Args:
-            output: The map output; it may be released during the call.
+            output: The map output; it may be released, dropped or lost during the call.
             pace: Awaited with its length before the upload. With a pace, the remote tier is first
                 asked whether it has the map output.
 
@@ -65,6 +86,7 @@ class RemoteCopies:
 
         Raises:
             RemoteFailed: The remote tier does not answer, or failed a short time ago.
+            OtherRemoteOutput: The remote tier has a map output of its name with other bytes.
             QuotaExceeded: The application would exceed its quota of the remote tier.
             StorageFull: The TaskManager would exceed its quota of the remote tier.
             SluiceError: The map output cannot be read.
@@ -72,28 +94,40 @@ class RemoteCopies:
         Cancellation: safe, uploaded parts are deleted.
         """
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        if self.has(attempt):
+        known = self._copies.get(attempt.shuffle, {}).get(attempt.map_attempt_id)
+        if known is not None:
+            if known.checksums != _checksums(output):  # committed again after it was lost here
+                raise OtherRemoteOutput(*output.key, output.map_attempt_id)
             return False
         self._tier.require_healthy()
-        space = self._reserve(output)
+        copy = RemoteCopy(self._reserve(output), output)
+        self._making[copy] = attempt
+        is_refused = attempt.map_attempt_id in self._refused.get(attempt.shuffle, ())
         try:
             with output.kept():
-                found = None if pace is None else await self._uploads.find(output)
+                found = None
+                if pace is not None or is_refused:
+                    found = await self._uploads.find(output)
                 if found is None:
                     if pace is not None:
                         await pace(output.total_bytes)
                     found = await self._uploads.upload(output)
-        except BaseException:
-            space.release()
+        except BaseException as error:
+            copy.space.release()
+            if isinstance(error, OtherRemoteOutput) and not (copy.is_released or copy.is_forgotten):
+                self._refused.setdefault(attempt.shuffle, set()).add(attempt.map_attempt_id)
             raise
-        if self.has(attempt):
-            space.release()
-        elif self._is_here(output):
-            copies = self._copies.setdefault(output.key, {})
-            copies[output.map_attempt_id] = RemoteCopy(space, found.names)
-        else:  # it was released meanwhile
-            space.release()
-            self._tier.delete_soon([manifest_name(attempt), *filter(None, found.names)])
+        finally:
+            del self._making[copy]
+        copy.names = found.names
+        if copy.is_released or copy.is_forgotten:
+            copy.space.release()
+            if copy.is_released or found.is_new:
+                self._tier.delete_soon([manifest_name(attempt), *filter(None, copy.names)])
+        elif self._is_found(attempt) or self.has(attempt):
+            copy.space.release()
+        else:
+            self._copies.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = copy
         return found.is_new
 
     def _reserve(self, output: MapOutput) -> RemoteExtent:
@@ -118,10 +152,55 @@ class RemoteCopies:
     def released(self, key: ShuffleKey, end: int | None) -> dict[int, list[str]]:
         """Forget the copies of a released shuffle; return the names of their objects.
 
+        A copy that is being made is deleted when it is complete.
+
         Args:
             key: The shuffle.
             end: Only the map attempts below it are released; None: all are.
         """
+        for making, attempt in self._making.items():
+            if attempt.shuffle == key and (end is None or attempt.map_attempt_id < end):
+                making.is_released = True
+        return self._forget(key, end)
+
+    def forget(self, application_id: str) -> None:
+        """Forget the copies of an application; other TaskManagers may serve them."""
+        for making, attempt in self._making.items():
+            if attempt.shuffle.application_id == application_id:
+                making.is_forgotten = True
+        for key in [*self._copies, *self._refused]:
+            if key.application_id == application_id:
+                self._forget(key, None)
+
+    def superseded(self, attempt: MapAttemptKey) -> list[str]:
+        """Forget the copy of a map output that has other bytes now; return its objects.
+
+        A copy that is being made is deleted when it is complete.
+        """
+        for making, its_attempt in self._making.items():
+            if its_attempt == attempt:
+                making.is_released = True
+        return self.drop(attempt)
+
+    def drop(self, attempt: MapAttemptKey) -> list[str]:
+        """Forget a copy without deleting it; return the names of its objects."""
+        copies = self._copies.get(attempt.shuffle, {})
+        copy = copies.pop(attempt.map_attempt_id, None)
+        if copy is None:
+            return []
+        if not copies:
+            del self._copies[attempt.shuffle]
+        copy.space.release()
+        return copy.names
+
+    def applications(self) -> set[str]:
+        """Return the applications with copies."""
+        return {key.application_id for key in self._copies}
+
+    def _forget(self, key: ShuffleKey, end: int | None) -> dict[int, list[str]]:
+        refused = self._refused.pop(key, set())
+        if end is not None and (left := {each for each in refused if each >= end}):
+            self._refused[key] = left
         copies = self._copies.pop(key, {})
         gone = {each: copies.pop(each) for each in list(copies) if end is None or each < end}
         if copies:
@@ -130,11 +209,6 @@ class RemoteCopies:
             copy.space.release()
         return {each: copy.names for each, copy in gone.items()}
 
-    def forget(self, application_id: str) -> None:
-        """Forget the copies of an application; other TaskManagers may serve them."""
-        for key in [key for key in self._copies if key.application_id == application_id]:
-            self.released(key, None)
 
-    def applications(self) -> set[str]:
-        """Return the applications with copies."""
-        return {key.application_id for key in self._copies}
+def _checksums(output: MapOutput) -> tuple[int, ...]:
+    return tuple([region.crc32c for region in output.regions])

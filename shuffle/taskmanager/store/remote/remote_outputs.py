@@ -21,7 +21,6 @@ from ..objects.remote_names import (
     application_marker,
     manifest_name,
     moved_application,
-    moved_output,
     name_of_application,
 )
 from ..objects.remote_objects import RemoteFailure
@@ -30,9 +29,8 @@ from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import MAX_DELETES, RemoteTier
 from ..tiers.tier import ExtentRead
-from .output_uploads import OutputUploads
+from .output_uploads import OutputUploads, manifest_of
 from .remote_copies import RemoteCopies
-from .remote_manifest import unpack_manifest
 from .remote_releases import RemoteReleases
 
 T = TypeVar("T")
@@ -69,9 +67,7 @@ class RemoteOutputs:
     ) -> None:
         self.tier = tier
         self.uploads = OutputUploads(tier, read)
-        self.copies = RemoteCopies(
-            self.uploads, accounts, lambda output: index.get(*_attempt(output)) is output
-        )
+        self.copies = RemoteCopies(self.uploads, accounts, self._is_found)
         self._removals = RemoteReleases(tier, self._is_in_use, self._in_background)
         self._sharing: set[str] = set()
         """Applications of which another TaskManager may have copied map outputs."""
@@ -164,6 +160,7 @@ class RemoteOutputs:
         except ValueError as error:
             logger.error("%s: %s is not a manifest: %s", self.tier, manifest_name(attempt), error)
             return None
+        self.copies.drop(attempt)  # the map output here was lost; its copy is charged as found
         account = self._accounts.of(attempt.shuffle.application_id)
         for region in output.regions:
             if region.extent is not None:
@@ -174,11 +171,7 @@ class RemoteOutputs:
         return output
 
     def _output_of(self, attempt: MapAttemptKey, data: bytes) -> tuple[MapOutput, list[str]]:
-        manifest = unpack_manifest(data)
-        below = moved_output(attempt) + "/"
-        if any(each.name and not each.name.startswith(below) for each in manifest.regions):
-            msg = "it names objects of another map output"
-            raise ValueError(msg)
+        manifest = manifest_of(attempt, data)
         regions = tuple(
             Region(
                 self.tier.moved_here(each.name, each.offsets[-1], attempt.shuffle.application_id)
@@ -256,6 +249,30 @@ class RemoteOutputs:
     def share(self, application_id: str) -> None:
         """Expect map outputs of an application that other TaskManagers copied."""
         self._sharing.add(application_id)
+
+    def superseded(self, attempt: MapAttemptKey) -> None:
+        """Delete the copy of a map output that was dropped because it has other bytes now."""
+        names = self.copies.superseded(attempt)
+        names += self._moved.get(attempt.shuffle, {}).pop(attempt.map_attempt_id, [])
+        if names:
+            self.tier.delete_soon([manifest_name(attempt), *filter(None, names)])
+
+    def has(self, attempt: MapAttemptKey) -> bool:
+        """Return whether the remote tier has a map output, as far as is known here."""
+        return self.copies.has(attempt) or self._is_found(attempt)
+
+    def known_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
+        """Return the map attempts of an application that the remote tier has, by shuffle."""
+        known = self.copies.of(application_id)
+        for key, entry in self._index.entries(application_id):
+            found = [each for each, output in entry.outputs.items() if output.is_moved]
+            if found:
+                known[key] = [*known.get(key, ()), *found]
+        return known
+
+    def _is_found(self, attempt: MapAttemptKey) -> bool:
+        output = self._index.get(*attempt)
+        return output is not None and output.is_moved
 
     def _is_in_use(self, key: ShuffleKey, map_attempt_id: int) -> bool:
         return map_attempt_id in self._moved.get(key, {}) or self.copies.has(

@@ -1,0 +1,166 @@
+"""Copies in the remote tier of one store, and those that are there already."""
+
+import asyncio
+
+import pytest
+
+from sluice.shuffle.names import MapAttemptKey
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.store.errors import OtherRemoteOutput
+from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from tests.support.mini_cluster import eventually
+from tests.support.remote import directory_place, open_store, tier_of
+from tests.support.store import KEY, config, content, fetch, put, write_region
+
+ATTEMPT = MapAttemptKey(KEY, 1)
+
+
+class Rig:
+    """Stores with one remote tier."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.place = directory_place(directory)
+        self.stores = []
+
+    def open(self):
+        name = f"store{len(self.stores)}"
+        store = open_store(config(self.directory / name, **self.place.settings))
+        self.stores.append(store)
+        return store
+
+    def names(self):
+        return [name for name in self.place.data() if name.startswith("moved/")]
+
+
+@pytest.fixture
+async def rig(tmp_path, object_store):
+    rig = Rig(tmp_path)
+    yield rig
+    for store in rig.stores:
+        await store.close()
+
+
+async def put_other(store):
+    """Commit a map output of the name with other bytes."""
+    region = await write_region(store, content(99, 5000), [2500, 2500])
+    output = MapOutput(KEY, 1, 2, (region,))
+    await store.commit(output)
+    return output
+
+
+def held(store):
+    return store.accounts.of(KEY.application_id).amount(Resource.REMOTE_TIER_BYTES)
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+async def test_other_bytes_in_the_remote_tier_are_no_copy(rig, how):
+    first, second = rig.open(), rig.open()
+    await first.remote.copies.make(await put(first, 1, 5000))
+    before = rig.names()
+    output = await put_other(second)
+    for _ in range(2):
+        with pytest.raises(OtherRemoteOutput, match="with other bytes"):
+            if how == "copy":
+                await second.remote.copies.make(output)
+            else:
+                await second.move_to_remote(output)
+        await eventually(lambda: rig.names() == before)  # no part of the new one stays
+    assert not second.remote.has(ATTEMPT)
+    assert held(second) == 0
+    assert tier_of(second).healthy
+
+
+async def test_a_refused_copy_is_not_uploaded_again(rig):
+    first, second = rig.open(), rig.open()
+    await first.remote.copies.make(await put(first, 1, 5000))
+    output = await put_other(second)
+    with pytest.raises(OtherRemoteOutput):
+        await second.remote.copies.make(output)
+    written = tier_of(second).objects.written_bytes
+    with pytest.raises(OtherRemoteOutput):
+        await second.remote.copies.make(output)
+    assert tier_of(second).objects.written_bytes == written
+    first.release_shuffle(KEY)
+    await eventually(lambda: not rig.names())
+    assert await second.remote.copies.make(output)
+
+
+async def test_the_copy_of_another_taskmanager_is_released_with_its_regions(rig):
+    first, second = rig.open(), rig.open()
+    assert await first.remote.copies.make(await put(first, 1, 5000))
+    assert not await second.remote.copies.make(await put(second, 1, 5000))
+    second.release_shuffle(KEY)
+    await eventually(lambda: not rig.names())
+
+
+async def test_a_copy_found_while_its_output_is_dropped_stays(rig):
+    """It was another TaskManager that uploaded it."""
+    first, second = rig.open(), rig.open()
+    await first.remote.copies.make(await put(first, 1, 5000))
+    output = await put(second, 1, 5000)
+    uploads = second.remote.uploads
+    find = uploads.find
+
+    async def drop(output):
+        found = await find(output)
+        second.drop(output, lost_because=DAMAGED)
+        return found
+
+    async def at_once(length):
+        """Return at once."""
+
+    uploads.find = drop
+    assert not await second.remote.copies.make(output, at_once)
+    assert second.remote.has(ATTEMPT)
+    tier = tier_of(second)
+    assert not tier.waiting_deletes
+    found = await second.remote.find(ATTEMPT)
+    assert await fetch(second, found) == content(1, 5000)
+
+
+async def test_a_copy_of_a_replaced_output_is_deleted(rig):
+    store = rig.open()
+    output = await put(store, 1, 5000)
+    await store.remote.copies.make(output)
+    store.drop(output)
+    await eventually(lambda: not rig.names())
+    assert held(store) == 0
+    assert await store.remote.copies.make(await put_other(store))
+
+
+async def test_other_bytes_of_a_lost_output_are_not_taken_for_its_copy(rig):
+    store = rig.open()
+    output = await put(store, 1, 5000)
+    await store.remote.copies.make(output)
+    store.drop(output, lost_because=DAMAGED)
+    with pytest.raises(OtherRemoteOutput):
+        await store.remote.copies.make(await put_other(store))
+
+
+@pytest.mark.parametrize("ends", ["shuffle", "application"])
+async def test_a_copy_made_during_a_release_is_deleted(rig, ends):
+    store = rig.open()
+    output = await put(store, 1, 5000)
+    objects = tier_of(store).objects
+    write, arrived, proceed = objects.put, asyncio.Event(), asyncio.Event()
+
+    async def wait(name, data, *, new=False):
+        await write(name, data, new=new)
+        if name == manifest_name(ATTEMPT):
+            arrived.set()
+            await proceed.wait()
+
+    objects.put = wait
+    making = asyncio.ensure_future(store.remote.copies.make(output))
+    await arrived.wait()
+    if ends == "shuffle":
+        store.release_shuffle(KEY)
+    else:
+        store.release_application(KEY.application_id)
+    proceed.set()
+    await making
+    await eventually(lambda: not rig.names())
+    assert held(store) == 0
