@@ -29,7 +29,7 @@ from ....protocol.schema import (
     ShuffleReleased,
 )
 from ....transport.connection import Connection
-from ...names import ShuffleKey, TaskManagerPlace
+from ...names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from ..replicas.copies import Copies
 from ..serve.result_partition_manager import ResultPartitionManager
 from ..store.output_index import Lost
@@ -77,20 +77,27 @@ class DriverHandler:
         application_id = self._connection.application_id
         if self._is_told_of_remote:
             self._partitions.share(application_id)
+        # Before the losses: map tasks of lost map outputs with a copy need not run again.
+        remote = self._copies.services.store.remote
+        if remote is not None:
+            for key, attempts in remote.known_of(application_id).items():
+                self.tell_remote(key, attempts)
         self.tell_lost(self._partitions.lost_of(application_id))
         for key, attempts in self._copies.replication.held_of(application_id).items():
             self.tell_held(key, attempts)
-        for key, attempts in self._copies.services.holdings.in_remote_of(application_id).items():
-            self.tell_remote(key, attempts)
         for key, places in self._partitions.moved.of(application_id).items():
             by_place = sorted(places, key=lambda attempt: places[attempt])
             for place, moved in itertools.groupby(by_place, key=lambda each: places[each]):
                 self.tell_moved(key, place, list(moved))
 
     def tell_lost(self, lost: Lost) -> None:
-        """Tell the driver which of its map outputs are lost."""
+        """Tell the driver which of its map outputs are lost, and which of these have a copy."""
+        remote = self._copies.services.store.remote
         if not self._connection.closing:
             for key, attempts in lost.items():
+                if remote is not None:
+                    found = [each for each in attempts if remote.has(MapAttemptKey(key, each))]
+                    self.tell_remote(key, found)
                 for some in self._parts(key, attempts):
                     self._connection.send(OutputsLost(key.shuffle_id, some))
 

@@ -131,16 +131,6 @@ class Holdings:
             holding.is_remote = True
             self._judge(attempt, holding)
 
-    def in_remote_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
-        """Return the map attempts of an application with a copy in the remote tier, by shuffle."""
-        found: dict[ShuffleKey, list[int]] = {}
-        for key, attempts in self._by_shuffle.items():
-            if key.application_id == application_id:
-                remote = [each for each, holding in attempts.items() if holding.is_remote]
-                if remote:
-                    found[key] = remote
-        return found
-
     def lost(self, application_id: str, taskmanager_id: str) -> list[MapAttemptKey]:
         """Record that a TaskManager is lost; return an application's map outputs to copy again."""
         affected = list(self._by_holder.get((application_id, taskmanager_id), ()))

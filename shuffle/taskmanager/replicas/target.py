@@ -298,7 +298,7 @@ class RemoteTarget:
             services.counters.remote_copy_bytes += output.total_bytes
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         services.holdings.is_in_remote(attempt)
-        if services.store.lookup(*attempt) is output:
+        if remote.has(attempt):  # also if it was dropped here meanwhile, but not if released
             services.drivers.tell_remote(output.key, [output.map_attempt_id])
         return Outcome.COPIED
 

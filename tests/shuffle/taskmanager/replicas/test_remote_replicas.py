@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
+    OutputsLost,
     OutputsRemote,
     ReleaseApplication,
     ReleaseAttempts,
@@ -18,7 +20,9 @@ from sluice.protocol.schema import (
     ShuffleReleased,
 )
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.store.objects.remote_marker import RemoteMarker
 from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure, RemoteObjects
+from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
 from tests.support.copies import KEY, read
 from tests.support.damage import damage
 from tests.support.mini_cluster import eventually, mini_cluster
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
+    from tests.support.mini_cluster import MiniCluster
     from tests.support.wire_clients import Client
 
 pytestmark = [
@@ -61,7 +66,9 @@ async def told(client: Client, count: int) -> set[int]:
 def objects(top: Path) -> list[str]:
     """Return the names of the objects of map outputs."""
     return sorted(
-        str(each.relative_to(top)) for each in (top / "moved").rglob("*") if each.is_file()
+        os.path.relpath(os.path.join(directory, name), top)
+        for directory, _, names in os.walk(top / "moved")  # empty directories go meanwhile
+        for name in names
     )
 
 
@@ -141,9 +148,87 @@ async def test_a_damaged_output_gets_no_copy_and_is_dropped(tmp_path, monkeypatc
         await write(cluster[0], 7)
         await damage(cluster[0], 7)
         is_failing.clear()
-        await eventually(lambda: cluster[0].counters.damaged_map_outputs_dropped == 1)
+        await eventually(lambda: cluster[0].partitions.damage.dropped == 1)
         assert cluster[0].store.lookup(KEY, 7) is None
         await eventually(lambda: not objects(tmp_path / "objects"))
+
+
+async def damaged(cluster: MiniCluster) -> None:
+    """Damage the map output of the first TaskManager, and let that find it."""
+    await damage(cluster[0], 7)
+    output = cluster[0].store.lookup(KEY, 7)
+    assert output is not None
+    assert await cluster[0].partitions.damage.verify(output)
+    assert cluster[0].store.lookup(KEY, 7) is None
+
+
+async def lost_and_remote(client: Client) -> list[str]:
+    """Return what a driver is told until a map output is lost."""
+    kinds: list[str] = []
+    while "OutputsLost" not in kinds:
+        message, _ = await client.receive()
+        assert isinstance(message, OutputsLost | OutputsRemote)
+        assert message.map_attempt_ids == [7]
+        kinds.append(type(message).__name__)
+    return kinds
+
+
+async def test_the_copy_of_a_damaged_output_is_announced_first(tmp_path):
+    """Else the driver runs its map task again."""
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(tmp_path / "objects")) as cluster:
+        before = await cluster.driver(0)
+        await write(cluster[0], 7)
+        assert await told(before, 1) == {7}
+        await damaged(cluster)
+        assert await lost_and_remote(before) == ["OutputsRemote", "OutputsLost"]
+        after = await cluster.driver(0)
+        assert (await lost_and_remote(after))[-2:] == ["OutputsRemote", "OutputsLost"]
+        assert await read(cluster[0], 7, 3) == CONTENT  # from its copy
+
+
+async def test_a_copy_found_after_damage_is_charged_once(tmp_path):
+    top = tmp_path / "objects"
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        await write(cluster[0], 7)
+        once = held(cluster[0])
+        await damaged(cluster)
+        assert held(cluster[0]) == once
+        assert await read(cluster[0], 7, 3) == CONTENT
+        assert held(cluster[0]) == once
+        driver = await cluster.driver(0)
+        assert await told(driver, 1) == {7}
+        driver.send(ReleaseShuffle(KEY.shuffle_id))
+        await driver.expect(ShuffleReleased)
+        await eventually(lambda: not held(cluster[0]) and not objects(top))
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+async def test_a_copy_survives_damage_while_it_is_made(tmp_path, monkeypatch, is_found):
+    """The bytes that were sent are intact, and the only ones."""
+    top = tmp_path / "objects"
+    arrived, proceed = asyncio.Event(), asyncio.Event()
+    confirm = RemoteMarker.require_stored
+
+    async def wait(self: Any, name: str) -> None:
+        await confirm(self, name)
+        if name.endswith("/manifest"):
+            arrived.set()
+            await proceed.wait()
+
+    monkeypatch.setattr(RemoteMarker, "require_stored", wait)
+    async with mini_cluster(tmp_path, 1, check=False, remote=str(top)) as cluster:
+        driver = await cluster.driver(0)
+        await write(cluster[0], 7, synchronous=False)
+        await arrived.wait()
+        await damaged(cluster)
+        if is_found:
+            assert await read(cluster[0], 7, 3) == CONTENT
+        proceed.set()
+        assert await told(driver, 1) == {7}
+        assert await read(cluster[0], 7, 3) == CONTENT
+        await eventually(lambda: not cluster[0].copies.replication.waiting)
+        assert len(objects(top)) == 2
+        assert held(cluster[0]) == occupied_bytes(len(CONTENT))
 
 
 async def test_an_output_of_a_late_directory_gets_its_copy(tmp_path, monkeypatch):
