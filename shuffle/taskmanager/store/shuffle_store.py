@@ -234,7 +234,7 @@ class ShuffleStore:
         self._check_open()
         is_new = self.releases.add(key, end)
         if self.remote is not None:
-            self.remote.released(key, end)
+            self.remote.released(key, end, is_new=is_new)
         below = MAX_I64 + 1 if end is None else end
         refused = self._journal.refuse(lambda each: each.shuffle == key and each[1] < below)
         entry = self._index.pop(key) if end is None else self._index.pop_below(key, end)

@@ -233,8 +233,15 @@ class RemoteOutputs:
 
     # ---- releases --------------------------------------------------------------------------------
 
-    def released(self, key: ShuffleKey, end: int | None) -> None:
-        """Delete a shuffle's known moved map outputs, all or below ``end``."""
+    def released(self, key: ShuffleKey, end: int | None, *, is_new: bool = True) -> None:
+        """Delete a shuffle's known moved map outputs, all or below ``end``.
+
+        Args:
+            key: The shuffle.
+            end: Only the map attempts below it are released; None: all are.
+            is_new: Whether it is not a repeated release. No map attempt below a bound is committed
+                after its release, so the objects need not be listed again.
+        """
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
         if known:
@@ -243,7 +250,8 @@ class RemoteOutputs:
         # Delete manifests first, so that a half deleted map output is not found.
         self.tier.delete_soon([manifest_name(MapAttemptKey(key, each)) for each in moved])
         self.tier.delete_soon([name for names in moved.values() for name in names if name])
-        if moved or key.application_id in self._sharing:
+        is_repeated = end is not None and not is_new
+        if moved or (key.application_id in self._sharing and not is_repeated):
             self._removals.add(key, end)
 
     def share(self, application_id: str) -> None:

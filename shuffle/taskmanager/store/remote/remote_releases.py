@@ -1,11 +1,12 @@
 """Removes released map outputs from the remote tier that another TaskManager copied there.
 
 The TaskManager that copied them may be gone. So every TaskManager that gets the release lists the
-objects of the shuffle, one shuffle at a time. What a failed listing leaves is removed when the
-application ends, or by a sweep.
+objects of the shuffle, one shuffle at a time; applications take turns. What a failed listing leaves
+is removed when the application ends, or by a sweep.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_RELEASES: Final = 10_000
-"""Shuffles that wait to be listed; the end of the application removes the others."""
+"""Shuffles that wait to be listed. If more are released, those of the application with most of them
+wait for its end."""
 
 
 class RemoteReleases:
@@ -42,29 +44,59 @@ class RemoteReleases:
         self._tier: Final = tier
         self._is_in_use: Final = is_in_use
         self._start: Final = start
-        self._waiting: dict[ShuffleKey, int | None] = {}
+        self._waiting: OrderedDict[str, OrderedDict[int, int | None]] = OrderedDict()
+        """The applications in their turns; the bound of each shuffle's release, None: no bound."""
+        self._count = 0
         self._running = False
+
+    def __len__(self) -> int:
+        return self._count
 
     def add(self, key: ShuffleKey, end: int | None) -> None:
         """Remove the objects of a shuffle, or of its map attempts below ``end``."""
-        if len(self._waiting) >= MAX_RELEASES:
-            logger.warning("%s: too many releases wait; %s stays until its end", self._tier, key)
+        shuffles = self._waiting.setdefault(key.application_id, OrderedDict())
+        if key.shuffle_id in shuffles:
+            before = shuffles[key.shuffle_id]
+            is_unbounded = before is None or end is None
+            shuffles[key.shuffle_id] = None if is_unbounded else max(before or 0, end or 0)
             return
-        self._waiting[key] = end
+        shuffles[key.shuffle_id] = end
+        self._count += 1
+        if self._count > MAX_RELEASES:
+            self._leave_one()
         if not self._running:
             self._running = True
             self._start(self._run())
 
     def forget(self, application_id: str) -> None:
         """Forget the releases of an application: its end removes everything."""
-        for key in [key for key in self._waiting if key.application_id == application_id]:
-            del self._waiting[key]
+        self._count -= len(self._waiting.pop(application_id, ()))
+
+    def _leave_one(self) -> None:
+        """Leave the newest release of the application with most of them for its end."""
+        most = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        shuffle_id, _ = self._waiting[most].popitem()
+        self._count -= 1
+        logger.warning(
+            "%s: too many releases wait; shuffle %d of %s stays until its end",
+            self._tier,
+            shuffle_id,
+            most,
+        )
+
+    def _next(self) -> tuple[ShuffleKey, int | None]:
+        """Take the oldest release of the application whose turn it is."""
+        application_id, shuffles = self._waiting.popitem(last=False)
+        shuffle_id, end = shuffles.popitem(last=False)
+        self._count -= 1
+        if shuffles:
+            self._waiting[application_id] = shuffles
+        return ShuffleKey(application_id, shuffle_id), end
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                key = next(iter(self._waiting))
-                end = self._waiting.pop(key)
+                key, end = self._next()
                 try:
                     await self._remove(key, end)
                 except RemoteFailure as failure:

@@ -62,11 +62,9 @@ async def test_other_bytes_in_the_remote_tier_are_no_copy(rig, how):
     before = rig.names()
     output = await put_other(second)
     for _ in range(2):
+        copying = second.remote.copies.make if how == "copy" else second.move_to_remote
         with pytest.raises(OtherRemoteOutput, match="with other bytes"):
-            if how == "copy":
-                await second.remote.copies.make(output)
-            else:
-                await second.move_to_remote(output)
+            await copying(output)
         await eventually(lambda: rig.names() == before)  # no part of the new one stays
     assert not second.remote.has(ATTEMPT)
     assert held(second) == 0
