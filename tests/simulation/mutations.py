@@ -243,7 +243,7 @@ MUTATIONS: Final = (
     Mutation(
         REPLICAS,
         "a map output without a place is not tried again",
-        _REPLICAS + "application_copies.py",
+        _REPLICAS + "stalled_outputs.py",
         "        if self._timer is None and not self._closed:\n            pause_seconds",
         "        if self._closed:\n            pause_seconds",
         ("disk full", "kill", "isolate"),

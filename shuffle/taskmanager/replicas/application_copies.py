@@ -3,8 +3,8 @@
 Map outputs that lack copies are queued, and up to ``copy_streams`` tasks empty the queue. They
 offer a map output to TaskManagers on other hosts in their order of placement, and skip those that
 drain, are full, or are away. If no TaskManager takes it, it waits until another one connects, or
-for a pause that grows. The copy in the remote tier is made after them, and waits for the same pause
-if the remote tier fails.
+for a pause that grows. The copy in the remote tier is made after them, and waits for pauses of its
+own if the remote tier fails.
 
 Except for the streams, nothing here is shared with another application. An address that does not
 answer delays only the application whose driver named it: :class:`OwnerSlots` keep a stream for each
@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ....transport.backoff import Backoff
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...names import MapAttemptKey, TaskManagerPlace
@@ -25,8 +24,9 @@ from ..bounds.rate_limit import RateLimit
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
 from .holdings import Holding
+from .stalled_outputs import StalledOutputs
 from .target import CopyServices, Outcome, PeerTarget, RemoteTarget
-from .unreachable_places import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, UnreachablePlaces
+from .unreachable_places import UnreachablePlaces
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,10 @@ class ApplicationCopies:
         self._running: set[MapAttemptKey] = set()
         self._again: set[MapAttemptKey] = set()
         """Map outputs that are processed now, and must be processed again afterwards."""
-        self._stalled: set[MapAttemptKey] = set()
-        """Map outputs that no TaskManager takes now."""
+        self._stalled: Final = StalledOutputs(
+            "no TaskManager on another host takes a copy", self._enqueue
+        )
+        self._stalled_remote: Final = StalledOutputs("the remote tier takes no copy", self._enqueue)
         self._named: dict[str, bool] = {}
         """TaskManagers that a driver has just named; True: they had another place before."""
         self._naming: asyncio.TimerHandle | None = None
@@ -72,9 +74,6 @@ class ApplicationCopies:
         self._absent: Final = UnreachablePlaces(services.config.lost_after_seconds)
         self._waiting: dict[MapAttemptKey, asyncio.Future[None]] = {}
         self._workers: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._backoff: Final = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        self._warned = False
         self._closed = False
 
     @property
@@ -103,7 +102,8 @@ class ApplicationCopies:
     def released(self) -> None:
         """Forget everything about map outputs that are no longer here."""
         holdings = self._services.holdings
-        self._stalled = {each for each in self._stalled if holdings.get(each) is not None}
+        for stalled in (self._stalled, self._stalled_remote):
+            stalled.retain(lambda attempt: holdings.get(attempt) is not None)
         for attempt in list(self._waiting):
             if holdings.get(attempt) is None:
                 self._answer(attempt)
@@ -144,15 +144,16 @@ class ApplicationCopies:
                     self.application_id,
                 )
             self.enqueue(again)
-            self._retry_now()
+            self._stalled.retry_now()
 
     async def close(self) -> None:
         """Cancel the copies being made. Idempotent."""
         self._closed = True
         self._queue.clear()
-        for timer in (self._timer, self._naming):
-            if timer is not None:
-                timer.cancel()
+        self._stalled.close()
+        self._stalled_remote.close()
+        if self._naming is not None:
+            self._naming.cancel()
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -162,11 +163,20 @@ class ApplicationCopies:
     # ---- the queue -------------------------------------------------------------------------------
 
     def enqueue(self, attempts: Iterable[MapAttemptKey]) -> None:
-        """Queue map outputs to be processed, or processed again."""
+        """Queue map outputs to be processed, or processed again, without a pause."""
+        attempts = list(attempts)
+        for attempt in attempts:
+            self._unstall(attempt)
+        self._enqueue(attempts)
+
+    def _unstall(self, attempt: MapAttemptKey) -> None:
+        self._stalled.discard(attempt)
+        self._stalled_remote.discard(attempt)
+
+    def _enqueue(self, attempts: Iterable[MapAttemptKey]) -> None:
         if self._closed:
             return
         for attempt in attempts:
-            self._stalled.discard(attempt)
             if attempt in self._running:
                 self._again.add(attempt)
             else:
@@ -211,6 +221,7 @@ class ApplicationCopies:
             self._running.discard(attempt)
         if attempt in self._again:
             self._again.discard(attempt)
+            self._unstall(attempt)
             self._queue[attempt] = None
 
     async def _process(self, attempt: MapAttemptKey) -> None:
@@ -221,16 +232,10 @@ class ApplicationCopies:
             for taskmanager_id in list(holding.doubtful):
                 if holdings.get(attempt) is holding:
                     await self._ask(attempt, output, taskmanager_id)
-            tried: set[str] = set()
-            while holdings.get(attempt) is holding and holding.missing:
-                place = self._next(attempt, holding, tried)
-                if place is None or not await self._copy(attempt, output, holding, place):
-                    break
-                tried.add(place.taskmanager_id)
-            if holdings.get(attempt) is holding and holding.lacks_remote:
-                await self._copy_to_remote(output, holding)
-            if holdings.get(attempt) is holding and holding.is_short:
-                self._stall(attempt)
+            if attempt not in self._stalled:
+                await self._copy_to_others(attempt, output, holding)
+            if attempt not in self._stalled_remote:
+                await self._copy_to_remote(attempt, output, holding)
         self._answer(attempt)
 
     async def _ask(self, attempt: MapAttemptKey, output: MapOutput, taskmanager_id: str) -> None:
@@ -241,6 +246,20 @@ class ApplicationCopies:
         outcome = await PeerTarget(place, self._services).copy(output, self._restore.take)
         if outcome not in (Outcome.COPIED, Outcome.ABSENT):
             self._services.holdings.has_not(attempt, taskmanager_id)
+
+    async def _copy_to_others(
+        self, attempt: MapAttemptKey, output: MapOutput, holding: Holding
+    ) -> None:
+        """Copy a map output to as many TaskManagers as it lacks."""
+        holdings = self._services.holdings
+        tried: set[str] = set()
+        while holdings.get(attempt) is holding and holding.missing:
+            place = self._next(attempt, holding, tried)
+            if place is None or not await self._copy(attempt, output, holding, place):
+                break
+            tried.add(place.taskmanager_id)
+        if holdings.get(attempt) is holding and holding.missing:
+            self._stalled.add(attempt, self._services.placement.last_refusal)
 
     async def _copy(
         self, attempt: MapAttemptKey, output: MapOutput, holding: Holding, place: TaskManagerPlace
@@ -253,21 +272,26 @@ class ApplicationCopies:
         if outcome is Outcome.COPIED:
             self._services.watches.watch(place)
             self._absent.forget(place)
-            self._backoff.reset()
-            self._warned = False
+            self._stalled.succeeded()
         elif outcome is Outcome.ABSENT:
             self._absent.record(place)
             # If there were copies, this TaskManager may have one, and only restart now.
             return not holding.settled or self._absent.is_lost(place)
         return outcome is not Outcome.FAILED
 
-    async def _copy_to_remote(self, output: MapOutput, holding: Holding) -> None:
-        """Copy a map output to the remote tier, and notify the drivers."""
+    async def _copy_to_remote(
+        self, attempt: MapAttemptKey, output: MapOutput, holding: Holding
+    ) -> None:
+        """Copy a map output to the remote tier if it lacks this copy, and notify the drivers."""
+        holdings = self._services.holdings
+        if holdings.get(attempt) is not holding or not holding.lacks_remote:
+            return
         pace = self._restore.take if holding.settled else None
-        outcome = await RemoteTarget(None, self._services).keep(output, pace)
-        if outcome is Outcome.COPIED:
-            self._backoff.reset()
-            self._warned = False
+        reason = await RemoteTarget(None, self._services).keep(output, pace)
+        if not reason:
+            self._stalled_remote.succeeded()
+        elif holdings.get(attempt) is holding and holding.lacks_remote:
+            self._stalled_remote.add(attempt, reason)
 
     def _next(
         self, attempt: MapAttemptKey, holding: Holding, tried: set[str]
@@ -288,45 +312,13 @@ class ApplicationCopies:
         found = self._absent.presence(place)
         return self._services.watches.presence(place) if found is Presence.UNKNOWN else found
 
-    def _stall(self, attempt: MapAttemptKey) -> None:
-        self._stalled.add(attempt)
-        holding = self._services.holdings.get(attempt)
-        is_short_of_peers = holding is not None and bool(holding.missing)
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "%s of map output %d of %s; "
-                "copies of its other map outputs may wait too. Last reason: %s",
-                "no TaskManager on another host takes a copy"
-                if is_short_of_peers
-                else "the remote tier takes no copy",
-                attempt.map_attempt_id,
-                attempt.shuffle,
-                self._services.placement.last_refusal,
-            )
-        if self._timer is None and not self._closed:
-            pause_seconds = self._backoff.next_seconds()
-            self._timer = asyncio.get_running_loop().call_later(pause_seconds, self._retry)
-
-    def _retry(self) -> None:
-        self._timer = None
-        self.enqueue(list(self._stalled))
-
     def _is_there(self, place: TaskManagerPlace) -> None:
         """Use a TaskManager that may take copies again."""
         taskmanager_id = place.taskmanager_id
         self._absent.forget(place)
         self._services.placement.forget_refusal(taskmanager_id, self.application_id)
         self.enqueue(self._services.holdings.doubted(self.application_id, taskmanager_id))
-        self._retry_now()
-
-    def _retry_now(self) -> None:
-        """Retry the map outputs that no TaskManager took, because something has changed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._backoff.reset()
-        self.enqueue(list(self._stalled))
+        self._stalled.retry_now()
 
     def _answer(self, attempt: MapAttemptKey) -> None:
         """Answer the producer that waits for the copies of a map output."""

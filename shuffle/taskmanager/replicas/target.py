@@ -262,7 +262,7 @@ class RemoteTarget:
         try:
             await self._services.store.move_to_remote(output)
         except Exception as error:  # noqa: BLE001
-            await self._failed(output, error)
+            self._services.placement.last_refusal = str(await self._failed(output, error))
             return Outcome.FAILED
         if self.place is None:
             self._services.placement.last_refusal = (
@@ -271,7 +271,7 @@ class RemoteTarget:
             return Outcome.FAILED
         return Outcome.COPIED
 
-    async def keep(self, output: MapOutput, pace: Pace | None = None) -> Outcome:
+    async def keep(self, output: MapOutput, pace: Pace | None = None) -> str:
         """Copy a map output that stays here, and notify the drivers.
 
         Args:
@@ -279,20 +279,22 @@ class RemoteTarget:
             pace: Waits until a number of bytes may be sent; it is then asked first whether the
                 remote tier has the map output.
 
+        Returns:
+            Why there is no copy; empty: there is one.
+
         Cancellation: safe; an incomplete copy is deleted.
         """
         services = self._services
         remote = services.store.remote
         if remote is None:
-            services.placement.last_refusal = "there is no remote tier: set [storage] remote"
-            return Outcome.REFUSED
+            return "there is no remote tier: set [storage] remote"
         try:
             is_new = await remote.copies.make(output, pace)
         except Exception as error:  # noqa: BLE001
             services.counters.remote_copies_failed += 1
             failure = await self._failed(output, error)
             logger.info("no copy of %s in the remote tier: %s", output.map_attempt_id, failure)
-            return Outcome.FAILED
+            return str(failure)
         if is_new:
             services.counters.remote_copies_made += 1
             services.counters.remote_copy_bytes += output.total_bytes
@@ -300,12 +302,11 @@ class RemoteTarget:
         services.holdings.is_in_remote(attempt)
         if remote.has(attempt):  # also if it was dropped here meanwhile, but not if released
             services.drivers.tell_remote(output.key, [output.map_attempt_id])
-        return Outcome.COPIED
+        return ""
 
     async def _failed(self, output: MapOutput, error: Exception) -> SluiceError:
-        """Note why there is no copy; drop the map output if it is damaged."""
+        """Return why there is no copy; drop the map output if it is damaged."""
         failure = failure_of(error, "copying to the remote tier")
         if failure.code is ErrorCode.STORAGE_CORRUPT:
             await self._services.damage.verify(output)
-        self._services.placement.last_refusal = str(failure)
         return failure

@@ -305,11 +305,12 @@ async def test_a_copy_over_a_quota_is_not_made(tmp_path, key):
         assert await read(cluster[0], 2, 3) == CONTENT
 
 
-async def test_a_taskmanager_without_remote_tier_says_so(tmp_path):
+async def test_a_taskmanager_without_remote_tier_says_so(tmp_path, caplog):
     async with mini_cluster(tmp_path, 1, check=False) as cluster:
         await write(cluster[0], 1)
         assert cluster[0].copies.status().short_of_remote == 1
-        assert "[storage] remote" in cluster[0].copies.services.placement.last_refusal
+        assert "takes no copy of map output 1 of shuffle 1 of app" in caplog.text
+        assert "[storage] remote" in caplog.text
 
 
 async def test_a_released_map_output_leaves_no_upload(tmp_path, monkeypatch):

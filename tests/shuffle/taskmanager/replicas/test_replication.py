@@ -19,11 +19,16 @@ from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.shuffle.taskmanager.config.cluster_config import ReplicationConfig
 from sluice.shuffle.taskmanager.drivers.drivers import Drivers
 from sluice.shuffle.taskmanager.integrity.damage_checks import DamageChecks
-from sluice.shuffle.taskmanager.replicas import unreachable_places
+from sluice.shuffle.taskmanager.replicas import stalled_outputs, unreachable_places
 from sluice.shuffle.taskmanager.replicas.copier_connections import CopierConnections
 from sluice.shuffle.taskmanager.replicas.holdings import Holdings
 from sluice.shuffle.taskmanager.replicas.replication import Replication
-from sluice.shuffle.taskmanager.replicas.target import CopyServices, Outcome, PeerTarget
+from sluice.shuffle.taskmanager.replicas.target import (
+    CopyServices,
+    Outcome,
+    PeerTarget,
+    RemoteTarget,
+)
 from sluice.shuffle.taskmanager.serve.moved_outputs import MovedOutputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
@@ -96,9 +101,15 @@ class Rig:
         self.replication.changed(place, now, before)
 
     def commit(
-        self, map_attempt_id: int, origin: str = "", replicas: int = 2, key: ShuffleKey = KEY
+        self,
+        map_attempt_id: int,
+        origin: str = "",
+        replicas: int = 2,
+        key: ShuffleKey = KEY,
+        *,
+        to_remote: bool = False,
     ) -> MapOutput:
-        output = MapOutput(key, map_attempt_id, 1, (), origin, replicas)
+        output = MapOutput(key, map_attempt_id, 1, (), origin, replicas, to_remote=to_remote)
         self.store.outputs[MapAttemptKey(key, map_attempt_id)] = output
         self.replication.committed(output)
         return output
@@ -214,11 +225,39 @@ async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, m
     rig.outcome.set_result(Outcome.ABSENT)
     for attempt in range(3):
         rig.commit(attempt)
-    await eventually(lambda: rig.copies._stalled == {MapAttemptKey(KEY, n) for n in range(3)})
+    await eventually(lambda: len(rig.copies._stalled) == 3)
     assert rig.asked == [0]
     rig.outcome = None
     rig.replication.known("app", OTHER._replace(port=7338))  # it has another address now
     await eventually(lambda: sorted(rig.asked) == [0, 0, 1, 2])
+
+
+async def test_a_failing_remote_tier_and_others_do_not_affect_each_other(rig, monkeypatch, caplog):
+    for module in (stalled_outputs, unreachable_places):
+        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 600)
+    kept: list[int] = []
+
+    async def keep(self: RemoteTarget, output: MapOutput, pace: Any = None) -> str:
+        kept.append(output.map_attempt_id)
+        return "injected"
+
+    monkeypatch.setattr(RemoteTarget, "keep", keep)
+    rig.outcome = asyncio.get_running_loop().create_future()
+    rig.outcome.set_result(Outcome.REFUSED)
+    rig.commit(1, to_remote=True)
+    await eventually(lambda: kept == [1] and not rig.replication.waiting)
+    assert "no TaskManager on another host takes a copy" in caplog.text
+    assert caplog.text.count("the remote tier takes no copy") == 1
+
+    rig.outcome = None
+    rig.replication.known("app", OTHER._replace(port=7338))  # it has another address now
+    await eventually(lambda: rig.asked == [1, 1] and not rig.replication.waiting)
+    assert kept == [1]  # the remote tier is not asked before its pause is over
+
+    rig.commit(2, to_remote=True)
+    await eventually(lambda: kept == [1, 2] and not rig.replication.waiting)
+    assert rig.asked == [1, 1, 2]
+    assert caplog.text.count("the remote tier takes no copy") == 1
 
 
 async def test_a_wrong_place_of_one_application_is_no_loss_for_another(rig):
