@@ -95,7 +95,7 @@ class DriverHandler:
         remote = self._copies.services.store.remote
         if not self._connection.closing:
             for key, attempts in lost.items():
-                if remote is not None:
+                if remote is not None and key.application_id == self._connection.application_id:
                     found = [each for each in attempts if remote.has(MapAttemptKey(key, each))]
                     self.tell_remote(key, found)
                 for some in self._parts(key, attempts):

@@ -63,6 +63,12 @@ class RemoteCopies:
         """Return whether a map output has a copy that was made, or found, here."""
         return attempt.map_attempt_id in self._copies.get(attempt.shuffle, {})
 
+    def is_making(self, attempt: MapAttemptKey) -> bool:
+        """Return whether a copy is being made that was not released since."""
+        return any(
+            each == attempt and not making.is_released for making, each in self._making.items()
+        )
+
     def of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
         """Return the map attempts of an application with a copy, by shuffle."""
         return {

@@ -272,9 +272,9 @@ class RemoteOutputs:
     def known_of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
         """Return the map attempts of an application that the remote tier has, by shuffle."""
         known = self.copies.of(application_id)
-        for key, entry in self._index.entries(application_id):
-            found = [each for each, output in entry.outputs.items() if output.is_moved]
-            if found:
+        for key, moved in self._moved.items():
+            if key.application_id == application_id:
+                found = [each for each in moved if self._is_found(MapAttemptKey(key, each))]
                 known[key] = [*known.get(key, ()), *found]
         return known
 
@@ -283,8 +283,11 @@ class RemoteOutputs:
         return output is not None and output.is_moved
 
     def _is_in_use(self, key: ShuffleKey, map_attempt_id: int) -> bool:
-        return map_attempt_id in self._moved.get(key, {}) or self.copies.has(
-            MapAttemptKey(key, map_attempt_id)
+        attempt = MapAttemptKey(key, map_attempt_id)
+        return (
+            map_attempt_id in self._moved.get(key, {})
+            or self.copies.has(attempt)
+            or self.copies.is_making(attempt)
         )
 
     def forget(self, application_id: str) -> None:

@@ -71,7 +71,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "tls_check_host_name": "no", "tls_minimum_version": "1.2",
         "allow_anonymous": "true", "names_on_loopback": "true",
         "peer_networks": "10.0.0.0/8, 2001:db8::/32", "address_aliases": "proxy:7000",
-        "memory_tier_bytes": "4097",
+        "memory_tier_bytes": "4097", "journal_sync": "commit",
         "taskmanagers": "node-1:7337, node-2:7337", "drain_migrate": "true",
         "max_control_memory_bytes": "5 MiB", "remote": "s3://bucket/prefix",
         "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",

@@ -220,7 +220,8 @@ async def test_an_application_waits_for_no_other_one(rig):
 
 
 async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, monkeypatch):
-    monkeypatch.setattr(unreachable_places, "FIRST_PAUSE_SECONDS", 600)
+    for module in (stalled_outputs, unreachable_places):
+        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 600)
     rig.outcome = asyncio.get_running_loop().create_future()
     rig.outcome.set_result(Outcome.ABSENT)
     for attempt in range(3):

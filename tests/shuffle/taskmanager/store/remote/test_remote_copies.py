@@ -8,7 +8,7 @@ from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.errors import OtherRemoteOutput
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
-from sluice.shuffle.taskmanager.store.output_index import DAMAGED
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED, REPLACED
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually
 from tests.support.remote import directory_place, open_store, tier_of
@@ -104,7 +104,7 @@ async def test_a_copy_found_while_its_output_is_dropped_stays(rig):
 
     async def drop(output):
         found = await find(output)
-        second.drop(output, lost_because=DAMAGED)
+        second.drop(output, DAMAGED)
         return found
 
     async def at_once(length):
@@ -123,7 +123,7 @@ async def test_a_copy_of_a_replaced_output_is_deleted(rig):
     store = rig.open()
     output = await put(store, 1, 5000)
     await store.remote.copies.make(output)
-    store.drop(output)
+    store.drop(output, REPLACED, report=False)
     await eventually(lambda: not rig.names())
     assert held(store) == 0
     assert await store.remote.copies.make(await put_other(store))
@@ -133,9 +133,41 @@ async def test_other_bytes_of_a_lost_output_are_not_taken_for_its_copy(rig):
     store = rig.open()
     output = await put(store, 1, 5000)
     await store.remote.copies.make(output)
-    store.drop(output, lost_because=DAMAGED)
+    store.drop(output, DAMAGED)
     with pytest.raises(OtherRemoteOutput):
         await store.remote.copies.make(await put_other(store))
+
+
+async def test_a_release_leaves_the_copy_of_a_later_commit(rig):
+    """A shuffle's id is used again while the objects of its first use are listed."""
+    store = rig.open()
+    store.remote.share(KEY.application_id)
+    objects = tier_of(store).objects
+    write, listed = objects.put, objects.listed
+    listing, stored, proceed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def put_last(name, data, *, new=False):
+        if name == manifest_name(ATTEMPT):
+            stored.set()
+            await proceed.wait()
+        await write(name, data, new=new)
+
+    async def list_later(prefix):
+        listing.set()
+        await stored.wait()
+        async for each in listed(prefix):
+            yield each
+
+    objects.put, objects.listed = put_last, list_later
+    store.release_shuffle(KEY)
+    await listing.wait()
+    making = asyncio.ensure_future(store.remote.copies.make(await put(store, 1, 5000)))
+    await stored.wait()
+    await eventually(lambda: not store.remote._removals._running)
+    await eventually(lambda: not tier_of(store).waiting_deletes)
+    proceed.set()
+    assert await making
+    assert len(rig.names()) == 2
 
 
 @pytest.mark.parametrize("ends", ["shuffle", "application"])
