@@ -6,11 +6,11 @@ if any journal has it.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ....names import MapAttemptKey
+from ....names import ShuffleKey
 from ..releases import ReleasedShuffles
 from ..tiers.tier import is_arena
 from .journal import Entry
@@ -127,7 +127,10 @@ class _State:
         self._commits: dict[str, dict[int, dict[int, Committed]]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._secured: dict[MapAttemptKey, dict[int, Secured]] = {}
+        self._secured: dict[str, dict[int, dict[int, dict[int, Secured]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        """The rows of each map attempt by their first regions, by application and shuffle."""
         self._undone: set[bytes] = set()
         self._released: defaultdict[str, ReleasedShuffles] = defaultdict(ReleasedShuffles)
 
@@ -153,18 +156,21 @@ class _State:
                 self._released[key.application_id].add(key.shuffle_id, None)
                 shuffles = self._commits.get(key.application_id, {})
                 self._undo(arenas, shuffles.pop(key.shuffle_id, {}).values())
-                self._drop(arenas, lambda attempt: attempt.shuffle == key)
+                secured = self._secured.get(key.application_id, {}).pop(key.shuffle_id, {})
+                self._undo_secured(arenas, secured.values())
             case ReleaseAttemptsRow(key=key, end=end):
                 self._released[key.application_id].add(key.shuffle_id, end)
                 attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
                 released = [each for each in attempts if each < end]
                 self._undo(arenas, [attempts.pop(each) for each in released])
-                self._drop(arenas, lambda each: each.shuffle == key and each.map_attempt_id < end)
+                parts = self._secured_of(key)
+                self._undo_secured(arenas, [parts.pop(each) for each in [*parts] if each < end])
             case ReleaseApplicationRow(application_id=application_id):
                 self._released.pop(application_id, None)
                 for attempts in self._commits.pop(application_id, {}).values():
                     self._undo(arenas, attempts.values())
-                self._drop(arenas, lambda each: each.shuffle.application_id == application_id)
+                for parts in self._secured.pop(application_id, {}).values():
+                    self._undo_secured(arenas, parts.values())
             case ReleasedRow(application_id=application_id, released=released):
                 self._released[application_id] = released  # it includes what was before
             case LoseRow():
@@ -173,35 +179,40 @@ class _State:
                 attempts = self._commits.get(key.application_id, {}).get(key.shuffle_id, {})
                 if row.map_attempt_id in attempts:
                     self._undo(arenas, [attempts.pop(row.map_attempt_id)])
-            case DropRow():
-                dropped = MapAttemptKey(row.key, row.map_attempt_id)
-                self._drop(arenas, lambda attempt: attempt == dropped)
+                self._drop(arenas, key, row.map_attempt_id)  # the rows that the commit replaced
+            case DropRow(key=key):  # not a commit: the row follows that of a copy from elsewhere
+                self._drop(arenas, key, row.map_attempt_id)
 
     def end(self) -> Replayed:
         """Return the result."""
         result = Replayed(undone=self._undone, released=self._released)
-        committed: set[MapAttemptKey] = set()
         for shuffles in self._commits.values():
             for attempts in shuffles.values():
                 for each in attempts.values():
                     if _is_whole(each):
                         result.commits.append(each)
                         if self._secured:
-                            committed.add(MapAttemptKey(each.row.key, each.row.map_attempt_id))
+                            self._secured_of(each.row.key).pop(each.row.map_attempt_id, None)
                     else:
                         result.broken += 1
-        for attempt, rows in self._secured.items():
-            if attempt not in committed:
-                first_rows = _following_on(rows)
-                if first_rows:
-                    result.secured.append(first_rows)
-                if len(first_rows) < len(rows):
-                    logger.warning("map attempt %d of %s lacks regions", *attempt[::-1])
+        for by_shuffle in self._secured.values():
+            for parts in by_shuffle.values():
+                for rows in parts.values():
+                    first_rows = _following_on(rows)
+                    if first_rows:
+                        result.secured.append(first_rows)
+                    if len(first_rows) < len(rows):
+                        row = next(iter(rows.values())).row
+                        logger.warning(
+                            "map attempt %d of %s lacks regions", row.map_attempt_id, row.key
+                        )
         return result
 
     def _secure(self, each: Secured) -> None:
         row = each.row
-        rows = self._secured.setdefault(MapAttemptKey(row.key, row.map_attempt_id), {})
+        application_id, shuffle_id = row.key
+        parts = self._secured[application_id][shuffle_id]
+        rows = parts.setdefault(row.map_attempt_id, {})
         before = rows.get(row.first_region)
         if before is not None:
             if before.entry.row == each.entry.row:
@@ -210,10 +221,17 @@ class _State:
                 rows.clear()  # the map output was started again
         rows[row.first_region] = each
 
-    def _drop(self, having: Arenas, dropped: Callable[[MapAttemptKey], bool]) -> None:
-        if self._secured:
-            for attempt in [attempt for attempt in self._secured if dropped(attempt)]:
-                self._undo(having, self._secured.pop(attempt).values())
+    def _secured_of(self, key: ShuffleKey) -> dict[int, dict[int, Secured]]:
+        """Return the secured rows of a shuffle, by map attempt."""
+        return self._secured.get(key.application_id, {}).get(key.shuffle_id, {})
+
+    def _drop(self, having: Arenas, key: ShuffleKey, map_attempt_id: int) -> None:
+        """Undo the secured rows of a map attempt."""
+        self._undo(having, self._secured_of(key).pop(map_attempt_id, {}).values())
+
+    def _undo_secured(self, having: Arenas, dropped: Iterable[Mapping[int, Secured]]) -> None:
+        for rows in dropped:
+            self._undo(having, rows.values())
 
     def _undo(self, having: Arenas, rows: Iterable[Committed | Secured]) -> None:
         """Record the journals that have one of the rows but not its release."""

@@ -1,7 +1,11 @@
 """What rows of several journals say together."""
 
+from __future__ import annotations
+
+import sys
 from array import array
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +18,14 @@ from sluice.shuffle.taskmanager.store.journal.rows import (
     _SECURE,
     _pack,
     pack_drop,
+    pack_drop_committed,
     pack_lose,
     pack_release_application,
     pack_release_shuffle,
 )
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 A, B = b"arena--a", b"arena--b"
 KEY = ShuffleKey("app", 0)
@@ -34,6 +42,10 @@ def committed(attempt: int, *arenas: bytes, key: ShuffleKey = KEY) -> bytes:
 
 def secured(attempt: int, first: int, *arenas: bytes, offset: int = 0) -> bytes:
     return _pack((_SECURE, *KEY, attempt, 1, first, [region(arena, offset) for arena in arenas]))
+
+
+def secured_of(key: ShuffleKey) -> bytes:
+    return _pack((_SECURE, *key, 1, 1, 0, [region(A)]))
 
 
 def journal(
@@ -122,3 +134,47 @@ def test_what_was_given_up_is_gone() -> None:
     rows = (1, secured(1, 0, A)), (2, secured(2, 0, A)), (3, pack_drop(*MapAttemptKey(KEY, 1)))
     (found,) = replay({A: journal(*rows)}).secured
     assert found[0].row.map_attempt_id == 2
+
+
+def test_a_drop_of_a_committed_map_output_undoes_what_was_secured_before() -> None:
+    rows = (
+        (1, secured(1, 0, A)),
+        (2, committed(1, A)),
+        (3, pack_drop_committed(KEY, 1)),
+        (4, secured(2, 0, A)),
+    )
+    result = replay({A: journal(*rows)})
+    assert attempts(result) == []
+    assert [each.row.map_attempt_id for (each,) in result.secured] == [2]
+
+
+def test_a_drop_of_what_was_secured_leaves_the_commit_of_a_copy() -> None:
+    rows = (1, secured(1, 0, A)), (2, committed(1, A)), (3, pack_drop(KEY, 1))
+    result = replay({A: journal(*rows)})
+    assert attempts(result) == [1]
+    assert result.secured == []
+
+
+def calls_to_replay(count: int) -> int:
+    """Return how many functions are called to replay a release of half of all shuffles each."""
+    keys = [ShuffleKey("app", number) for number in range(2 * count)]
+    rows = [*map(secured_of, keys), *map(pack_release_shuffle, keys[:count])]
+    found = {A: journal(*enumerate(rows, 1))}
+    calls = 0
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(called)
+    try:
+        result = replay(found)
+    finally:
+        sys.setprofile(None)
+    assert len(result.secured) == count
+    return calls
+
+
+@pytest.mark.interpreted
+def test_each_release_takes_the_same_work_however_much_is_secured() -> None:
+    assert calls_to_replay(200) < 2.5 * calls_to_replay(100)

@@ -6,10 +6,8 @@ import pytest
 
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
-from tests.shuffle.taskmanager.store.stuck.rig import (
-    watched_disks,
-)
 from tests.support.stuck_directory import StuckDirectory
+from tests.support.watched_disks import watched_disks
 
 
 @pytest.fixture

@@ -17,8 +17,6 @@ from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput, release_regions
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from tests.shuffle.taskmanager.store.stuck.rig import (
-    PATIENCE_SECONDS,
-    SIZE,
     Buffer,
     Call,
     begun,
@@ -26,9 +24,6 @@ from tests.shuffle.taskmanager.store.stuck.rig import (
     on,
     put_elsewhere,
     regions_on,
-    watched_disks,
-    written,
-    written_without,
 )
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
@@ -42,6 +37,13 @@ from tests.support.store import (
     used,
 )
 from tests.support.stuck_directory import StuckDirectory
+from tests.support.watched_disks import (
+    PATIENCE_SECONDS,
+    SIZE,
+    watched_disks,
+    written,
+    written_without,
+)
 
 
 async def test_commits_succeed_while_another_directory_hangs(store, stuck, tmp_path):

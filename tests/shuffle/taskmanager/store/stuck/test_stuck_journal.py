@@ -15,16 +15,7 @@ from sluice.shuffle.taskmanager.store.journal import journal_lane
 from sluice.shuffle.taskmanager.store.journal.journal import Journal
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
-from tests.shuffle.taskmanager.store.stuck.rig import (
-    PATIENCE_SECONDS,
-    SIZE,
-    disk,
-    put_elsewhere,
-    put_on,
-    watched_disks,
-    written,
-    written_without,
-)
+from tests.shuffle.taskmanager.store.stuck.rig import disk, put_elsewhere
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
     KEY,
@@ -35,6 +26,14 @@ from tests.support.store import (
     used,
 )
 from tests.support.stuck_directory import StuckDirectory
+from tests.support.watched_disks import (
+    PATIENCE_SECONDS,
+    SIZE,
+    put_on,
+    watched_disks,
+    written,
+    written_without,
+)
 
 
 async def test_a_journal_that_hangs_alone_costs_its_directory_only(store, tmp_path):
