@@ -8,12 +8,17 @@ one, so a reader waits for one piece at most. All pieces together are limited to
 The pass keeps a window of the next regions: sorting all of them would hold up the event loop. A
 region that is stored behind the position of the pass has its turn in the next one.
 
+A disk that fails to read is left out, and ends the pass there. What it no longer returns is dropped
+when the next pass fails at the same region, after the directory has come back: everything else may
+be whole.
+
 The remote tier is left out: reading it costs requests, and its service verifies its objects.
 """
 
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -24,11 +29,14 @@ from ...errors import failure_of
 from ..bounds.rate_limit import RateLimit
 from ..store.errors import DirectoryHangs, StorageError
 from ..store.extent_reader import CHECKED_BYTES
+from ..store.output_index import DAMAGED
 from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, Region
 from ..store.tiers.tier import Extent, Tier
 from .damage_checks import DamageChecks
 from .scrub_status import ScrubStatus
+
+logger = logging.getLogger(__name__)
 
 PASS_SECONDS: Final = 600.0
 """Minimum time from the begin of a pass to the next one, and from the start to the first."""
@@ -62,6 +70,8 @@ class Scrub:
         self._damage: Final = damage
         self._rate: Final = RateLimit(bytes_per_second) if bytes_per_second else None
         self._task: asyncio.Task[None] | None = None
+        self._unread: dict[Tier, Region] = {}
+        """The regions at which the last passes of directories have ended, because reads failed."""
         self._read_bytes = 0
         self._passes = 0
         self._ended_at: float | None = None
@@ -81,13 +91,14 @@ class Scrub:
         """Verify all stored data once.
 
         Returns:
-            Whether all directories answered.
+            Whether all directories could be read.
 
         Cancellation: safe; it waits for the read of a piece.
         """
         tiers: set[Tier] = set()
         async for outputs in self._chunks():
             tiers.update(each.extent.tier for each in _places(outputs))
+        self._unread = {tier: each for tier, each in self._unread.items() if tier in tiers}
         results = [await self._scrub(each) for each in tiers]
         if not all(results):
             return False
@@ -125,7 +136,7 @@ class Scrub:
                 await asyncio.sleep(0)  # others get their turn
 
     async def _scrub(self, tier: Tier) -> bool:
-        """Verify the regions of a directory in their order; return whether it answers."""
+        """Verify the regions of a directory in their order; return whether it can be read."""
         position = 0
         while window := await self._window(tier, position):
             for place in window:
@@ -147,9 +158,9 @@ class Scrub:
         return window
 
     async def _verify(self, place: _StoredRegion) -> bool:
-        """Verify a region; return whether its directory answers."""
+        """Verify a region; return whether its directory can be read."""
         output, region, extent = place
-        value = 0
+        was_healthy, value = extent.tier.healthy, 0
         try:
             for offset in range(0, extent.length, CHECKED_BYTES):
                 length = min(CHECKED_BYTES, extent.length - offset)
@@ -161,13 +172,27 @@ class Scrub:
                 self._read_bytes += length
         except DirectoryHangs:
             return False
-        except (OSError, StorageError):
-            pass  # read again below, as for a reader
-        else:
-            if value == region.crc32c:
-                return True
-        await self._damage.verify(output, [region])
+        except (OSError, StorageError) as error:
+            logger.warning("the scrub cannot read %s: %s", extent.tier, error)
+            return await self._cannot_read(place, was_healthy=was_healthy)
+        if value != region.crc32c:
+            await self._damage.verify(output, [region])
         return True
+
+    async def _cannot_read(self, place: _StoredRegion, *, was_healthy: bool) -> bool:
+        """Decide about a region after a failed read; return whether its directory can be read."""
+        output, region, extent = place
+        tier = extent.tier
+        failed_before = self._unread.pop(tier, None) is region
+        if failed_before and was_healthy:  # the directory came back, but not these bytes
+            logger.error("map output %d of %s is dropped", output.map_attempt_id, output.key)
+            self._damage.dropped += 1
+            self._store.drop(output, lost_because=DAMAGED)
+            return True
+        if await self._damage.verify(output, [region]) or tier.healthy:  # reads as for a reader
+            return True
+        self._unread[tier] = region
+        return False
 
     async def _checksum(self, extent: Extent, offset: int, length: int, value: int) -> int:
         """Continue a checksum over a piece of an extent, in a thread of its directory."""

@@ -145,12 +145,23 @@ class StorageReadFailed(StorageError):
         expected_bytes: Bytes to be read.
         received_bytes: Bytes that were read.
         reason: Message of the operating system, or "end of file".
+        is_lost: Whether the bytes are not there; otherwise another read may succeed.
+
+    Attributes:
+        is_lost: The same.
     """
 
     code = ErrorCode.STORAGE_CORRUPT
 
     def __init__(
-        self, path: Path | str, offset: int, expected_bytes: int, received_bytes: int, reason: str
+        self,
+        path: Path | str,
+        offset: int,
+        expected_bytes: int,
+        received_bytes: int,
+        reason: str,
+        *,
+        is_lost: bool = False,
     ) -> None:
         super().__init__(
             f"reading {path} at {offset} gave {received_bytes} of {expected_bytes} bytes: {reason}",
@@ -159,6 +170,7 @@ class StorageReadFailed(StorageError):
             remedy="Check the disk",
         )
         self.path = path
+        self.is_lost = is_lost
 
 
 class StorageWriteFailed(StorageError):

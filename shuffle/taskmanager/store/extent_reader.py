@@ -8,7 +8,13 @@ from crc32c import crc32c
 
 from ....transport.fair_queue import Flow
 from ....transport.loop import run_together
-from .errors import DirectoryHangs, OutsideRegion, RemoteFailed, StorageError
+from .errors import (
+    DirectoryHangs,
+    OutsideRegion,
+    RemoteFailed,
+    StorageError,
+    StorageReadFailed,
+)
 from .files.io_threads import CALL_COST, Used
 from .stored_outputs import MapOutput, Region
 from .tiers.tier import Extent, ExtentRead, Tier
@@ -125,7 +131,9 @@ async def is_damaged(
     regions: Sequence[Region] | None = None,
     pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> bool:
-    """Return whether bytes of a map output cannot be read, or do not have their checksum.
+    """Return whether bytes of a map output are gone, or do not have their checksum.
+
+    What cannot be read now is not damaged: its directory is left out, and may come back whole.
 
     Args:
         read_all: Reads extents.
@@ -150,6 +158,8 @@ async def is_damaged(
                     found = crc32c(piece, found)
                 if found != region.crc32c:
                     return True
+    except StorageReadFailed as error:
+        return error.is_lost
     except StorageError as error:
         return not isinstance(error, DirectoryHangs | RemoteFailed)  # what has no answer is unknown
     return False

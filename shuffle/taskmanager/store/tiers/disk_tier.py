@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -105,6 +106,7 @@ class DiskTier(ArenaTier):
         self._unwritten_bytes = 0
         self._allocated_bytes = 0  # only grows
         self._synced_bytes = 0  # of those
+        self._sync_lock = threading.Lock()
         self._full_at: _FullMark | None = None
         self._probed: _Probed | None = None
         self._found_free_bytes = _free_bytes(fd)
@@ -216,7 +218,8 @@ class DiskTier(ArenaTier):
             raise self.read_failure(extent.offset + offset, buffers, error) from error
 
     def pieces(self, extent: Extent) -> Iterator[memoryview]:
-        """Read an extent piece by piece."""
+        """Read an extent from the disk, piece by piece, as the page cache may have other bytes."""
+        advise_unneeded(self.fd, extent.offset, extent.length)
         buffer = memoryview(bytearray(min(PIECE_BYTES, extent.length)))
         for start in range(0, extent.length, PIECE_BYTES):
             piece = buffer[: min(PIECE_BYTES, extent.length - start)]
@@ -238,10 +241,17 @@ class DiskTier(ArenaTier):
             received = read_into(self.fd, part, offset + done)
             done += received
             if received != length:
-                raise StorageReadFailed(self.path, offset, wanted, done, "end of file")
+                reason = "end of file"
+                raise StorageReadFailed(self.path, offset, wanted, done, reason, is_lost=True)
 
     def checksum(self, offset: int, length: int, value: int) -> int:
-        """Continue a checksum over stored bytes, and leave the page cache as it was."""
+        """Continue a checksum over stored bytes, and leave the page cache as it was.
+
+        After a failed sync the page cache may have bytes that the disk does not have, so the disk
+        is read: a reader would get its bytes as soon as the kernel needs the memory.
+        """
+        if self.sync_failed:
+            advise_unneeded(self.fd, offset, length)
         piece = memoryview(bytearray(length))
         if not self.read_cached(offset, [piece]):
             self.read(offset, [piece])
@@ -298,13 +308,14 @@ class DiskTier(ArenaTier):
 
     def sync(self) -> None:
         """Write the bytes of all extents to the disk. Runs in a thread."""
-        if self.sync_failed:
-            raise OSError(errno.EIO, "an earlier fdatasync failed", str(self.path))
-        try:
-            sync_file(self.fd, self.path)
-        except OSError:
-            self.sync_failed = True  # here, because the caller may have given up waiting
-            raise
+        with self._sync_lock:  # the kernel reports an error to one of two callers
+            if self.sync_failed:
+                raise OSError(errno.EIO, "an earlier fdatasync failed", str(self.path))
+            try:
+                sync_file(self.fd, self.path)
+            except OSError:
+                self.sync_failed = True  # here, because the caller may have given up waiting
+                raise
 
     def synced(self, written_bytes: int) -> None:
         """Record that a sync succeeded that began when ``written_bytes`` was this."""

@@ -243,9 +243,8 @@ class RemoteTier(Tier):
                 raise await self._missing(extent) from data
             raise self.fetch_failure(data, length) from data
         if len(data) != length:
-            raise StorageReadFailed(
-                f"{self.place}/{extent.name}", start, length, len(data), "end of object"
-            )
+            name = f"{self.place}/{extent.name}"
+            raise StorageReadFailed(name, start, length, len(data), "end of object", is_lost=True)
         for read in reads:
             position = read.offset - start
             for buffer in read.buffers:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.integrity import scrub
+from sluice.shuffle.taskmanager.integrity.damage_checks import DamageChecks
 from sluice.shuffle.taskmanager.store.errors import DirectoryHangs
+from sluice.shuffle.taskmanager.store.files import file_calls
+from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from sluice.shuffle.taskmanager.store.tiers import disk_tier
 from tests.support.copies import KEY, copying, read, write
 from tests.support.damage import damage
 from tests.support.mini_cluster import eventually, mini_cluster
+from tests.support.store import KEY as STORED
+from tests.support.store import extent_of, tier
+from tests.support.watched_disks import watched_disks, written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sluice.shuffle.taskmanager.store.tiers.tier import Tier
     from tests.support.mini_cluster import MiniCluster
 
@@ -115,6 +127,70 @@ async def test_a_region_that_cannot_be_read_is_read_again_as_for_a_reader(tmp_pa
         await cluster.write(0, 7, [[LARGE]])
         assert await cluster[0].scrub.run_once()
         assert attempts(cluster) == {7}
+
+
+def failing_reads(name: str, after: int = 0):
+    """Return reads of the disk, and of the page cache, that fail in a directory from an offset."""
+    real, without_waiting = file_calls.read_into, file_calls.read_without_waiting
+
+    def is_bad(fd: int, offset: int) -> bool:
+        return f"/{name}/" in os.readlink(f"/proc/self/fd/{fd}") and offset >= after
+
+    def read(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if is_bad(fd, offset):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, buffers, offset)
+
+    def read_cached(fd: int, buffers: list[memoryview], offset: int) -> int:
+        if is_bad(fd, offset):
+            raise BlockingIOError
+        return without_waiting(fd, buffers, offset)
+
+    return {"read_into": read, "read_without_waiting": read_cached}
+
+
+async def commit_on(store: ShuffleStore, name: str, numbers: Iterable[int]) -> None:
+    for attempt in numbers:
+        region = await written(store, name, attempt)
+        await store.commit(MapOutput(STORED, attempt, 1, (region,)))
+
+
+async def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch):
+    store = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    store.watch(lambda lost: None)
+    await commit_on(store, "b", range(10))
+    damage_checks = DamageChecks(store)
+    scrub_of_store = scrub.Scrub(store, damage_checks, 1 << 40)
+    with monkeypatch.context() as broken:
+        for name, fails in failing_reads("b").items():
+            broken.setattr(disk_tier, name, fails)
+        assert not await scrub_of_store.run_once()
+        assert await damage_checks.verify(store.map_outputs(STORED)[0]) is False
+    await eventually(lambda: tier(store, "b").healthy)
+    assert await scrub_of_store.run_once()
+    assert damage_checks.dropped == 0
+    assert sorted(store.map_outputs(STORED)) == [*range(10)]
+    await store.close()
+
+
+async def test_what_a_disk_no_longer_returns_is_dropped_by_the_next_pass(tmp_path, monkeypatch):
+    store = ShuffleStore.open(watched_disks(tmp_path), Accounts())
+    await commit_on(store, "b", range(3))
+    damage_checks = DamageChecks(store)
+    scrub_of_store = scrub.Scrub(store, damage_checks, 1 << 40)
+    last = max(extent_of(each).offset for each in store.map_outputs(STORED).values())
+    for name, fails in failing_reads("b", last).items():
+        monkeypatch.setattr(disk_tier, name, fails)
+    assert not await scrub_of_store.run_once()
+    assert not tier(store, "b").healthy
+    assert not await scrub_of_store.run_once()  # it has not come back
+    assert len(store.map_outputs(STORED)) == 3
+    store.watch(lambda lost: None)
+    await eventually(lambda: tier(store, "b").healthy)
+    assert await scrub_of_store.run_once()
+    assert damage_checks.dropped == 1
+    assert len(store.map_outputs(STORED)) == 2
+    await store.close()
 
 
 async def test_the_scrub_runs_at_its_time_and_ends_with_the_taskmanager(tmp_path, monkeypatch):
