@@ -376,6 +376,7 @@ class NetworkEnvironment:
                 self.copies.replication.committed(output)
         for key in {output.key for output in outputs}:
             self.partitions.wake(key)
+        self.copies.migration.adopted()
 
     def _release_application(self, application_id: str) -> int:
         freed = self.partitions.release_application(application_id)

@@ -14,7 +14,8 @@ or for that driver. Each map output takes these steps:
 The map output is not removed here before its shuffle is released. So when a receiver is away, at
 any time after the move, its map outputs are read here again. When it comes back, it is asked for
 each of them: those that it still has are read there again, and the others move again. If it is
-lost, all of them move to other targets. So a drain stays complete without another one. A
+lost, all of them move to other targets. The map outputs of a directory that did not answer at the
+start move when they are adopted. So a drain stays complete without another one. A
 TaskManager that accepts work again, or restarts, has one copy more than it needs.
 """
 
@@ -105,7 +106,8 @@ class Migration:
         self._is_wanted = False
         """Whether map outputs are to be elsewhere: from the first move until it is undone."""
         self._has_news = False
-        """Whether an awaited receiver came back or was lost since the last move began."""
+        """Whether an awaited receiver came back or was lost, or map outputs were adopted, since the
+        last move began."""
         self._following: asyncio.Task[None] | None = None
         """Moves again what stays."""
 
@@ -193,7 +195,7 @@ class Migration:
             services.connections.close_idle(applications)
 
     def _follow(self) -> None:
-        """Move again what stays, if an awaited receiver came back or was lost meanwhile."""
+        """Move again, if an awaited receiver or a directory came back, or one was lost."""
         if self._is_wanted and self._has_news and not self._active and not self._is_following:
             self._following = start_task(self._run_again())
 
@@ -201,7 +203,7 @@ class Migration:
         try:
             while self._has_news and self._is_wanted:
                 await self._run()
-                logger.info("after a change at a receiver: %s", self.progress)
+                logger.info("after a receiver or a directory changed: %s", self.progress)
         except Exception:  # it goes on after the next change, or with another drain
             logger.exception("cannot move map outputs again")
 
@@ -232,6 +234,11 @@ class Migration:
         if now is not Presence.AWAY and place in self.awaited():
             self._has_news = True
             self._follow()
+
+    def adopted(self) -> None:
+        """Move the map outputs of a directory that did not answer at the start, if all shall."""
+        self._has_news = True
+        self._follow()
 
     def _take_back_from(self, place: TaskManagerPlace, reason: str) -> None:
         back = self._moved.take_back_all(place)

@@ -13,10 +13,12 @@ from sluice.protocol.schema import OutputsHeld
 from sluice.shuffle.taskmanager.replicas import migration
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
 from sluice.shuffle.taskmanager.store.output_index import DAMAGED
+from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.shuffle.taskmanager.replicas.conftest import free_address
 from tests.support.copies import KEY, copying, driver, read, write
 from tests.support.mini_cluster import eventually
 from tests.support.remote import extent_of
+from tests.support.store import write_region
 from tests.support.wire_clients import consumer, read_gate
 
 if TYPE_CHECKING:
@@ -202,6 +204,26 @@ async def test_only_outputs_that_a_receiver_lost_move_again(tmp_path):
         await all_moved(cluster)
         assert cluster[0].counters.copies_made == made + 3
         assert await unreadable(cluster, {1, 2}) == []
+
+
+async def adopt(cluster: MiniCluster, attempt: int) -> None:
+    """Let a map output appear at the first TaskManager, as from a directory that answers late."""
+    store = cluster[0].store
+    region = await write_region(store, bytes(3000), [1000, 2000], key=KEY)
+    output = MapOutput(KEY, attempt, 2, (region,))
+    await store.commit(output)
+    cluster[0]._outputs_adopted([output])
+
+
+async def test_outputs_of_a_directory_that_answers_after_the_drain_move(tmp_path):
+    async with copying(tmp_path, 2, **QUICK) as (cluster, _):
+        await drained(cluster)
+        migration = cluster[0].copies.migration
+        await adopt(cluster, COUNT)
+        await eventually(lambda: migration.progress[:4] == (False, COUNT + 1, 0, 0))
+        cluster[0].undrain()
+        await adopt(cluster, COUNT + 1)
+        assert migration.progress[:4] == (False, 0, COUNT + 2, 0)
 
 
 async def test_nothing_moves_again_after_undrain(tmp_path):
