@@ -187,7 +187,7 @@ class Scrub:
         if failed_before and was_healthy:  # the directory came back, but not these bytes
             logger.error("map output %d of %s is dropped", output.map_attempt_id, output.key)
             self._damage.dropped += 1
-            self._store.drop(output, lost_because=DAMAGED)
+            self._store.drop(output, DAMAGED)
             return True
         if await self._damage.verify(output, [region]) or tier.healthy:  # reads as for a reader
             return True

@@ -239,10 +239,10 @@ class ShuffleStore:
         refused = self._journal.refuse(lambda each: each.shuffle == key and each[1] < below)
         entry = self._index.pop(key) if end is None else self._index.pop_below(key, end)
         secured = self._index.pop_released(lambda each: each.shuffle == key and each[1] < below)
-        # A directory that does not answer may have map outputs that are not in the index.
-        if entry is None and not (refused or secured or is_new or self._storage.hanging):
+        row = rows.pack_release(key, end)
+        if not (entry or refused or secured or is_new or self._storage.is_lacking(row)):
             return 0
-        self._journal.release(rows.pack_release(key, end), [*secured, *regions_of([entry])])
+        self._journal.release(row, [*secured, *regions_of([entry])])
         return 0 if entry is None else entry.stored_bytes
 
     def release_application(self, application_id: str) -> int:
@@ -254,10 +254,10 @@ class ShuffleStore:
         keys = self._index.shuffles_of(application_id)
         secured = self._index.pop_released(lambda each: each[0].application_id == application_id)
         had_releases = self.releases.forget(application_id)
-        if not (keys or refused or secured or had_releases or self._storage.hanging):
+        row = rows.pack_release_application(application_id)
+        if not (keys or refused or secured or had_releases or self._storage.is_lacking(row)):
             return 0
         entries = [self._index.pop(key) for key in keys]
-        row = rows.pack_release_application(application_id)
         self._journal.release(row, [*secured, *regions_of(entries)])
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 

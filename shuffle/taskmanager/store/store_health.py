@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from .health.health_watch import HealthWatch
 from .journal.journal_writer import JournalWriter
 from .journal.late_adoption import LateDirectory, adopt_late, open_late
 from .journal.opened_storage import OpenedStorage
+from .journal.power_cuts import begin_writing
 from .output_index import WITH_DIRECTORY, Lost
 from .stored_outputs import MapOutput, arenas_of, release_regions
 from .tiers.arena_tier import ArenaTier
@@ -142,6 +144,12 @@ class StoreHealth:
             tier.tier_id
         ):
             return False
+        begin = partial(begin_writing, tier, self._storage.sync)
+        try:  # only now: the bytes that the journal names were verified if they had to be
+            await self._storage.threads.of(tier.directory).probe.run(begin)
+        except (OSError, StorageError) as error:
+            logger.error("%s cannot be used again: %s", tier.directory, error)
+            return False
         tier.recover()
         return True
 
@@ -159,7 +167,7 @@ class StoreHealth:
                 if late is not None:
                     await self._adopt(late)
                     return True
-                self._storage.hanging.discard(directory)
+                self._storage.answers(directory)
             tier = await probes.run(self._storage.open_anew, directory, self._config)
         except StorageError as error:
             if self._refusals.get(directory) != str(error):  # log it once, not every few seconds
@@ -185,16 +193,10 @@ class StoreHealth:
         releases = self._journal.kept_releases()
         outputs = adopt_late(storage, late, releases, self._journal.is_pending)
         self._tiers.use_anew(tier, len(outputs))
-        storage.hanging.discard(tier.directory)
-        if not storage.hanging:
-            storage.earlier.clear()
+        storage.answers(tier.directory)
         if self._on_adopted is not None:
             self._on_adopted(outputs)
-        try:
-            await storage.threads.of(tier.directory).probe.run(late.finish)
-        except OSError as error:
-            tier.fail(f"it cannot be truncated: {error.strerror or error}")
-            return
+        await storage.threads.of(tier.directory).probe.run(late.finish)
         if isinstance(tier, DiskTier):
             tier.note_free()
         await self.take_back(tier)

@@ -1,12 +1,14 @@
 """Syncs arenas and journals in the threads of their directories (:mod:`.journal_sync`)."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from ..tiers.tiers import Tiers
 from .journal import Journal
 from .journal_sync import JournalSync, SyncMode
+from .power_cuts import sync_arena
 
 
 class RunsCalls(Protocol):
@@ -89,7 +91,7 @@ class ArenaSync:
             return None
         written_bytes = tier.written_bytes
         try:
-            await self._run(tier.directory, tier.sync, tier.unsynced_bytes)
+            await self._run(tier.directory, partial(sync_arena, tier), tier.unsynced_bytes)
         except OSError as error:
             return error
         tier.synced(written_bytes)

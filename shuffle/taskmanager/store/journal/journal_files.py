@@ -8,8 +8,6 @@ directory in which a journal lies makes its calls; if that directory hangs, they
 
 import errno
 import logging
-import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +25,7 @@ from .arena_sync import ArenaSync
 from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
 from .reserved_room import RESERVED_BYTES
 from .rows import pack_commit
+from .written_journal import WrittenJournal
 
 if TYPE_CHECKING:
     from .opened_storage import OpenedStorage
@@ -93,6 +92,8 @@ class JournalFiles:
             if journal.path.parent != tiers.directory_of(arena)
         }
         """Arenas whose journals are not beside them."""
+        self._replaced = dict(storage.replaced)
+        """Closed journals of arenas without one in use: the next generation removes them."""
         self._generations = dict(storage.generations)
         for arena, journal in self.journals.items():
             self._generations[arena] = max(journal.generation, self._generations.get(arena, 0))
@@ -178,6 +179,7 @@ class JournalFiles:
         self.syncs.forget(arena)
         if journal is not None:
             self._close(journal)
+            self._replaced[arena] = journal
 
     def _close(self, journal: Journal) -> None:
         """Close a journal when no thread uses it: another file may get the descriptor then."""
@@ -375,7 +377,7 @@ class JournalFiles:
         moves = old is None or old.path.parent != place
         needed_bytes = self._needed_bytes(arena)
         mode = self.syncs.mode(arena)
-        written = _WrittenJournal()
+        written = WrittenJournal()
 
         def write() -> Journal:
             # Outputs are immutable, so the thread may read them while the event loop runs. Releases
@@ -402,45 +404,10 @@ class JournalFiles:
             self._moved.discard(arena)
         else:
             self._moved.add(arena)
+        old = self._replaced.pop(arena, None) or old
         if old is not None:
             try:
                 await self._run(old.path.parent, old.remove)
             except OSError:  # the next start removes it
                 self._close(old)
         return None
-
-
-class _WrittenJournal:
-    """The new generation that a thread writes; the thread removes it if it is late with it."""
-
-    def __init__(self) -> None:
-        self._journal: Journal | None = None
-        self._is_given_up = False
-        self._lock = threading.Lock()
-
-    def keep(self, journal: Journal) -> Journal:
-        """Hand over a complete journal. Runs in the thread.
-
-        Raises:
-            OSError: Nothing waits for it; it is removed.
-        """
-        with self._lock:
-            if not self._is_given_up:
-                self._journal = journal
-                return journal
-        journal.remove()
-        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-
-    def is_wanted(self) -> bool:
-        """Whether something waits for the journal. Runs in the thread."""
-        return not self._is_given_up
-
-    def retain(self) -> None:
-        """Note that nothing waits for the journal."""
-        with self._lock:
-            self._is_given_up = True
-
-    def release(self) -> None:
-        """Close it if it was complete before it was given up; the next start removes it."""
-        if self._journal is not None:
-            self._journal.close()

@@ -18,7 +18,8 @@ The memory tier is never synced: tmpfs has no disk, and a power cut empties it.
 
 A failed sync is never repeated on the same file: Linux drops the pages that it could not write, and
 the next call succeeds without them. The rows fail and the directory is left out. A journal is
-rewritten as a new file; an arena cannot be, so its directory stays out until the next start.
+rewritten as a new file; an arena cannot be, so its directory stays out until the next start, which
+verifies it.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple

@@ -31,7 +31,15 @@ from .journal import Entry
 from .journal_files import JournalFiles
 from .journal_lane import JournalLane
 from .pending_rows import PendingRelease, PendingRow
-from .rows import LOSE_ROW, pack_commit, pack_drop, pack_lose, pack_secure
+from .rows import (
+    LOSE_ROW,
+    is_commit,
+    pack_commit,
+    pack_drop,
+    pack_drop_committed,
+    pack_lose,
+    pack_secure,
+)
 
 if TYPE_CHECKING:
     from ..tiers.tier import Extent
@@ -60,8 +68,12 @@ class JournalWriter:
         self._pending: dict[MapAttemptKey, PendingRow] = {}
         self._releases: dict[PendingRelease, None] = {}
         """Releases that a journal in use does not have yet, in their order."""
-        self._missed = list(storage.lost.values())
+        self._missed = [*storage.lost.values(), *storage.unseen]
         """Releases that a left-out journal does not have, and rows of lost arenas."""
+        self._newest: list[Entry] = []
+        """The last release. A directory that is missing counts as away while a journal has it."""
+        self._refused: list[Region] = []
+        """Regions of rows that were just refused, for the release that undoes these rows."""
         self._last_release: asyncio.Future[None] | None = None
 
     def is_pending(self, key: ShuffleKey, map_attempt_id: int) -> bool:
@@ -102,21 +114,24 @@ class JournalWriter:
         return self._put_row(attempt, regions, row, publish)
 
     def drop(self, attempt: MapAttemptKey) -> None:
-        """Drop the secured regions of a map output, even if being written."""
+        """Drop the secured regions of a map output; its row that is being written fails."""
         pending = self._pending.get(attempt)
+        row = pack_drop(*attempt)
         if pending is not None:
             application_id, shuffle_id = attempt.shuffle
-            pending.refusal = StorageError(
+            if is_commit(pending.entry.row):
+                row = pack_drop_committed(*attempt)  # what was secured before is dropped with it
+            refusal = StorageError(
                 f"map attempt {attempt.map_attempt_id} of shuffle {shuffle_id} of "
                 f"{application_id} was given up while it was being written",
                 code=ErrorCode.PARTITION_RELEASED,
                 remedy="Nothing to do: its task runs again if it is needed",
                 map_attempt_id=attempt.map_attempt_id,
             )
+            self._refuse(pending, refusal)
         output = self._index.pop_open(attempt)
         if output is not None or pending is not None:
-            regions = [] if output is None else output.take()
-            self._put_release(pack_drop(*attempt), regions)
+            self._put_release(row, [] if output is None else output.take())
 
     def release(self, row: bytes, regions: Iterable[Region]) -> None:
         """Queue the row of a release, which frees regions."""
@@ -128,7 +143,7 @@ class JournalWriter:
         return None if last is None or (last.done() and last.exception() is None) else last
 
     def refuse(self, released: Callable[[MapAttemptKey], bool]) -> int:
-        """Fail running commits of released map attempts.
+        """Fail running commits of released map attempts; :meth:`release` must follow.
 
         Returns:
             Their number, and that of failed ones whose rows may still reach a journal: they need
@@ -137,9 +152,21 @@ class JournalWriter:
         refused = sum(map(released, self._doubtful()))
         for attempt, entry in self._pending.items():
             if entry.refusal is None and released(attempt):
-                entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
+                error = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)
+                self._refuse(entry, error)
                 refused += 1
         return refused
+
+    def _refuse(self, row: PendingRow, refusal: StorageError) -> None:
+        """Fail a row. A journal may have it already, so keep its bytes until that has the release.
+
+        Its regions belong to the caller of the commit, which releases them when it fails.
+        """
+        row.refusal = refusal
+        for region in row.regions:
+            if region.extent is not None:
+                region.extent.retain()
+                self._refused.append(region)
 
     def _doubtful(self) -> set[MapAttemptKey]:
         return {attempt for lane in self._lanes.values() for attempt in lane.doubtful}
@@ -214,9 +241,11 @@ class JournalWriter:
 
     def _put_release(self, row: bytes, regions: Iterable[Region]) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        extents = [region.extent for region in regions if region.extent is not None]
+        refused, self._refused = self._refused, []
+        extents = [each.extent for each in (*regions, *refused) if each.extent is not None]
         arenas = {arena for arena, lane in self._lanes.items() if lane.takes_releases}
         release = PendingRelease(self.files.entry(row), arenas, extents, done)
+        self._newest = [release.entry]
         self._releases[release] = None
         for arena in list(arenas):
             self._lanes[arena].put(release)
@@ -226,7 +255,8 @@ class JournalWriter:
 
     def kept_releases(self) -> list[Entry]:
         """Return the releases that other journals may lack; a rewritten one needs them."""
-        return [*self._missed, *(release.entry for release in self._releases)]
+        waiting = (release.entry for release in self._releases)
+        return list(dict.fromkeys([*self._missed, *self._newest, *waiting]))
 
     def _kept_rows(self, arena: bytes) -> list[Entry]:
         """Return the rows that a journal has and that wait for others; a rewritten one needs them.

@@ -19,9 +19,8 @@ from ..tiers.memory_tier import MemoryTier
 from .adoption import Adoption
 from .journal import Entry
 from .journal_reader import FoundJournal, open_journal
-from .journal_sync import JournalSync
 from .opened_storage import OpenedStorage
-from .power_cuts import begin_writing, may_lack_bytes
+from .power_cuts import may_lack_bytes
 from .replay import replay
 
 if TYPE_CHECKING:
@@ -39,23 +38,15 @@ class LateDirectory(NamedTuple):
     Attributes:
         tier: Its tier, which accepts no regions yet.
         found: Its journal.
-        sync: What must survive a power cut.
     """
 
     tier: DiskTier | MemoryTier
     found: FoundJournal
-    sync: JournalSync
 
     def finish(self) -> None:
-        """Truncate the arena, close the old journal, and be ready for writes. Blocks.
-
-        Raises:
-            OSError: The directory cannot be written.
-        """
+        """Truncate the arena, and close the old journal. Blocks."""
         self.found.journal.close()
         self.tier.finish_adoption()
-        if isinstance(self.tier, DiskTier):
-            begin_writing(self.tier, None, self.sync)
 
 
 def open_late(
@@ -81,7 +72,7 @@ def open_late(
             found.journal.close()
         tier.close()
         return None
-    return LateDirectory(tier, found, storage.sync)
+    return LateDirectory(tier, found)
 
 
 def _refusal(
@@ -114,7 +105,7 @@ def adopt_late(
         releases: All releases of this run.
         is_pending: Whether a map attempt is being committed.
     """
-    tier, found, _ = late
+    tier, found = late
     rows = {**storage.earlier, tier.tier_id: found}
     rows[_THIS_RUN] = found._replace(entries=list(releases), releases=[], doubtful=0)
     tiers: dict[bytes, Tier] = {tier.tier_id: tier}

@@ -22,6 +22,7 @@ from ..tiers.memory_tier import MemoryTier
 from ..tiers.upkeep import Upkeep
 from .journal import Entry, Journal
 from .journal_sync import JournalSync
+from .power_cuts import begin_writing
 
 if TYPE_CHECKING:
     from ..tiers.remote_tier import RemoteTier
@@ -54,6 +55,9 @@ class OpenedStorage:
         hanging: Directories that were left out because they did not answer.
         earlier: Releases in the journals at the start, for the directories that did not answer.
         last_run: Number of the last run of the journals that were read.
+        unseen: Releases of that run, if a journal that is missing or not rewritten may lack them.
+        replaced: Closed journals of tiers that have no journal in this run, by the ids of their
+            arenas. They are removed when the next generation is in place.
         generations: Latest generations of journals that a call which was given up may yet write.
         sync: What must survive a power cut.
     """
@@ -77,6 +81,9 @@ class OpenedStorage:
     hanging: set[Path] = field(default_factory=set)
     earlier: "dict[bytes, FoundJournal]" = field(default_factory=dict)
     last_run: int = 0
+    unseen: list[Entry] = field(default_factory=list)
+    replaced: dict[bytes, Journal] = field(default_factory=dict)
+    _told: set[bytes] = field(default_factory=set)
     generations: dict[bytes, int] = field(default_factory=dict)
     sync: JournalSync = field(default_factory=JournalSync)
 
@@ -113,6 +120,10 @@ class OpenedStorage:
         try:
             tier.finish_adoption()
             keep_id(self.taskmanager_id, directory)
+            begin_writing(tier, self.sync)
+        except OSError as error:
+            tier.close()
+            raise StorageUnavailable(directory, str(error)) from error
         except BaseException:
             tier.close()
             raise
@@ -171,6 +182,27 @@ class OpenedStorage:
         if isinstance(error, DirectoryHangs) and isinstance(place, Path):
             self.hanging.add(place)
         self.left_out[place] = TierStatus.left_out(kind, place, error.reason)
+
+    def is_lacking(self, row: bytes) -> bool:
+        """Return whether a directory that does not answer may need a release, once for each."""
+        if not self.hanging or row in self._told:
+            return False
+        self._told.add(row)
+        return True
+
+    def answers(self, directory: Path) -> None:
+        """Record that a directory that did not answer at the start is used again."""
+        self.hanging.discard(directory)
+        if not self.hanging:
+            self.earlier.clear()
+            self._told.clear()
+
+    def set_aside(self, arena: bytes, journal: Journal) -> None:
+        """Close a journal that gets no rows, and keep it until its next generation is in place."""
+        self.journals.pop(arena, None)
+        self.replaced[arena] = journal
+        self.generations[arena] = max(journal.generation, self.generations.get(arena, 0))
+        self.threads.of(directory_of(journal.path.parent)).when_idle(journal.close)
 
     def unlock(self) -> None:
         """Unlock each directory as soon as none of its threads can write to it."""

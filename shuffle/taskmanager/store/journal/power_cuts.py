@@ -5,9 +5,12 @@ bytes of an earlier map output there, and the checksums of its blocks are right.
 after each restart of the host verifies the checksum of every region that it adopts, unless rows
 were only written after their bytes were synced.
 
-The file ``boot`` of a data directory says which start of the host wrote to it, and how.
+The file ``boot`` of a data directory says which start of the host wrote to it, and how. It is
+removed when a sync of the arena fails: the kernel may have dropped bytes that rows name, so the
+next start of the TaskManager verifies, whether the host was restarted or not.
 """
 
+import logging
 import os
 from functools import partial
 from pathlib import Path
@@ -22,8 +25,8 @@ from .journal_sync import JournalSync
 
 if TYPE_CHECKING:
     from ..tiers.arena_tier import ArenaTier
-    from .journal import Journal
-    from .opened_storage import OpenedStorage
+
+logger = logging.getLogger(__name__)
 
 BOOT_NAME: Final = "boot"
 
@@ -74,55 +77,54 @@ def record_boot(directory: Path, sync: JournalSync) -> None:
     mode = "commit" if sync.mode == "commit" else "never"
     text = f"{boot_id()} {mode}\n"
     path = directory / BOOT_NAME
-    if _read_boot(directory) == text:
-        return
+    if _read_boot(directory) != text:
+        try:
+            private_file.replace(path, text)
+        except OSError:  # a full disk, for example: the next start after a restart verifies
+            path.unlink(missing_ok=True)
+    # Before the first row that is not synced; a start that was killed may not have come to it.
+    sync_names(directory)
+
+
+def sync_arena(tier: "ArenaTier") -> None:
+    """Write the bytes of an arena to its disk. Blocks.
+
+    Raises:
+        OSError: It failed: the next start verifies the arena.
+    """
     try:
-        private_file.replace(path, text)
-    except OSError:  # a full disk, for example: the next start after a restart verifies
-        path.unlink(missing_ok=True)
-    sync_names(directory)  # before the first row that is not synced
+        tier.sync()
+    except OSError:
+        try:
+            (tier.directory / BOOT_NAME).unlink(missing_ok=True)
+            sync_names(tier.directory)
+        except OSError as error:
+            logger.error("%s may not be verified at the next start: %s", tier.directory, error)
+        raise
 
 
-def begin_writing(tier: "ArenaTier", journal: "Journal | None", sync: JournalSync) -> None:
+def begin_writing(tier: "ArenaTier", sync: JournalSync) -> None:
     """Sync a data directory if rows must be, and record which start of the host uses it. Blocks.
+
+    Call it whenever a directory begins to be used, also in the middle of a run.
 
     Args:
         tier: The tier of the directory.
-        journal: Its journal, if it was found or made already.
         sync: What must survive a power cut.
 
     Raises:
         OSError: It failed.
     """
+    if tier.in_memory:
+        return
     if sync.is_on:
-        _sync_found(tier, journal)
+        _sync_found(tier)
     record_boot(tier.directory, sync)
 
 
-def end_start(storage: "OpenedStorage", tier: "ArenaTier", make: MakesCalls) -> None:
-    """Begin to write to a directory that a start has opened; leave it out if that fails."""
-    journal = storage.journals.get(tier.tier_id)
-
-    def close(_: None) -> None:
-        if journal is not None:
-            journal.close()
-
-    try:
-        make(tier.directory, partial(begin_writing, tier, journal, storage.sync), close)
-    except (DirectoryHangs, OSError) as error:
-        tier.fail(error.reason if isinstance(error, DirectoryHangs) else str(error))
-        storage.journals.pop(tier.tier_id, None)  # it is rewritten when the directory is back
-        if not isinstance(error, DirectoryHangs):
-            close(None)
-
-
-def _sync_found(tier: "ArenaTier", journal: "Journal | None") -> None:
+def _sync_found(tier: "ArenaTier") -> None:
     """Sync what a start found or made in a data directory, also by a killed process."""
-    tier.sync()
-    if journal is not None:
-        journal.sync()
-        if journal.path.parent != tier.directory:
-            sync_names(journal.path.parent)
+    sync_arena(tier)
     path = tier.directory / ID_NAME
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

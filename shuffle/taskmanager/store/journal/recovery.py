@@ -1,39 +1,41 @@
 """Locks directories, opens tiers and journals, and adopts committed map outputs."""
 
 import contextlib
-import errno
 import gc
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
 from ..errors import DirectoryHangs, StorageInUse, StorageUnavailable
 from ..files.directory_threads import StorageThreads
 from ..files.file_format import arenas_in, report_other_formats
-from ..files.journal_places import directory_of, keep_damaged, place_on, remove_unused
+from ..files.journal_places import remove_unused
 from ..health.directories import DirectoryLock, has_same_id, taskmanager_id
 from ..health.directory_probe import PROBE_NAME
 from ..output_index import OutputIndex
 from ..tiers.arena_tier import ArenaTier, report_excess
 from ..tiers.disk_tier import DiskTier
 from ..tiers.memory_tier import MemoryTier
-from ..tiers.tier import FULL, Tier
 from ..tiers.upkeep import Upkeep
 from .adoption import Adoption
-from .journal import COMPACTION_FLOOR_BYTES, Entry, Journal
+from .journal import Entry
 from .journal_reader import FoundJournal, open_journal
 from .journal_sync import JournalSync
 from .opened_storage import OpenedStorage
-from .power_cuts import end_start, is_doubtful
+from .power_cuts import is_doubtful
 from .replay import lost_arenas, replay
-from .rows import is_undoing
+from .rows import LOSE_ROW, is_undoing
 from .start_calls import StartCalls
+from .start_journals import begin_journal, end_start, other_places
+
+if TYPE_CHECKING:
+    from ..tiers.tier import Tier
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def _open(storage: OpenedStorage, config: StorageConfig) -> None:
     if not storage.disks:
         raise _none_usable(storage)
     storage.taskmanager_id = taskmanager_id(storage.directories, starts.make)
-    if storage.has_unused_memory:
+    if storage.has_unused_memory and all(disk.healthy for disk in storage.disks):
         _remove_memory(storage)
     if storage.remote is not None:
         storage.remote.taskmanager_id = storage.taskmanager_id
@@ -238,6 +240,8 @@ def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
     if any(counts):
         message = "adopted %d map outputs (%d bytes); %d others are incomplete and were dropped"
         logger.info(message, *counts)
+    if storage.left_out or replayed.undone:
+        storage.unseen = _last_releases(found.values(), storage.last_run)
     for arena, tier in arenas.items():
         each = found.get(arena)
         # Forgotten map outputs must not come back after their space was reused.
@@ -245,9 +249,7 @@ def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
         stale |= arena in replayed.undone or arena in storage.stale or arena in doubted
         stale |= storage.has_unused_memory  # its journal is removed with the releases in it
         if tier.healthy:
-            journal = _journal_of(storage, tier, each, adoption, stale, starts)
-            if journal is not None:
-                storage.journals[arena] = journal
+            begin_journal(storage, starts, tier, each, adoption.rows_in, is_stale=stale)
     if not storage.left_out and all(tier.healthy for tier in arenas.values()):
         used = [journal.path.parent for journal in storage.journals.values()]
         for disk in storage.disks:
@@ -282,7 +284,7 @@ def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, Fo
                 open_journal,
                 tier.directory,
                 tier.tier_id,
-                _other_places(storage, tier),
+                other_places(storage, tier),
                 starts.make,
             )
             for tier in tiers
@@ -299,8 +301,8 @@ def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, Fo
     entries = (entry for each in found.values() for entry in (*each.entries, *each.releases))
     rows = [entry.run for entry in entries if entry.number]
     last_run = max(rows, default=0)
+    storage.last_run = last_run
     if storage.hanging:
-        storage.last_run = last_run
         storage.earlier = {arena: _releases_of(each) for arena, each in found.items()}
     storage.run = max([last_run, *(each.journal.run for each in found.values())]) + 1
     for arena, each in list(found.items()):
@@ -320,16 +322,21 @@ def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, Fo
     return found
 
 
+def _last_releases(found: Iterable[FoundJournal], last_run: int) -> list[Entry]:
+    """Return the releases of the last run that wrote rows, which a rewritten journal must keep.
+
+    A journal that cannot be read or written now may lack them. It has the releases of earlier runs,
+    or was not there in the last run, and then its rows do not count.
+    """
+    rows = (row for each in found for row in (*each.entries, *each.releases))
+    last = {row for row in rows if row.number and row.run == last_run and is_undoing(row.row)}
+    return sorted(row for row in last if not row.row.startswith(LOSE_ROW))
+
+
 def _releases_of(found: FoundJournal) -> FoundJournal:
     """Return a journal without the rows that nothing but its own directory needs."""
     entries = [entry for entry in found.entries if is_undoing(entry.row)]
     return found._replace(entries=entries, doubtful=0)
-
-
-def _other_places(storage: OpenedStorage, tier: ArenaTier) -> list[Path]:
-    """Return where the journal may be if there was no room for it beside its arena."""
-    others = (disk.directory for disk in storage.disks if disk is not tier)
-    return [place_on(directory, tier.tier_id) for directory in others]
 
 
 def _leave_out(storage: OpenedStorage, tier: ArenaTier, error: StorageUnavailable) -> None:
@@ -340,109 +347,3 @@ def _leave_out(storage: OpenedStorage, tier: ArenaTier, error: StorageUnavailabl
         storage.refused.append(error)
         storage.disks = [disk for disk in storage.disks if disk is not tier]
     tier.close()
-
-
-def _journal_of(
-    storage: OpenedStorage,
-    tier: ArenaTier,
-    found: FoundJournal | None,
-    adoption: Adoption,
-    is_stale: bool,
-    starts: StartCalls,
-) -> Journal | None:
-    """Return the journal of this run: the existing one, or its next generation.
-
-    A tier without a journal accepts no new regions, but its map outputs can still be read. If it
-    hangs now, its journal is rewritten when it answers.
-    """
-    old = None if found is None else found.journal
-    mode = storage.sync.of(tier)
-    is_good = old is not None and not is_stale and old.tier_id == tier.tier_id
-    try:
-        if old is not None and is_good and old.path.parent == tier.directory:
-            live = storage.index.live_bytes(tier.tier_id)
-            if old.size_bytes <= max(2 * live, COMPACTION_FLOOR_BYTES):
-                old.mode = mode
-                _begin_run(starts, old, storage.run)
-                return old
-        new = _next_generation(storage, starts, tier, old, adoption)
-    except (OSError, DirectoryHangs) as error:
-        if old is not None and is_good and isinstance(error, OSError) and error.errno in FULL:
-            with contextlib.suppress(OSError, DirectoryHangs):
-                old.mode = mode
-                _begin_run(starts, old, storage.run)
-                return old
-        if isinstance(error, DirectoryHangs):
-            tier.fail(error.reason)
-        else:
-            tier.fail(f"its journal cannot be written: {error.strerror or error}")
-        new = None
-    if old is not None:
-        _end(storage, starts, old, is_damaged=found is not None and bool(found.damage))
-    return new
-
-
-def _begin_run(starts: StartCalls, journal: Journal, run: int) -> None:
-    starts.make(directory_of(journal.path.parent), partial(journal.begin_run, run))
-
-
-def _end(storage: OpenedStorage, starts: StartCalls, old: Journal, *, is_damaged: bool) -> None:
-    """Remove a journal that is not used in this run; one that hangs stays for the next start."""
-
-    def remove() -> None:
-        if is_damaged:
-            keep_damaged(old.path)
-        old.remove()
-
-    directory = directory_of(old.path.parent)
-    late = storage.threads.of(directory).late
-    if late.are_running:
-        late.when_idle(old.close)
-        return
-    with contextlib.suppress(DirectoryHangs):
-        starts.make(directory, remove)
-
-
-def _next_generation(
-    storage: OpenedStorage,
-    starts: StartCalls,
-    tier: ArenaTier,
-    old: Journal | None,
-    adoption: Adoption,
-) -> Journal:
-    """Write a journal's next generation beside its arena, or on a disk with room.
-
-    Raises:
-        OSError: It cannot be written anywhere.
-        DirectoryHangs: The directory of the arena does not answer.
-    """
-    gone = [entry for arena, entry in storage.lost.items() if arena != tier.tier_id]
-    above = 0 if old is None else old.generation
-    failure: OSError | None = None
-    for place in (tier.directory, *_other_places(storage, tier)):
-        # Before the rows of this run, the first of which has the number 1.
-        released = [Entry(storage.run, 0, row) for row in storage.index.released_rows()]
-        rows = [*adoption.rows_in(tier.tier_id), *released]
-        mode = storage.sync.of(tier)
-        create = partial(
-            Journal.create, place, tier.tier_id, storage.run, rows, gone, above, mode=mode
-        )
-        try:
-            new = starts.make(directory_of(place), create, Journal.remove)
-        except DirectoryHangs as error:
-            # It may still be put into place, also after the end of this process.
-            above += 1
-            storage.generations[tier.tier_id] = above
-            if place == tier.directory:
-                raise
-            failure = failure or OSError(errno.ETIMEDOUT, error.reason)
-            continue
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            failure = failure or error
-            continue
-        if failure is not None:
-            logger.warning("the journal of %s is kept in %s: %s", tier.directory, place, failure)
-        return new
-    raise failure or OSError("no directory has room for it")

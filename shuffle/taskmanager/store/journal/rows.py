@@ -264,6 +264,11 @@ def pack_lose(tier_id: bytes) -> bytes:
     return _pack((_LOSE, tier_id))
 
 
+def is_commit(data: bytes) -> bool:
+    """Whether a row is the commit of a map output."""
+    return len(data) > 1 and data[1] == _COMMIT
+
+
 def is_undoing(data: bytes) -> bool:
     """Whether a row undoes others, so that both files of a journal have it."""
     return len(data) > 1 and data[1] in _UNDOING

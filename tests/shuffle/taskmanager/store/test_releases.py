@@ -137,6 +137,23 @@ def test_intervals_are_what_a_dictionary_would_be(added):
     assert releases.journal_bytes == len(intervals) * INTERVAL_BYTES
 
 
+async def test_a_repeated_release_is_written_once_while_a_directory_hangs(opened, tmp_path):
+    store = opened()
+    store._storage.hanging.add(tmp_path / "hangs")
+    for _ in range(3):
+        store.release_shuffle(KEY)
+        store.release_application("ended")
+        await settle(store)
+    size = store.statistics().journal_bytes
+    kept = len(store._journal.kept_releases())
+    for _ in range(20):
+        store.release_shuffle(KEY)
+        store.release_application("ended")
+        await settle(store)
+    assert store.statistics().journal_bytes == size
+    assert len(store._journal.kept_releases()) == kept
+
+
 def test_shuffles_released_together_are_one_interval():
     releases = Releases(Accounts())
     for shuffle_id in reversed(range(100_000)):

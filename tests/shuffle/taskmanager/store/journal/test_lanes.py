@@ -132,15 +132,15 @@ from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from tests.support.store import on_disks
 
 begun = []
-begin = recovery._journal_of
+begin = recovery.begin_journal
 
-def killed(storage, tier, found, adoption, is_stale, starts):
+def killed(*args, is_stale):
     if begun:
         os._exit(7)
-    begun.append(tier)
-    return begin(storage, tier, found, adoption, True, starts)
+    begun.append(args)
+    begin(*args, is_stale=True)
 
-recovery._journal_of = killed
+recovery.begin_journal = killed
 ShuffleStore.open(on_disks(Path(sys.argv[1])))
 """
 

@@ -1,6 +1,8 @@
 """A start, or a stop, while directories hang."""
 
 import asyncio
+import errno
+import os
 import shutil
 import threading
 
@@ -16,19 +18,17 @@ from sluice.shuffle.taskmanager.store.errors import (
 from sluice.shuffle.taskmanager.store.files import directory_threads
 from sluice.shuffle.taskmanager.store.files.journal_places import place_on
 from sluice.shuffle.taskmanager.store.health.directories import ID_NAME
+from sluice.shuffle.taskmanager.store.journal import recovery, start_journals
+from sluice.shuffle.taskmanager.store.journal.journal import Journal
+from sluice.shuffle.taskmanager.store.journal.power_cuts import BOOT_NAME
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.shuffle.taskmanager.store.stuck.rig import (
-    PATIENCE_SECONDS,
-    SIZE,
     Call,
     disk,
     is_locked,
     put_elsewhere,
-    put_on,
     regions_on,
-    watched_disks,
-    written,
 )
 from tests.support.mini_cluster import eventually
 from tests.support.store import (
@@ -42,6 +42,7 @@ from tests.support.store import (
     used,
 )
 from tests.support.stuck_directory import StuckDirectory
+from tests.support.watched_disks import PATIENCE_SECONDS, SIZE, put_on, watched_disks, written
 
 ENDED = ShuffleKey("ended", 1)
 
@@ -134,6 +135,69 @@ async def test_a_release_of_an_earlier_run_counts_for_a_directory_that_answers_l
     stuck.answer()
     await eventually(lambda: tier(opened, "b").healthy)
     assert sorted(opened.map_outputs(KEY)) == [2, 3]
+    await opened.close()
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+@pytest.mark.parametrize("mode", ["never", "commit"])
+async def test_a_release_counts_for_a_directory_that_missed_it_and_then_a_start(
+    tmp_path, mode, is_rewritten
+):
+    """The journals that have it may be rewritten by a start, which writes no row of its own."""
+    first = ShuffleStore.open(watched_disks(tmp_path, journal_sync=mode), Accounts())
+    await put_on(first, "b", range(4))
+    await put_on(first, "a", [9])
+    killed = tmp_path / "killed"
+    with pytest.MonkeyPatch.context() as patch:
+        journal = StuckDirectory(patch, tmp_path / "b", ("journal", "releases"))
+        journal.hang()
+        first.release_shuffle(KEY, 2)
+        released = first.released()
+        assert released is not None
+        await asyncio.wait_for(released, PATIENCE_SECONDS)
+        for name in "ab":
+            await asyncio.to_thread(shutil.copytree, tmp_path / name, killed / name)
+        journal.answer()
+    await first.close()
+    (killed / "b").rename(killed / "away")
+    (killed / "b").touch()
+    if is_rewritten:
+        (killed / "a" / BOOT_NAME).write_text("another-start never\n")
+    await ShuffleStore.open(watched_disks(killed, journal_sync=mode), Accounts()).close()
+    (killed / "b").unlink()
+    (killed / "away").rename(killed / "b")
+    opened = ShuffleStore.open(watched_disks(killed, journal_sync=mode), Accounts())
+    assert sorted(opened.map_outputs(KEY)) == [2, 3, 9]
+    await opened.close()
+
+
+async def test_a_start_does_not_wait_for_the_sync_of_a_journal_elsewhere(tmp_path, monkeypatch):
+    settings = watched_disks(tmp_path, names="ba", journal_sync="commit")
+    first = ShuffleStore.open(settings, Accounts())
+    await put_on(first, "a", range(3))
+    await first.close()
+    (tmp_path / "a" / BOOT_NAME).write_text("another-start never\n")
+    real_create = Journal.create
+
+    def create(cls, directory, *args, **options):
+        if directory.name == "a":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_create(directory, *args, **options)
+
+    stuck = StuckDirectory(monkeypatch, tmp_path / "b")
+    real_end = start_journals.end_start
+
+    def end_start(*args):
+        stuck.hang()
+        real_end(*args)
+
+    monkeypatch.setattr(Journal, "create", classmethod(create))
+    monkeypatch.setattr(recovery, "end_start", end_start)
+    starting = asyncio.to_thread(ShuffleStore.open, settings, Accounts())
+    opened = await asyncio.wait_for(starting, PATIENCE_SECONDS)
+    assert sorted(opened.map_outputs(KEY)) == [0, 1, 2]
+    assert not any(each.healthy for each in opened.tiers())
+    stuck.answer()
     await opened.close()
 
 
