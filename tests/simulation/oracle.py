@@ -86,6 +86,7 @@ class Oracle:
         self._world = world
         self._mode = world.plan.settings["journal_sync"]
         self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
+        self._ended: set[str] = set()
         self._bounds: dict[ShuffleKey, int] = {}
         """Below which map attempts of a shuffle the driver has begun to release all."""
         self._acknowledged: dict[tuple[int, ShuffleKey], int] = {}
@@ -96,7 +97,10 @@ class Oracle:
         before = self.outputs.get((output.key, output.map_attempt_id))
         if before is not None:
             output.earlier = [*before.earlier, before]
-        output.is_released = output.map_attempt_id < self._bounds.get(output.key, 0)
+        output.is_released = (
+            output.key.application_id in self._ended
+            or output.map_attempt_id < self._bounds.get(output.key, 0)
+        )
         self.outputs[output.key, output.map_attempt_id] = output
 
     def acknowledged(self, output: Output, started: TaskManager | None) -> None:
@@ -134,9 +138,10 @@ class Oracle:
                 output.gone.discard(member)
 
     def ended(self, application_id: str) -> None:
-        """Forget the outputs of an application that ends."""
+        """Forget the outputs of an application that ends, those being written included."""
+        self._ended.add(application_id)
         for each in [each for each in self.outputs if each[0].application_id == application_id]:
-            del self.outputs[each]
+            self.outputs.pop(each).is_released = True
 
     def synced_at(self, member: Member) -> list[Output]:
         """Return the outputs of a TaskManager that a power cut now must leave there."""
