@@ -140,7 +140,7 @@ test: setup $(if $(shell command -v go),$(S3_SERVER)) ## the tests that a change
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(EXTENDED) $(PYTEST_ARGS)
 
 test-all: EXTENDED := --extended
-test-all: test ## all tests: more cases, longer ones, asyncio tests on every event loop
+test-all: test ## all tests: also extended ones, asyncio tests on every event loop
 
 test-compiled: compiled ## the tests of the data path, compiled
 	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m pytest -n 2 --dist loadgroup \

@@ -3,7 +3,7 @@
 A connection that watches carries only pings. When this side closes it, the other TaskManager
 connects again and asks for each map output that both have, which is how it finds what is lost. So
 the first loss closes the connections at once. Further losses wait for a pause, which grows while
-they go on, and close the connections once for all of them.
+there are losses, and close the connections once for all of them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from ....transport.connection import Connection
 
 FIRST_PAUSE_SECONDS: Final = 2.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""Maximum time until the others notice a loss."""
+"""Maximum time until the connections are closed after a loss."""
 
 
 class Watchers:
@@ -37,14 +37,14 @@ class Watchers:
         self._closed = False
 
     def outputs_lost(self) -> None:
-        """Make the others ask what is here: now, or together with other losses after a pause."""
+        """Make the others ask what is here: now, or for all losses together after a pause."""
         if self._pausing is None and not self._closed:
             self._reconnect()
         else:
             self._has_news = True
 
     def close(self) -> None:
-        """Notify nobody any longer. Idempotent."""
+        """Stop notifying the others. Idempotent."""
         self._closed = True
         if self._pausing is not None:
             self._pausing.cancel()

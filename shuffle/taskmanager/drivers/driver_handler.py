@@ -91,7 +91,7 @@ class DriverHandler:
                 self.tell_moved(key, place, list(moved))
 
     def tell_lost(self, lost: Lost) -> None:
-        """Tell the driver which of its map outputs are lost, and which of these have a copy."""
+        """Notify the driver of its lost map outputs, and first of those with a remote copy."""
         remote = self._copies.services.store.remote
         if not self._connection.closing:
             for key, attempts in lost.items():

@@ -9,18 +9,18 @@ A buffer is in one of these states; an event that is not a priority event is a b
     consumed   nothing; a segment until the reader's connection has sent it
 
 IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, the oldest ones of a
-subpartition first. Subpartitions take turns: a region begins with the subpartition after the last
-one that the region before took buffers from. A buffer whose reader is in time is therefore never
-written. The spiller::
+subpartition first. A buffer whose reader is in time is therefore never written. Subpartitions take
+turns: after a full region, the next one begins with the subpartition after the last one whose
+buffers were taken. The spiller::
 
     state     memory_short¹  in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
     DEFERRED  –              the writer still waits: WRITING, else IDLE    CLOSED
-    WRITING   –              a region a turn until the writer is served,   CLOSED
+    WRITING   –              one region a turn until the writer is served, CLOSED
                              then IDLE; after a failure CLOSED
     CLOSED    –              –                                             –
 
-¹ Also when another buffer is complete while the writer waits.
+¹ Also called when another buffer is completed while the writer waits.
 
 One turn of the event loop lies between the shortage and the first write, so that a reader with
 credit can take what has come in the same turn.
@@ -49,8 +49,8 @@ MAX_SPILLED_REGION_BYTES: Final = 4 * 1024 * 1024
 turn of the event loop."""
 
 MAX_SPILLED_REGION_BUFFERS: Final = 1024
-"""Maximum buffers of a region, because small ones take time rather than bytes; the copies of a
-broadcast buffer count each."""
+"""Maximum buffers of a region, because small ones take time rather than bytes. Each copy of a
+broadcast buffer counts."""
 
 
 class SpillerState(enum.Enum):
@@ -90,7 +90,7 @@ class HybridSpiller:
         self._writer_waits = writer_waits
         self._failed = failed
         self._connection: Final = connection
-        self._subpartitions: deque[HybridSubpartition] = deque()  # first: the next one's turn
+        self._subpartitions: deque[HybridSubpartition] = deque()  # the first has the next turn
         self._loop: Final = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
 
@@ -116,7 +116,7 @@ class HybridSpiller:
         self._subpartitions = deque()
 
     def _completed(self) -> None:
-        """Spill what was not complete when a writer began to wait: another one has filled it."""
+        """Spill a buffer that another writer completed after a writer began to wait."""
         if self.state is SpillerState.IDLE and self._writer_waits():
             self.memory_short()
 
@@ -207,7 +207,7 @@ class _Batch:
         slices: The bytes, with a reference to their buffers.
         length: Their length.
         kept_slices: Slices that subpartitions keep of them, unless readers come first.
-        is_full: Whether a buffer has found no place.
+        is_full: Whether a buffer was refused because the region is full.
     """
 
     def __init__(self) -> None:

@@ -112,7 +112,7 @@ class HybridSubpartition(PipelinedSubpartition):
             The slices that :meth:`spilled` keeps of them; fewer if the reader takes some before.
         """
         slices = 0
-        end = -1  # of the bytes that the next ones may continue; an event is a slice of its own
+        end = -1  # of the bytes that the next buffer may continue; an event is its own slice
         queue = self._queue
         while self._complete:
             placed = place(queue[0])

@@ -17,7 +17,7 @@ from ..store.stored_outputs import REGION_BYTES
 from ..store.tiers.tier import Extent
 
 MAX_RUN_SLICES: Final = 16
-"""Maximum slices of a run: usually one of a region, more where the buffers are not adjacent."""
+"""Maximum slices of a run: usually one for each region, more if buffers are not adjacent."""
 
 SPILLED_SLICE_BYTES: Final = SLICE_BYTES + REGION_BYTES
 """Charged to the application for a slice: for its numbers, and for its region."""

@@ -16,7 +16,7 @@ checksums of their regions. So that false reports cost little
   ignored for a time that doubles.
 
 A reader may not know which map output of its channel was damaged. So a report is true if one of its
-map outputs is, and false only when all that were queued for it are verified.
+map outputs is damaged, and it is judged only after all that were queued for it are verified.
 
 A damaged map output is dropped and reported as lost. Drivers then run its map task again, unless
 another TaskManager has a copy: that one notices that the copy here is gone, and sends it again
@@ -50,11 +50,11 @@ MAX_WAITING: Final = 256
 """Maximum map outputs of an application that wait to be verified."""
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024 * 1024
-"""Maximum bytes of them, unless one alone has more: half a minute at that rate."""
+"""Maximum bytes of these map outputs, unless one alone has more: half a minute of verification."""
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""For so long the reports of an application are ignored after one that is false."""
+"""First and maximum time for which the reports of an application are ignored after a false one."""
 
 CHECK_BYTES: Final = 512
 """Approximate memory of a map output that waits to be verified."""
@@ -66,7 +66,8 @@ class _Report:
     Attributes:
         open: Its map outputs that are not verified yet.
         is_true: Whether one of its map outputs is damaged.
-        is_false: Whether all of them that are verified are intact, and no other report names them.
+        is_false: Whether all of them that are verified are intact, and none was being verified for
+            an earlier report.
     """
 
     __slots__ = ("_has_intact", "_is_shared", "is_true", "open")
@@ -82,7 +83,7 @@ class _Report:
         return self._has_intact and not self.is_true and not self._is_shared
 
     def share(self) -> None:
-        """Record that a map output is verified for an earlier report, which is judged by it."""
+        """Record that a map output is already being verified for an earlier report."""
         self._is_shared = True
 
     def verified(self, *, is_wrong: bool) -> None:
@@ -123,7 +124,7 @@ class _Reports:
 
     Attributes:
         waiting: What they ask to verify.
-        waiting_bytes: The bytes of that.
+        waiting_bytes: The bytes that these checks read.
         ignored_until: Until then, by the loop's clock, its reports are ignored.
         backoff: How much longer they are ignored after the next false one.
     """
@@ -330,7 +331,7 @@ class DamageChecks:
             reports.ignored_until = asyncio.get_running_loop().time() + pause_seconds
 
     def _end(self, check: _Check) -> None:
-        """Complete a check and wake the requests that wait for it; judge a report at its end."""
+        """Complete a check, wake the requests that wait for it, and judge a complete report."""
         if self._checks.pop(check.attempt, None) is not None:
             account = self._store.accounts.of(check.output.key.application_id)
             account.give_back(Resource.METADATA_BYTES, CHECK_BYTES)

@@ -8,9 +8,9 @@ one, so a reader waits for one piece at most. All pieces together are limited to
 The pass keeps a window of the next regions: sorting all of them would hold up the event loop. A
 region that is stored behind the position of the pass has its turn in the next one.
 
-A disk that fails to read is left out, and ends the pass there. What it no longer returns is dropped
-when the next pass fails at the same region, after the directory has come back: everything else may
-be whole.
+A disk with a read error is left out, and its pass ends there. If the directory comes back and the
+next pass fails at the same region, only the map output of that region is dropped: everything else
+may be whole.
 
 The remote tier is left out: reading it costs requests, and its service verifies its objects.
 """
@@ -71,7 +71,7 @@ class Scrub:
         self._rate: Final = RateLimit(bytes_per_second) if bytes_per_second else None
         self._task: asyncio.Task[None] | None = None
         self._unread: dict[Tier, Region] = {}
-        """The regions at which the last passes of directories have ended, because reads failed."""
+        """The regions at which the last pass of a directory ended because a read failed."""
         self._read_bytes = 0
         self._passes = 0
         self._ended_at: float | None = None
@@ -91,7 +91,7 @@ class Scrub:
         """Verify all stored data once.
 
         Returns:
-            Whether all directories could be read.
+            Whether all directories could be read to their end.
 
         Cancellation: safe; it waits for the read of a piece.
         """
@@ -184,12 +184,13 @@ class Scrub:
         output, region, extent = place
         tier = extent.tier
         failed_before = self._unread.pop(tier, None) is region
-        if failed_before and was_healthy:  # the directory came back, but not these bytes
-            logger.error("map output %d of %s is dropped", output.map_attempt_id, output.key)
+        if failed_before and was_healthy:  # the directory came back without these bytes
+            message = "map output %d of %s cannot be read again, and is dropped"
+            logger.error(message, output.map_attempt_id, output.key)
             self._damage.dropped += 1
             self._store.drop(output, DAMAGED)
             return True
-        if await self._damage.verify(output, [region]) or tier.healthy:  # reads as for a reader
+        if await self._damage.verify(output, [region]) or tier.healthy:  # reads as a reader does
             return True
         self._unread[tier] = region
         return False

@@ -15,8 +15,8 @@ The map output is not removed here before its shuffle is released. So when a rec
 any time after the move, its map outputs are read here again. When it comes back, it is asked for
 each of them: those that it still has are read there again, and the others move again. If it is
 lost, all of them move to other targets. The map outputs of a directory that did not answer at the
-start move when they are adopted. So a drain stays complete without another one. A
-TaskManager that accepts work again, or restarts, has one copy more than it needs.
+start move when they are adopted. So a drain stays complete without another one. A TaskManager that
+accepts work again, or restarts, has one copy more than it needs.
 """
 
 import asyncio
@@ -195,7 +195,7 @@ class Migration:
             services.connections.close_idle(applications)
 
     def _follow(self) -> None:
-        """Move again, if an awaited receiver or a directory came back, or one was lost."""
+        """Move again if a receiver or a directory came back, or a receiver was lost."""
         if self._is_wanted and self._has_news and not self._active and not self._is_following:
             self._following = start_task(self._run_again())
 
@@ -236,7 +236,7 @@ class Migration:
             self._follow()
 
     def adopted(self) -> None:
-        """Move the map outputs of a directory that did not answer at the start, if all shall."""
+        """Move adopted map outputs too, if the others move or have moved."""
         self._has_news = True
         self._follow()
 

@@ -40,7 +40,7 @@ class StalledOutputs:
         return attempt in self._attempts
 
     def add(self, attempt: MapAttemptKey, reason: str) -> None:
-        """Let a map output wait."""
+        """Let a map output wait, and warn if it is the first one since a copy was made."""
         self._attempts.add(attempt)
         if not self._has_warned:
             self._has_warned = True
@@ -76,7 +76,7 @@ class StalledOutputs:
         self._due()
 
     def close(self) -> None:
-        """Retry nothing more. Idempotent."""
+        """Stop retrying. Idempotent."""
         self._closed = True
         self._stop_timer()
 

@@ -280,7 +280,7 @@ class RemoteTarget:
                 remote tier has the map output.
 
         Returns:
-            Why there is no copy; empty: there is one.
+            Why there is no copy; empty if there is one.
 
         Cancellation: safe; an incomplete copy is deleted.
         """

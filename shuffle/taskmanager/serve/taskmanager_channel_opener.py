@@ -79,9 +79,9 @@ class GateServices:
     def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
         """Verify map outputs here, or ask the TaskManager that has them to do so.
 
-        No connection is made for it: a reader has one open, and a client may name any address. It
-        is sent on each connection that exists, because the next request may use any of them and
-        must not overtake it; what arrives more than once is verified once.
+        No connection is made for it: a reader has one open, and a client may name any address. The
+        report is sent on each connection that exists, because the next request may use any of them
+        and must not overtake it. A map output that is reported more than once is verified once.
 
         Args:
             wanted: The subpartitions that arrived damaged.

@@ -145,10 +145,10 @@ class StorageReadFailed(StorageError):
         expected_bytes: Bytes to be read.
         received_bytes: Bytes that were read.
         reason: Message of the operating system, or "end of file".
-        is_lost: Whether the bytes are not there; otherwise another read may succeed.
+        is_lost: Whether the bytes are gone; otherwise another read may succeed.
 
     Attributes:
-        is_lost: The same.
+        is_lost: Whether the bytes are gone.
     """
 
     code = ErrorCode.STORAGE_CORRUPT
@@ -295,7 +295,7 @@ class OtherRemoteOutput(StorageError):
             f"the remote tier has map attempt {map_attempt_id} of shuffle {shuffle_id} of "
             f"{application_id} with other bytes, perhaps of an earlier application",
             value=map_attempt_id,
-            remedy="Give each application an id of its own, and each map attempt, also when a "
+            remedy="Give each application an id of its own, and each map attempt too, also when a "
             "task is repeated",
             map_attempt_id=map_attempt_id,
         )

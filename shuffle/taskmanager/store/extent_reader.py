@@ -131,9 +131,9 @@ async def is_damaged(
     regions: Sequence[Region] | None = None,
     pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> bool:
-    """Return whether bytes of a map output are gone, or do not have their checksum.
+    """Return whether bytes of a map output are gone or do not match their checksum.
 
-    What cannot be read now is not damaged: its directory is left out, and may come back whole.
+    A failed read is not damage: the directory is left out, and may come back whole.
 
     Args:
         read_all: Reads extents.

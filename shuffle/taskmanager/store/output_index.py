@@ -235,7 +235,7 @@ class OutputIndex:
 
         Args:
             output: The map output.
-            why: Told to its readers; it follows the name of the map attempt.
+            why: Reported to its readers, after the name of the map attempt.
         """
         key = output.key
         shuffles = self._applications[key.application_id]

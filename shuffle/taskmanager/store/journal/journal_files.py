@@ -93,7 +93,7 @@ class JournalFiles:
         }
         """Arenas whose journals are not beside them."""
         self._replaced = dict(storage.replaced)
-        """Closed journals of arenas without one in use: the next generation removes them."""
+        """Closed journals of arenas with none in use; removed after the next one is written."""
         self._generations = dict(storage.generations)
         for arena, journal in self.journals.items():
             self._generations[arena] = max(journal.generation, self._generations.get(arena, 0))

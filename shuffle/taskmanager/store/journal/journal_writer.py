@@ -71,7 +71,7 @@ class JournalWriter:
         self._missed = [*storage.lost.values(), *storage.unseen]
         """Releases that a left-out journal does not have, and rows of lost arenas."""
         self._newest: list[Entry] = []
-        """The last release. A directory that is missing counts as away while a journal has it."""
+        """The last release. A missing directory counts as away because other journals have it."""
         self._refused: list[Region] = []
         """Regions of rows that were just refused, for the release that undoes these rows."""
         self._last_release: asyncio.Future[None] | None = None
@@ -114,7 +114,7 @@ class JournalWriter:
         return self._put_row(attempt, regions, row, publish)
 
     def drop(self, attempt: MapAttemptKey) -> None:
-        """Drop the secured regions of a map output; its row that is being written fails."""
+        """Drop the secured regions of a map output, and fail its row that is being written."""
         pending = self._pending.get(attempt)
         row = pack_drop(*attempt)
         if pending is not None:
@@ -158,7 +158,7 @@ class JournalWriter:
         return refused
 
     def _refuse(self, row: PendingRow, refusal: StorageError) -> None:
-        """Fail a row. A journal may have it already, so keep its bytes until that has the release.
+        """Fail a row. A journal may have it already, so keep its bytes until it has the release.
 
         Its regions belong to the caller of the commit, which releases them when it fails.
         """

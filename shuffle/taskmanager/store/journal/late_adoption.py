@@ -82,7 +82,7 @@ def _refusal(
     if found is None:
         return "it has no journal"
     if isinstance(tier, DiskTier) and may_lack_bytes(tier.directory):
-        return "the host was restarted since, and journal_sync was not commit"
+        return "the host was restarted and journal_sync was not commit, or a sync failed"
     if found.damage:
         return f"its journal is damaged: {found.damage[0]}"
     run = found.journal.run

@@ -198,7 +198,7 @@ class OpenedStorage:
             self._told.clear()
 
     def set_aside(self, arena: bytes, journal: Journal) -> None:
-        """Close a journal that gets no rows, and keep it until its next generation is in place."""
+        """Close a journal that gets no rows; its file stays until the next one is in place."""
         self.journals.pop(arena, None)
         self.replaced[arena] = journal
         self.generations[arena] = max(journal.generation, self.generations.get(arena, 0))

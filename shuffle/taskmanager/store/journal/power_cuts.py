@@ -52,13 +52,13 @@ def _read_boot(directory: Path) -> str:
 
 
 def may_lack_bytes(directory: Path) -> bool:
-    """Return whether rows of a directory's journal may name bytes that a power cut took. Blocks."""
+    """Return whether a journal may name bytes that a power cut or a failed sync took. Blocks."""
     kept = _read_boot(directory).split()
     return kept != [boot_id(), "never"] and kept[1:] != ["commit"]
 
 
 def is_doubtful(tier: "ArenaTier", make: MakesCalls) -> bool:
-    """Return whether a power cut may have taken bytes of an arena since they were written."""
+    """Return whether a power cut or a failed sync may have taken bytes of an arena."""
     if tier.in_memory:
         return False
     try:
@@ -82,7 +82,8 @@ def record_boot(directory: Path, sync: JournalSync) -> None:
             private_file.replace(path, text)
         except OSError:  # a full disk, for example: the next start after a restart verifies
             path.unlink(missing_ok=True)
-    # Before the first row that is not synced; a start that was killed may not have come to it.
+    # Before the first row that is not synced. The start that wrote the file may have been killed
+    # before this call.
     sync_names(directory)
 
 
@@ -106,7 +107,7 @@ def sync_arena(tier: "ArenaTier") -> None:
 def begin_writing(tier: "ArenaTier", sync: JournalSync) -> None:
     """Sync a data directory if rows must be, and record which start of the host uses it. Blocks.
 
-    Call it whenever a directory begins to be used, also in the middle of a run.
+    Call it whenever a directory begins to be used, also during a run.
 
     Args:
         tier: The tier of the directory.

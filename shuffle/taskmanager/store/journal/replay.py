@@ -180,7 +180,7 @@ class _State:
                 if row.map_attempt_id in attempts:
                     self._undo(arenas, [attempts.pop(row.map_attempt_id)])
                 self._drop(arenas, key, row.map_attempt_id)  # the rows that the commit replaced
-            case DropRow(key=key):  # not a commit: the row follows that of a copy from elsewhere
+            case DropRow(key=key):  # a commit stays: it is that of a copy from elsewhere
                 self._drop(arenas, key, row.map_attempt_id)
 
     def end(self) -> Replayed:

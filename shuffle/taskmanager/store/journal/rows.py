@@ -265,7 +265,7 @@ def pack_lose(tier_id: bytes) -> bytes:
 
 
 def is_commit(data: bytes) -> bool:
-    """Whether a row is the commit of a map output."""
+    """Return whether a row commits a map output."""
     return len(data) > 1 and data[1] == _COMMIT
 
 

@@ -1,9 +1,9 @@
 """Begins the journals of a run: the ones that a start found, or their next generations.
 
 A journal is not removed before its next generation is in place, because nothing else names its map
-outputs. If it cannot be rewritten now, it is set aside: its directory gets nothing new in this run,
-its map outputs can be read, and it is rewritten when the directory is used again or at the next
-start.
+outputs. The exception is a directory that was away in the last run: its rows do not count. If a
+journal cannot be rewritten now, it is set aside: its directory gets nothing new, its map outputs
+can be read, and it is rewritten when the directory is used again or at the next start.
 """
 
 import contextlib
@@ -113,7 +113,8 @@ def _sync_journal(journal: Journal) -> None:
 def _set_aside(storage: OpenedStorage, starts: StartCalls, arena: bytes, old: Journal) -> None:
     """Keep a journal that could not be rewritten, under the number of this run if possible.
 
-    Its directory is not away: the other journals keep the releases of this run for it.
+    So the next start does not count its directory as away. The other journals keep the releases of
+    this run for it.
     """
     if not storage.threads.of(directory_of(old.path.parent)).late.are_running:
         with contextlib.suppress(OSError, DirectoryHangs):

@@ -8,7 +8,7 @@ from .journal import Journal
 
 
 class WrittenJournal:
-    """The new generation that a thread writes; the thread removes it if it is late with it."""
+    """The new generation that a thread writes; the thread removes it if it is late."""
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
@@ -29,11 +29,11 @@ class WrittenJournal:
         raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
 
     def is_wanted(self) -> bool:
-        """Whether something waits for the journal. Runs in the thread."""
+        """Return whether something waits for the journal. Runs in the thread."""
         return not self._is_given_up
 
     def retain(self) -> None:
-        """Note that nothing waits for the journal."""
+        """Record that nothing waits for the journal."""
         with self._lock:
             self._is_given_up = True
 

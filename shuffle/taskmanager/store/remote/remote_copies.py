@@ -1,7 +1,7 @@
-"""The copies in the remote tier of map outputs, as their producers asked for.
+"""The copies in the remote tier that the producers of map outputs asked for.
 
 A copy is charged to its application, and counts to the quota of this TaskManager, until it is
-released, also if the map output here is dropped or lost before. No journal has it: after a restart,
+released, even if the map output here is dropped or lost before. No journal has it: after a restart,
 the remote tier is asked whether it has the copy.
 """
 
@@ -22,7 +22,7 @@ class RemoteCopy:
     """One copy: the space that is charged for it, and the names of its objects.
 
     Attributes:
-        checksums: Those of its regions.
+        checksums: The checksums of its regions.
         is_released: Whether it was released, or got other bytes here, while it was made.
         is_forgotten: Whether its application was forgotten here while it was made.
     """
@@ -57,7 +57,7 @@ class RemoteCopies:
         self._copies: dict[ShuffleKey, dict[int, RemoteCopy]] = {}
         self._making: dict[RemoteCopy, MapAttemptKey] = {}
         self._refused: dict[ShuffleKey, set[int]] = {}
-        """Map outputs of which the remote tier has one with other bytes."""
+        """Map outputs whose names have other bytes in the remote tier."""
 
     def has(self, attempt: MapAttemptKey) -> bool:
         """Return whether a map output has a copy that was made, or found, here."""

@@ -239,8 +239,8 @@ class RemoteOutputs:
         Args:
             key: The shuffle.
             end: Only the map attempts below it are released; None: all are.
-            is_new: Whether it is not a repeated release. No map attempt below a bound is committed
-                after its release, so the objects need not be listed again.
+            is_new: False if the release is repeated. No map attempt below a bound is committed
+                after its release, so a repeated one with a bound lists no objects.
         """
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_RELEASES: Final = 10_000
-"""Shuffles that wait to be listed. If more are released, those of the application with most of them
-wait for its end."""
+"""Maximum shuffles that wait to be listed. If more are released, the newest ones of the application
+with the most are removed at its end."""
 
 
 class RemoteReleases:
@@ -73,7 +73,7 @@ class RemoteReleases:
         self._count -= len(self._waiting.pop(application_id, ()))
 
     def _leave_one(self) -> None:
-        """Leave the newest release of the application with most of them for its end."""
+        """Leave the newest release of the application with the most until its end."""
         most = max(self._waiting, key=lambda each: len(self._waiting[each]))
         shuffle_id, _ = self._waiting[most].popitem()
         self._count -= 1

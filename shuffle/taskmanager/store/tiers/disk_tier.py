@@ -218,7 +218,7 @@ class DiskTier(ArenaTier):
             raise self.read_failure(extent.offset + offset, buffers, error) from error
 
     def pieces(self, extent: Extent) -> Iterator[memoryview]:
-        """Read an extent from the disk, piece by piece, as the page cache may have other bytes."""
+        """Read an extent piece by piece from the disk: the page cache may have other bytes."""
         advise_unneeded(self.fd, extent.offset, extent.length)
         buffer = memoryview(bytearray(min(PIECE_BYTES, extent.length)))
         for start in range(0, extent.length, PIECE_BYTES):
@@ -247,8 +247,8 @@ class DiskTier(ArenaTier):
     def checksum(self, offset: int, length: int, value: int) -> int:
         """Continue a checksum over stored bytes, and leave the page cache as it was.
 
-        After a failed sync the page cache may have bytes that the disk does not have, so the disk
-        is read: a reader would get its bytes as soon as the kernel needs the memory.
+        After a failed sync the page cache may have bytes that the disk does not have. So the disk
+        is read: a reader gets these bytes as soon as the kernel needs the memory.
         """
         if self.sync_failed:
             advise_unneeded(self.fd, offset, length)
@@ -308,7 +308,7 @@ class DiskTier(ArenaTier):
 
     def sync(self) -> None:
         """Write the bytes of all extents to the disk. Runs in a thread."""
-        with self._sync_lock:  # the kernel reports an error to one of two callers
+        with self._sync_lock:  # the kernel reports an error to only one of two callers
             if self.sync_failed:
                 raise OSError(errno.EIO, "an earlier fdatasync failed", str(self.path))
             try:

@@ -105,7 +105,7 @@ async def test_a_reader_that_takes_them_in_the_same_turn_prevents_it():
     rig.partition.release()
 
 
-async def test_a_buffer_is_spilled_that_is_filled_while_another_writer_waits():
+async def test_a_buffer_filled_while_another_writer_waits_is_spilled():
     rig = Rig()
     builder = rig.partition.request_builder(0)
     assert builder is not None

@@ -173,7 +173,7 @@ async def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch
     await store.close()
 
 
-async def test_what_a_disk_no_longer_returns_is_dropped_by_the_next_pass(tmp_path, monkeypatch):
+async def test_an_output_that_cannot_be_read_again_is_dropped(tmp_path, monkeypatch):
     store = ShuffleStore.open(watched_disks(tmp_path), Accounts())
     await commit_on(store, "b", range(3))
     damage_checks = DamageChecks(store)

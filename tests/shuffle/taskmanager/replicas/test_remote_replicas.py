@@ -305,7 +305,7 @@ async def test_a_copy_over_a_quota_is_not_made(tmp_path, key):
         assert await read(cluster[0], 2, 3) == CONTENT
 
 
-async def test_a_taskmanager_without_remote_tier_says_so(tmp_path, caplog):
+async def test_a_missing_remote_tier_is_logged(tmp_path, caplog):
     async with mini_cluster(tmp_path, 1, check=False) as cluster:
         await write(cluster[0], 1)
         assert cluster[0].copies.status().short_of_remote == 1

@@ -57,7 +57,7 @@ def test_the_sums_are_those_of_the_outputs_and_a_release_leaves_nothing(lengths)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
-def test_an_index_without_lost_outputs_is_as_if_they_never_came(losses):
+def test_an_index_keeps_no_trace_of_lost_outputs(losses):
     accounts, others = Accounts(), Accounts()
     index, expected = OutputIndex(accounts), OutputIndex(others)
     outputs = [output(number, region(number), region(3)) for number in range(len(losses))]

@@ -136,7 +136,7 @@ def test_what_was_given_up_is_gone() -> None:
     assert found[0].row.map_attempt_id == 2
 
 
-def test_a_drop_of_a_committed_map_output_undoes_what_was_secured_before() -> None:
+def test_a_drop_of_a_committed_map_output_undoes_its_secured_rows() -> None:
     rows = (
         (1, secured(1, 0, A)),
         (2, committed(1, A)),
@@ -148,7 +148,7 @@ def test_a_drop_of_a_committed_map_output_undoes_what_was_secured_before() -> No
     assert [each.row.map_attempt_id for (each,) in result.secured] == [2]
 
 
-def test_a_drop_of_what_was_secured_leaves_the_commit_of_a_copy() -> None:
+def test_a_drop_of_secured_rows_leaves_the_commit_of_a_copy() -> None:
     rows = (1, secured(1, 0, A)), (2, committed(1, A)), (3, pack_drop(KEY, 1))
     result = replay({A: journal(*rows)})
     assert attempts(result) == [1]

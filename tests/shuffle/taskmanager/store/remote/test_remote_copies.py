@@ -56,7 +56,7 @@ def held(store):
 
 
 @pytest.mark.parametrize("how", ["copy", "move"])
-async def test_other_bytes_in_the_remote_tier_are_no_copy(rig, how):
+async def test_other_bytes_in_the_remote_tier_are_not_a_copy(rig, how):
     first, second = rig.open(), rig.open()
     await first.remote.copies.make(await put(first, 1, 5000))
     before = rig.names()

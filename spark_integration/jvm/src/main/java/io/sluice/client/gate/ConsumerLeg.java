@@ -102,7 +102,7 @@ final class ConsumerLeg extends RoleHandler {
      * Reports damaged data to the TaskManager that has it, which verifies its bytes and drops them
      * if they are damaged. There is no answer; the next request is answered after the verdict.
      *
-     * @param unread what the reader does not have, if the failure names no map output
+     * @param unread the channels that are not read yet, reported if the failure names no map output
      */
     void reportDamage(SourceFailure failure, List<InputChannel> unread) throws IOException {
         if ((connection.taskManager().features() & Frames.DAMAGE_REPORTS) == 0) {
