@@ -84,18 +84,18 @@ MUTATIONS: Final = (
         STORE,
         "a release does not refuse the commits under way",
         _STORE + "journal/journal_writer.py",
-        "entry.refusal = ReleasedDuringCommit(*attempt.shuffle, attempt.map_attempt_id)",
-        "entry.refusal = None",
+        "                self._refuse(entry, error)\n",
+        "",
         _DISKS,
     ),
     Mutation(
         STORE,
         "space is free before the journal beside it has the release",
         _STORE + "journal/journal_writer.py",
-        "extents = [region.extent for region in regions if region.extent is not None]\n"
+        "extents = [each.extent for each in (*regions, *refused) if each.extent is not None]\n"
         "        arenas = {arena for arena, lane",
         "extents: list[Extent] = []\n"
-        "        for region in regions:\n"
+        "        for region in (*regions, *refused):\n"
         "            region.release()\n"
         "        arenas = {arena for arena, lane",
         ("kill", *_DISKS),
@@ -123,7 +123,7 @@ MUTATIONS: Final = (
         STORE,
         "a rewritten journal lacks the releases under way",
         _STORE + "journal/journal_writer.py",
-        "return [*self._missed, *(release.entry for release in self._releases)]",
+        "return list(dict.fromkeys([*self._missed, *self._newest, *waiting]))",
         "return []",
         _DISKS,
     ),

@@ -215,7 +215,7 @@ class DamageChecks:
         output: MapOutput,
         regions: Sequence[Region] | None = None,
         pace: RateLimit | None = None,
-    ) -> bool:
+    ) -> bool | None:
         """Verify the bytes of a map output, and drop it if they are damaged.
 
         Args:
@@ -224,15 +224,17 @@ class DamageChecks:
             pace: Limits the bytes per second.
 
         Returns:
-            Whether they are damaged; False if the map output is no longer here.
+            Whether they are damaged; False if the map output is no longer here, None if they
+            cannot be read now.
 
         Cancellation: safe; nothing is dropped.
         """
         if not self._is_here(output):
             return False
         take = None if pace is None else pace.take
-        if not await is_damaged(self._store.read_all, output, regions, take):
-            return False
+        is_wrong = await is_damaged(self._store.read_all, output, regions, take)
+        if not is_wrong:
+            return is_wrong
         if self._is_here(output):
             logger.error(
                 "map output %d of %s is damaged in storage, and is dropped",
@@ -309,8 +311,11 @@ class DamageChecks:
             try:
                 if self._is_here(check.output):
                     is_wrong = await self.verify(check.output, check.regions, self._rate)
-                    self.results.bump("damaged" if is_wrong else "intact")
-                    check.report.verified(is_wrong=is_wrong)
+                    if is_wrong is None:
+                        self.results.bump("unknown")
+                    else:
+                        self.results.bump("damaged" if is_wrong else "intact")
+                        check.report.verified(is_wrong=is_wrong)
                 else:  # released meanwhile
                     self.results.bump("unknown")
             except Exception as error:  # noqa: BLE001 - a bug must not stop the other checks

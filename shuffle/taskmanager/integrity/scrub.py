@@ -166,7 +166,7 @@ class Scrub:
                 length = min(CHECKED_BYTES, extent.length - offset)
                 if self._rate is not None:
                     await self._rate.take(length)
-                if self._store.lookup(output.key, output.map_attempt_id) is not output:
+                if not self._is_here(output):
                     return True  # released meanwhile
                 value = await self._checksum(extent, offset, length, value)
                 self._read_bytes += length
@@ -175,15 +175,22 @@ class Scrub:
         except (OSError, StorageError) as error:
             logger.warning("the scrub cannot read %s: %s", extent.tier, error)
             return await self._cannot_read(place, was_healthy=was_healthy)
+        if self._unread.get(extent.tier) is region:
+            del self._unread[extent.tier]
         if value != region.crc32c:
             await self._damage.verify(output, [region])
         return True
+
+    def _is_here(self, output: MapOutput) -> bool:
+        return self._store.lookup(output.key, output.map_attempt_id) is output
 
     async def _cannot_read(self, place: _StoredRegion, *, was_healthy: bool) -> bool:
         """Decide about a region after a failed read; return whether its directory can be read."""
         output, region, extent = place
         tier = extent.tier
         failed_before = self._unread.pop(tier, None) is region
+        if not self._is_here(output):  # released or dropped during the read
+            return True
         if failed_before and was_healthy:  # the directory came back without these bytes
             message = "map output %d of %s cannot be read again, and is dropped"
             logger.error(message, output.map_attempt_id, output.key)

@@ -130,8 +130,8 @@ async def is_damaged(
     output: MapOutput,
     regions: Sequence[Region] | None = None,
     pace: Callable[[int], Awaitable[None]] | None = None,
-) -> bool:
-    """Return whether bytes of a map output are gone or do not match their checksum.
+) -> bool | None:
+    """Return whether bytes of a map output are gone or do not match; None: they cannot be read now.
 
     A failed read is not damage: the directory is left out, and may come back whole.
 
@@ -158,8 +158,10 @@ async def is_damaged(
                     found = crc32c(piece, found)
                 if found != region.crc32c:
                     return True
+    except (DirectoryHangs, RemoteFailed):
+        return None
     except StorageReadFailed as error:
-        return error.is_lost
-    except StorageError as error:
-        return not isinstance(error, DirectoryHangs | RemoteFailed)  # what has no answer is unknown
+        return True if error.is_lost else None
+    except StorageError:
+        return True
     return False

@@ -236,8 +236,14 @@ class OutputIndex:
         Args:
             output: The map output.
             why: Reported to its readers, after the name of the map attempt.
+
+        Raises:
+            ValueError: It is not here; another one with its name may be.
         """
         key = output.key
+        if self.get(key, output.map_attempt_id) is not output:
+            msg = f"map output {output.map_attempt_id} of {key} is not here"
+            raise ValueError(msg)
         shuffles = self._applications[key.application_id]
         entry = shuffles[key.shuffle_id]
         del entry.outputs[output.map_attempt_id]

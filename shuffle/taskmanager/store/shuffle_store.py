@@ -262,14 +262,7 @@ class ShuffleStore:
         return sum(entry.stored_bytes for entry in entries if entry is not None)
 
     def drop(self, output: MapOutput, why: str, *, report: bool = True) -> None:
-        """Drop a map output, which may be committed again.
-
-        Args:
-            output: The map output.
-            why: Reported to its readers, after the name of the map attempt.
-            report: Whether it is reported as lost. If not, other bytes replace it, and its copy in
-                the remote tier is deleted.
-        """
+        """Drop a map output; report it, or delete its remote copy, too, if it is replaced."""
         self._index.lose(output, why)
         row = rows.pack_drop_committed(output.key, output.map_attempt_id)
         self._journal.release(row, output.regions)

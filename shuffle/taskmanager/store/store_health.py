@@ -150,6 +150,8 @@ class StoreHealth:
         except (OSError, StorageError) as error:
             logger.error("%s cannot be used again: %s", tier.directory, error)
             return False
+        if tier.tier_id not in self._journal.files.journals or tier.sync_failed:
+            return False  # it failed again meanwhile
         tier.recover()
         return True
 

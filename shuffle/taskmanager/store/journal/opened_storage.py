@@ -55,7 +55,7 @@ class OpenedStorage:
         hanging: Directories that were left out because they did not answer.
         earlier: Releases in the journals at the start, for the directories that did not answer.
         last_run: Number of the last run of the journals that were read.
-        unseen: Releases of that run, if a journal that is missing or not rewritten may lack them.
+        unseen: Releases that a journal that is missing or not rewritten may lack.
         replaced: Closed journals of tiers that have no journal in this run, by the ids of their
             arenas. They are removed when the next generation is in place.
         generations: Latest generations of journals that a call which was given up may yet write.

@@ -241,7 +241,9 @@ def _recover(storage: OpenedStorage, starts: StartCalls) -> None:
         message = "adopted %d map outputs (%d bytes); %d others are incomplete and were dropped"
         logger.info(message, *counts)
     if storage.left_out or replayed.undone:
-        storage.unseen = _last_releases(found.values(), storage.last_run)
+        # A journal that lacks releases now may have lacked earlier ones at the start before, too.
+        first_run = 0 if replayed.undone else storage.last_run
+        storage.unseen = _last_releases(found.values(), first_run)
     for arena, tier in arenas.items():
         each = found.get(arena)
         # Forgotten map outputs must not come back after their space was reused.
@@ -322,14 +324,14 @@ def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, Fo
     return found
 
 
-def _last_releases(found: Iterable[FoundJournal], last_run: int) -> list[Entry]:
-    """Return the releases of the last run that wrote rows, which a rewritten journal must keep.
+def _last_releases(found: Iterable[FoundJournal], first_run: int) -> list[Entry]:
+    """Return the releases of the runs from ``first_run`` on, which a rewritten journal must keep.
 
-    A journal that cannot be read or written now may lack them. It has the releases of earlier runs,
-    or was not there in the last run, and then its rows do not count.
+    A journal that cannot be read or written now may lack them. One that was not there in the last
+    run that wrote rows does not count, so what it lacks of earlier runs need not be kept for it.
     """
     rows = (row for each in found for row in (*each.entries, *each.releases))
-    last = {row for row in rows if row.number and row.run == last_run and is_undoing(row.row)}
+    last = {row for row in rows if row.number and row.run >= first_run and is_undoing(row.row)}
     return sorted(row for row in last if not row.row.startswith(LOSE_ROW))
 
 

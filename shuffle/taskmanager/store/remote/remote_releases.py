@@ -76,6 +76,8 @@ class RemoteReleases:
         """Leave the newest release of the application with the most until its end."""
         most = max(self._waiting, key=lambda each: len(self._waiting[each]))
         shuffle_id, _ = self._waiting[most].popitem()
+        if not self._waiting[most]:
+            del self._waiting[most]
         self._count -= 1
         logger.warning(
             "%s: too many releases wait; shuffle %d of %s stays until its end",

@@ -16,6 +16,7 @@ from sluice.shuffle.taskmanager.integrity import scrub
 from sluice.shuffle.taskmanager.integrity.damage_checks import DamageChecks
 from sluice.shuffle.taskmanager.store.errors import DirectoryHangs
 from sluice.shuffle.taskmanager.store.files import file_calls
+from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers import disk_tier
@@ -23,7 +24,7 @@ from tests.support.copies import KEY, copying, read, write
 from tests.support.damage import damage
 from tests.support.mini_cluster import eventually, mini_cluster
 from tests.support.store import KEY as STORED
-from tests.support.store import extent_of, tier
+from tests.support.store import content, extent_of, fetch, put, tier
 from tests.support.watched_disks import watched_disks, written
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ async def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch
         for name, fails in failing_reads("b").items():
             broken.setattr(disk_tier, name, fails)
         assert not await scrub_of_store.run_once()
-        assert await damage_checks.verify(store.map_outputs(STORED)[0]) is False
+        assert await damage_checks.verify(store.map_outputs(STORED)[0]) is None
     await eventually(lambda: tier(store, "b").healthy)
     assert await scrub_of_store.run_once()
     assert damage_checks.dropped == 0
@@ -190,6 +191,42 @@ async def test_an_output_that_cannot_be_read_again_is_dropped(tmp_path, monkeypa
     assert await scrub_of_store.run_once()
     assert damage_checks.dropped == 1
     assert len(store.map_outputs(STORED)) == 2
+    await store.close()
+
+
+async def test_an_output_committed_again_during_a_failed_read_is_kept(tmp_path, monkeypatch):
+    store = ShuffleStore.open(watched_disks(tmp_path, "a"), Accounts())
+    output = await put(store, 7, 20_000)
+    scrub_of_store = scrub.Scrub(store, DamageChecks(store), 1 << 40)
+    scrub_of_store._unread[extent_of(output).tier] = output.regions[0]
+
+    async def committed_again(*args):
+        if store.lookup(STORED, 7) is output:
+            store.drop(output, DAMAGED)
+            await put(store, 7, 20_000)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(scrub_of_store, "_checksum", committed_again)
+    await scrub_of_store.run_once()
+    assert await fetch(store, store.map_outputs(STORED)[7]) == content(7, 20_000)
+    with pytest.raises(ValueError, match="is not here"):
+        store.drop(output, DAMAGED)
+    await store.close()
+
+
+async def test_a_region_that_is_read_again_may_fail_once_more(tmp_path, monkeypatch):
+    store = ShuffleStore.open(watched_disks(tmp_path, "a"), Accounts())
+    output = await put(store, 7, 20_000)
+    scrub_of_store = scrub.Scrub(store, DamageChecks(store), 1 << 40)
+    scrub_of_store._unread[extent_of(output).tier] = output.regions[0]
+    assert await scrub_of_store.run_once()
+
+    async def fails(*args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(scrub_of_store, "_checksum", fails)
+    await scrub_of_store.run_once()
+    assert store.lookup(STORED, 7) is output
     await store.close()
 
 

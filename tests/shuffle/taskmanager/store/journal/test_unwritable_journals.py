@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.store import store_health
 from sluice.shuffle.taskmanager.store.files.journal_places import releases_path
+from sluice.shuffle.taskmanager.store.journal import power_cuts
 from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal, _record
 from sluice.shuffle.taskmanager.store.journal.power_cuts import BOOT_NAME
 from sluice.shuffle.taskmanager.store.journal.rows import pack_release_shuffle
@@ -119,4 +123,71 @@ async def test_a_rewritten_journal_leaves_no_older_one(tmp_path, monkeypatch):
         await eventually(lambda: tier(store, "b").healthy)
         assert [*(tmp_path / "b").glob("journal-*")] == [journal_in(tmp_path / "b")]
         assert len([*(tmp_path / "b").glob("releases-*")]) == 1
+    await store.close()
+
+
+async def test_a_release_counts_for_a_journal_that_two_starts_could_not_rewrite(
+    tmp_path, monkeypatch
+):
+    keys = [ShuffleKey("app-1", 10 + number) for number in range(4)]
+    store = ShuffleStore.open(on_disks(tmp_path))
+    for key in keys:
+        for attempt in range(2):  # the disks take turns
+            await put(store, attempt, LENGTH, key=key)
+    real = Journal.append
+
+    def fails(journal, *args):
+        if journal.path.parent.name == "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(journal, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Journal, "append", fails)
+        store.release_shuffle(keys[0])
+        await settle(store)
+    await store.close()
+    for key in keys[1:3]:
+        with monkeypatch.context() as full:
+            full.setattr(Journal, "create", refusing("b", errno.EIO))
+            restart_host(tmp_path / "a")  # so that the journal there is rewritten
+            store = ShuffleStore.open(on_disks(tmp_path))
+            store.release_shuffle(key)
+            await settle(store)
+            await store.close()
+    again = ShuffleStore.open(on_disks(tmp_path))
+    assert [each.key for each in again.shuffles()] == keys[3:]
+    await again.close()
+
+
+async def test_a_directory_whose_journal_fails_while_it_comes_back_stays_out(tmp_path, monkeypatch):
+    store = ShuffleStore.open(on_disks(tmp_path, "a"))
+    await put(store, 0, LENGTH)
+    begin = power_cuts.begin_writing
+    (disk,) = store._storage.disks
+    begun, proceed = threading.Event(), threading.Event()
+
+    def fails(journal, *args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def fail(shuffle_id: int) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(Journal, "append", fails)
+            store.release_shuffle(ShuffleKey("app-1", shuffle_id))
+            await settle(store)
+
+    def slow(*args):
+        begun.set()
+        proceed.wait(60)
+        begin(*args)
+
+    monkeypatch.setattr(store_health, "begin_writing", slow)
+    await fail(10)
+    coming_back = asyncio.create_task(store._health.take_back(disk))
+    await asyncio.to_thread(begun.wait, 60)
+    await fail(11)
+    proceed.set()
+    assert not await coming_back
+    assert not disk.healthy
+    assert await store._health.take_back(disk)
+    await put(store, 1, LENGTH)
     await store.close()

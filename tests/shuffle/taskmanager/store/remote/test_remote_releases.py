@@ -142,3 +142,14 @@ async def test_a_failed_listing_does_not_stop_the_others(rig):
     rig.store.release_shuffle(KEY._replace(shuffle_id=0))
     rig.store.release_shuffle(KEY)
     await eventually(lambda: not rig.left())
+
+
+async def test_applications_with_one_release_each_are_left_one_by_one(rig, monkeypatch):
+    monkeypatch.setattr(remote_releases, "MAX_RELEASES", 3)
+    for number in range(5):
+        rig.store.remote.share(f"app-{number}")
+        rig.store.remote.released(ShuffleKey(f"app-{number}", 1), None)
+    assert rig.waiting <= 3
+    rig.proceed.set()
+    await eventually(lambda: not rig.waiting)
+    assert len(rig.listed) >= 3
