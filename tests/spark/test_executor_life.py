@@ -235,6 +235,7 @@ def test_an_idle_executor_stays_while_it_holds_outputs_left_to_spark(
     assert events.task_ends().keys() == {"Success"}
 
 
+@pytest.mark.extended
 def test_outputs_left_to_spark_are_unregistered_with_their_executors(
     own: Application, impatient: Application, barrier: Barrier, directory: Path
 ):

@@ -75,6 +75,7 @@ def test_submit_runs_its_own_python_and_keeps_the_users_jar(jar: Path):
     assert names == ["own.jar", "sluice-spark.jar"]
 
 
+@pytest.mark.extended
 def test_jars_typed_behind_the_options_of_spark_conf_do_not_remove_sluice(jar: Path):
     spark = installed_spark()
     sluice = f"{Path(sys.executable).with_name('sluice')} spark-conf"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,6 +22,7 @@ FEW = 12
 """Threads, files and objects that come and go between two samples."""
 
 
+@pytest.mark.extended
 def test_fifty_micro_batches(
     own: Application, sluice: Application, daemons: Daemons, directory: Path
 ):
