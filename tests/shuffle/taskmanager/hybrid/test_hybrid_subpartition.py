@@ -47,11 +47,21 @@ class HybridMachine(PartitionMachine):
         if not hasattr(self, "loop"):
             return
         self.tiers.may_write.set()
-        self.settle()
-        self.settle()
+        for _, task in self.tasks:
+            task.cancel()  # nobody waits any longer, so the spiller ends
+        while self.is_spilling:
+            self.settle()
         super().teardown()
         assert not self.tiers.extents
         assert self.tiers.accounts.of("app").amount(Resource.METADATA_BYTES) == 0
+
+    @property
+    def is_spilling(self):
+        return self.spiller.state in (SpillerState.DEFERRED, SpillerState.WRITING)
+
+    def readable(self):
+        """Also what is being written gives its memory back."""
+        return self.is_spilling or super().readable()
 
     @rule()
     def hold_up_writes(self):
