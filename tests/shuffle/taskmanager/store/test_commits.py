@@ -253,7 +253,7 @@ async def test_a_journal_that_breaks_costs_its_directory_only(opened, tmp_path, 
     assert sorted(again.map_outputs(KEY)) == [1, 2, 4, 5, 6]
 
 
-async def test_what_a_broken_journal_misses_is_not_undone(opened, tmp_path, monkeypatch):
+async def test_rows_that_a_broken_journal_lacks_are_not_undone(opened, tmp_path, monkeypatch):
     """Another journal keeps the release, also when it is rewritten."""
     monkeypatch.setattr(journal_files, "COMPACTION_FLOOR_BYTES", 500)
     directories = (tmp_path / "a", tmp_path / "b")

@@ -1,4 +1,4 @@
-"""What rows of several journals say together."""
+"""Rows of several journals, replayed together."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_commit_takes_the_place_of_what_was_secured() -> None:
     assert result.secured == []
 
 
-def test_what_was_given_up_is_gone() -> None:
+def test_given_up_rows_are_undone() -> None:
     rows = (1, secured(1, 0, A)), (2, secured(2, 0, A)), (3, pack_drop(*MapAttemptKey(KEY, 1)))
     (found,) = replay({A: journal(*rows)}).secured
     assert found[0].row.map_attempt_id == 2
