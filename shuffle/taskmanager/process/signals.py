@@ -1,8 +1,9 @@
 """Receives the signals of the process, and ends it at its deadline even if other threads hang.
 
 A thread of its own waits for the signals, so that they are handled even if the event loop is stuck.
-The first SIGTERM or SIGINT begins the stop. A second one ends the process at once, and so does the
-deadline of the stop: a timer of the kernel sends a signal to the same thread.
+The first SIGTERM or SIGINT begins the stop, unless a supervisor has asked for it before. A second
+one ends the process at once, and so does the deadline of the stop: a timer of the kernel sends a
+signal to the same thread.
 
 The process then ends without waiting for its threads, because a thread in a disk access that does
 not return cannot be ended. That is safe at any time, like SIGKILL.
@@ -100,19 +101,22 @@ class ProcessSignals:
         signal.setitimer(signal.ITIMER_REAL, min(seconds, threading.TIMEOUT_MAX))
 
     def _run(self) -> None:
+        # Not `_stops`: a supervisor's request may be received before the first signal.
+        has_come = False
         while True:
             number = signal.sigwait(_SIGNALS)
             if number == signal.SIGALRM:
                 end_process("stopping took longer than it may; committed data is safe")
             logger.info("%s received", signal.Signals(number).name)
-            with self._lock:
-                stops, receiver = self._stops, self._receiver
             if number == signal.SIGHUP:
+                with self._lock:
+                    receiver = self._receiver
                 if receiver is not None:
                     _call(receiver.loop, receiver.on_reload)
-            elif stops:
+            elif has_come:
                 end_process("a second signal ends the process at once; committed data is safe")
             else:
+                has_come = True
                 self.stop()
 
 

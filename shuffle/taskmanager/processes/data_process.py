@@ -75,6 +75,7 @@ class DataProcess:
         self._on_ready = on_ready
         self._popen: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._is_ending = False
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -172,7 +173,7 @@ class DataProcess:
         if self._writer is not None and self.ready.is_set():
             self._must_end_in_order = True
             send(self._writer, Request("stop"))
-        else:  # it does not listen yet
+        elif not self._is_ending:  # it does not listen yet
             self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -233,6 +234,7 @@ class DataProcess:
                     start_new_session=True,  # Ctrl-C is for the supervisor, which stops it
                 )
             self.starts += 1
+            self._is_ending = False
             if self._stops.is_set():  # meanwhile
                 popen.kill()
             try:
@@ -264,6 +266,7 @@ class DataProcess:
     def _end_run(self) -> None:
         """Record the end of a run: at once, so that no snapshot lacks its totals."""
         self._writer = None
+        self._is_ending = True
         self.ready.clear()
         self._silent_since = 0.0
         self.remains = combine((self.remains, remains(self.status)))

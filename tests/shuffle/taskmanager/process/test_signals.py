@@ -84,6 +84,17 @@ def test_the_second_signal_ends_the_process_at_once(serve, number):
     assert "a second signal ends the process at once" in log
 
 
+def test_a_signal_after_the_stop_of_a_supervisor_is_the_first():
+    """A service manager sends one to all processes, and the supervisor may be faster."""
+    with program("signals.stop(); " + WAITS + "; stuck()") as running:
+        running.process.send_signal(signal.SIGTERM)
+        running.read_until("SIGTERM received")
+        running.process.send_signal(signal.SIGTERM)
+        _, log = running.end()
+    assert "SIGTERM received" in log
+    assert "a second signal ends the process at once" in log
+
+
 @SITUATIONS
 def test_a_stop_ends_at_its_deadline(serve):
     with program(serve, stop_seconds=0.2) as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 import pytest
@@ -107,3 +108,19 @@ async def test_a_request_that_fails_says_why():
         await asyncio.wait_for(started.ready.get(), DEADLINE_SECONDS)
         with pytest.raises(SluiceError, match="Data process 1: no room"):
             await started.process.ask(Request(), DEADLINE_SECONDS)
+
+
+async def test_a_process_that_is_ending_gets_no_signal(tmp_path):
+    """A service manager has sent it the first one: the next would end it at once."""
+    goes_on = tmp_path / "goes_on"
+    os.mkfifo(goes_on)
+    leaves = PROGRAM.replace("continue", "break") + "sock.close()\nopen(sys.argv[2]).readline()"
+    async with Started(sys.executable, "-c", leaves, "1", str(goes_on)) as started:
+        await asyncio.wait_for(started.ready.get(), DEADLINE_SECONDS)
+        with pytest.raises(DataProcessEnded):
+            await started.process.ask(Request(), DEADLINE_SECONDS)
+        started.process.stop()
+        with goes_on.open("r+b", buffering=0) as pipe:  # which waits for no reader
+            pipe.write(b"\n")
+            await asyncio.wait_for(started.process.ended(), DEADLINE_SECONDS)
+        assert started.process.last_exit == "its exit code was 0"
