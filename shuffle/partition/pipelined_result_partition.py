@@ -181,6 +181,11 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Whether the consumption constraint lets readers in."""
         return self._consumable
 
+    @property
+    def may_spill(self) -> bool:
+        """Whether unread buffers may be in an overflow."""
+        return self._overflow is not None
+
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedSubpartitionView:
         """Make the one view of a subpartition.
 

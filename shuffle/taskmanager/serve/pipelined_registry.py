@@ -26,6 +26,10 @@ class ConsumablePartition(Protocol):
     def is_consumable(self) -> bool:
         """True once its consumption constraint lets readers in."""
 
+    @property
+    def may_spill(self) -> bool:
+        """Whether unread buffers may be in the storage tiers."""
+
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
         """Make the one view of a subpartition.
 
@@ -41,10 +45,26 @@ class SpilledView(PipelinedView, Protocol):
         """Set how that part is read; without it the view gives nothing of it."""
 
 
-def read_back(
-    view: PipelinedView, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]
+def open_view(
+    partition: ConsumablePartition,
+    subpartition: int,
+    listener: DataListener,
+    sizes: ReadSizes,
+    read_pool: Callable[[], LocalBufferPool],
 ) -> PipelinedView:
-    """Set how a view reads its part in the storage tiers, if it may have one; return the view."""
+    """Make the one view of a subpartition, which also reads the part in the storage tiers.
+
+    The pool for reads comes first. If there is no memory for it, the request can be repeated: the
+    release of a view would drop what is spilled.
+
+    Raises:
+        InsufficientNetworkBuffers: No segment is left for reads of the storage tiers.
+        QuotaExceeded: The application is at its quota of segments.
+        SluiceError: The subpartition has its reader, or the partition failed or is released.
+    """
+    if partition.may_spill:
+        read_pool()
+    view = partition.create_view(subpartition, listener)
     if _may_be_spilled(view):
         view.read_back_by(sizes, read_pool)
     return view

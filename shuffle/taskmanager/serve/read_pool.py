@@ -11,6 +11,8 @@ READ_POOL_MINIMUM: Final = 1
 class ReadPool:
     """The pool of one connection for reads of the disk tier; made when first needed.
 
+    That is the first read of a stored partition, and the request of a hybrid one.
+
     It bounds memory: each connection has its own pool, so that a consumer that pauses holds its own
     share and no more.
     """
@@ -33,6 +35,7 @@ class ReadPool:
 
         Raises:
             InsufficientNetworkBuffers: Not even one segment is left for it.
+            SluiceError: Its owner may have no more segments.
         """
         if self._pool is None:
             self._pool = self._network_pool.create_local_pool(

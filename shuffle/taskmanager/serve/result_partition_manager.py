@@ -28,7 +28,7 @@ from ..store.shuffle_store import ShuffleStore
 from ..store.stored_outputs import MapOutput, release_regions
 from .moved_outputs import MovedOutputs
 from .new_copies import require_new_copy
-from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration, read_back
+from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration, open_view
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
 from .stored_slices import StoredSlices, bad_range, charge_of
@@ -328,7 +328,9 @@ class ResultPartitionManager:
             SUBPARTITION_IN_USE: The subpartition of a pipelined partition has its reader.
             InvalidRequest: The range is empty or too large, or several attempts or subpartitions
                 of pipelined partitions are requested.
-            QuotaExceeded: The application is at its quota of metadata.
+            QuotaExceeded: The application is at its quota of metadata, or, for a hybrid partition,
+                of segments.
+            InsufficientNetworkBuffers: No segment is left to read a hybrid partition back with.
 
         Cancellation: safe, nothing is left behind.
         """
@@ -377,7 +379,7 @@ class ResultPartitionManager:
                         remedy="Open a channel for each",
                     )
                 if partition.is_consumable:
-                    return read_back(partition.create_view(start, listener), sizes, read_pool)
+                    return open_view(partition, start, listener, sizes, read_pool)
                 what, remedy = "has no output yet", "Ask again, or let readers in at registration"
             else:
                 await self.damage.settle(key, map_attempt_ids, deadline)

@@ -19,6 +19,7 @@ KEY = ShuffleKey("app", 1)
 class Partition:
     num_subpartitions = 1
     is_consumable = True
+    may_spill = False
 
     def create_view(self, subpartition, listener):
         raise NotImplementedError

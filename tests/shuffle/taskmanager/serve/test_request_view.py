@@ -41,6 +41,7 @@ class FakePartition:
     """A pipelined partition of four subpartitions, each with one reader."""
 
     num_subpartitions = 4
+    may_spill = False
 
     def __init__(self, *, consumable: bool = True) -> None:
         self.is_consumable = consumable

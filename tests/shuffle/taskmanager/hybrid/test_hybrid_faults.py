@@ -1,0 +1,92 @@
+"""A hybrid partition outlives a fault that does not concern what it has spilled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode
+from sluice.protocol.schema import PARTITION_HYBRID_SELECTIVE
+from tests.support.mini_cluster import (
+    DISK_ONLY,
+    SEGMENT_SIZE_BYTES,
+    MiniCluster,
+    eventually,
+    mini_cluster,
+    storage_leftovers,
+    until_clean,
+)
+from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+
+if TYPE_CHECKING:
+    from sluice.shuffle.memory import LocalBufferPool
+
+SEGMENTS = 64
+ATTEMPT = 7
+MANY = 100
+"""Buffers that no pool of these TaskManagers holds."""
+
+
+def buffers(count: int = MANY) -> list[bytes]:
+    return [number.to_bytes(4, "big") * (SEGMENT_SIZE_BYTES // 4) for number in range(count)]
+
+
+async def a_writer(cluster: MiniCluster) -> PipelinedWriter:
+    client = await cluster.producer(0)
+    return await PipelinedWriter.open(client, ATTEMPT, 1, partition_type=PARTITION_HYBRID_SELECTIVE)
+
+
+async def a_finished_writer(cluster: MiniCluster) -> PipelinedWriter:
+    """Return the writer of a partition that is finished, and spilled whole."""
+    writer = await a_writer(cluster)
+    for data in buffers():
+        await writer.send(0, data)
+    await writer.finish()
+    pool = cluster[0].network_pool
+    await eventually(lambda: pool.available_segments == pool.total_segments, "all is spilled")
+    return writer
+
+
+async def a_reader(
+    cluster: MiniCluster, writer: PipelinedWriter, reader_at: int = 0, credit: int = 4
+) -> PipelinedReader:
+    client = await cluster.consumer(reader_at)
+    return PipelinedReader(client, [(writer.client.ack, ATTEMPT)], credit=credit)
+
+
+def all_that_is_left(cluster: MiniCluster, *, of_a_quota: bool) -> LocalBufferPool:
+    pool = cluster[0].network_pool
+    if of_a_quota:
+        return pool.create_local_pool("of the same", 32, owner=cluster[0].accounts.of("app"))
+    return pool.create_local_pool("of others", pool.unpromised_segments)
+
+
+@pytest.mark.parametrize(
+    ("reader_at", "quota", "code"),
+    [
+        (0, "none", ErrorCode.INSUFFICIENT_BUFFERS),
+        (1, "none", ErrorCode.INSUFFICIENT_BUFFERS),
+        (0, 32, ErrorCode.QUOTA_EXCEEDED),  # the reads of another TaskManager are of no quota
+    ],
+    ids=["local", "remote", "quota"],
+)
+async def test_a_reader_without_memory_to_read_with_costs_nothing(tmp_path, reader_at, quota, code):
+    """Its request is refused, and the next one gets every byte."""
+    async with mini_cluster(
+        tmp_path,
+        memory_tier_bytes=DISK_ONLY,
+        network_segments=SEGMENTS,
+        quota_network_segments=quota,
+    ) as cluster:
+        writer = await a_finished_writer(cluster)
+        held = all_that_is_left(cluster, of_a_quota=quota != "none")
+        refused = await a_reader(cluster, writer, reader_at)
+        await refused.read_all()
+        assert refused.errors[0].code is code
+        await refused.close()
+        held.destroy()
+        reader = await a_reader(cluster, writer, reader_at)
+        await reader.read_all()
+        assert reader.data() == b"".join(buffers())
+        await until_clean(cluster[0], storage_leftovers)
