@@ -36,6 +36,7 @@ class UnknownInputChannel:
     """
 
     is_local = False
+    holds_segments = False
     has_priority_event = False
     backlog = 0
     bytes_in = 0

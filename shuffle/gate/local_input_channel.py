@@ -141,14 +141,14 @@ class LocalInputChannel:
         return 0 if self._view is None else self._view.backlog
 
     @property
+    def holds_segments(self) -> bool:
+        """Whether segments wait for its reader."""
+        return self._view is not None and self._view.holds_segments
+
+    @property
     def is_pipelined(self) -> bool:
         """True if the partition is found and is read while it is written."""
         return self._pipelined is not None
-
-    @property
-    def view(self) -> SubpartitionView | None:
-        """The view that it reads; None before the partition is found, and in the end."""
-        return self._view
 
     @property
     def has_priority_event(self) -> bool:

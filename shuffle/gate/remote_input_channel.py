@@ -64,6 +64,7 @@ class RemoteInputChannel:
     """
 
     is_local = False
+    holds_segments = True  # of its own
 
     def __init__(
         self,

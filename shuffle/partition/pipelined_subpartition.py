@@ -371,6 +371,11 @@ class PipelinedSubpartitionView:
         return self._subpartition.backlog
 
     @property
+    def holds_segments(self) -> bool:
+        """True: what the reader does not take stays in the partition's pool."""
+        return True
+
+    @property
     def has_priority_event(self) -> bool:
         """True if the next buffer is an event that overtakes data."""
         return self._subpartition.has_priority_event

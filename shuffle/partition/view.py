@@ -64,6 +64,10 @@ class SubpartitionView(Protocol):
     def is_local(self) -> bool:
         """True if the bytes come from this TaskManager's own store."""
 
+    @property
+    def holds_segments(self) -> bool:
+        """Whether segments of this TaskManager are in use until the reader takes more."""
+
     def is_available(self, credit: int) -> bool:
         """Return whether ``next_buffer`` has something for that much credit.
 

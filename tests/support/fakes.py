@@ -102,6 +102,7 @@ class FakeView:
     """
 
     is_local = True
+    holds_segments = True
 
     def __init__(self, credit_bytes: int = MAX_LARGE_PAYLOAD_BYTES) -> None:
         self._credit_bytes = credit_bytes

@@ -37,6 +37,7 @@ class HandFilledView:
     """A pipelined view: priority events overtake, a blocking event stops it until it is resumed."""
 
     is_local = True
+    holds_segments = True
 
     def __init__(self, listener: Callable[[], None]) -> None:
         self.failure: SluiceError | None = None

@@ -165,6 +165,13 @@ class HybridSubpartition(PipelinedSubpartition):
         in_queue = self._complete + 1 if self._flushed else self._complete
         return min(in_queue + self._waiting_before_queue, MAX_U32)
 
+    @property
+    def holds_segments(self) -> bool:
+        """Whether a part is in memory: queued, being written, or read back and not taken."""
+        reading = self._reading
+        in_memory = bool(self._queue or self._spilling)
+        return in_memory or (reading is not None and reading.holds_segments)
+
     def is_available(self, credit: int) -> bool:
         """Whether the reader could take something with that much credit."""
         if self._blocked or self._priority or not (self._spilled or self._spilling):
@@ -290,6 +297,11 @@ class HybridSubpartitionView(PipelinedSubpartitionView):
     def __init__(self, subpartition: HybridSubpartition, listener: DataListener) -> None:
         super().__init__(subpartition, listener)
         self._hybrid = subpartition
+
+    @property
+    def holds_segments(self) -> bool:
+        """Whether a part is in memory: what is in a tier takes no segments."""
+        return self._hybrid.holds_segments
 
     def read_back_by(self, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]) -> None:
         """Set how spilled bytes are read; without it the view gives none of them."""

@@ -25,7 +25,7 @@ from ...counters import Counters
 from ...errors import InvalidRequest
 from ...gate.buffer_manager import buffer_usage
 from ...gate.channel_opener import ChannelSource
-from ...gate.input_gate import InputChannel, InputGate, UnknownInputChannel
+from ...gate.input_gate import InputChannel, InputGate
 from ...gate.local_input_channel import LocalInputChannel
 from ...gate.remote_input_channel import RemoteInputChannel
 from ...names import ShuffleKey, SubpartitionRange
@@ -34,7 +34,7 @@ from ..bounds.segment_pressure import Unmoved
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader
 from .read_pool import ReadPool
-from .serving_handler import ServingEvents, ServingHandler, holds_segments
+from .serving_handler import ServingEvents, ServingHandler
 from .serving_status import ChannelStatus, GateStatus
 from .stored_slices import ATTEMPT_BYTES, distinct_attempts, require_attempts
 from .taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
@@ -280,11 +280,7 @@ class ConsumerHandler(ServingHandler):
 
 def _holds_segments(gate: InputGate) -> bool:
     """Tell whether a gate has segments of its own, or keeps those of others in use."""
-    return any(
-        not isinstance(channel, UnknownInputChannel)
-        and (not isinstance(channel, LocalInputChannel) or holds_segments(channel.view))
-        for channel in gate.channels
-    )
+    return any(channel.holds_segments for channel in gate.channels)
 
 
 def _may_be_pipelined(message: OpenGate) -> bool:

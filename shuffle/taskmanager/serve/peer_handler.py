@@ -26,7 +26,7 @@ from .channel_times import SENDING, WAITING_FOR_CREDIT, ChannelTimes
 from .credit_based_view_reader import CreditBasedViewReader, UncreditedViewReader
 from .read_pool import ReadPool
 from .result_partition_manager import ResultPartitionManager
-from .serving_handler import ServingEvents, ServingHandler, holds_segments
+from .serving_handler import ServingEvents, ServingHandler
 from .stored_slices import ATTEMPT_BYTES, distinct_attempts
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class PeerHandler(ServingHandler):
             waits = reader.activity == WAITING_FOR_CREDIT or (
                 reader.activity == SENDING and not self.connection.writable
             )
-            if waits and holds_segments(reader.view):
+            if waits and reader.view is not None and reader.view.holds_segments:
                 mark = (reader.sequence_number, reader.credit.available, unsent)
                 yield Unmoved(channel, reader.account, mark)
 

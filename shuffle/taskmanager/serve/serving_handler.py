@@ -18,8 +18,6 @@ from ....transport.connection import Connection
 from ....transport.errors import counted, one_line
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, UnknownProducer
-from ...partition.pipelined_subpartition import PipelinedSubpartitionView
-from ...partition.view import SubpartitionView
 from ..bounds.accounts import Account, Resource
 from ..bounds.segment_pressure import Unmoved
 from .channel_times import ChannelTimes
@@ -30,7 +28,6 @@ from .credit_based_view_reader import (
 )
 from .partition_request_queue import PartitionRequestQueue
 from .read_pool import ReadPool
-from .stored_partition_view import StoredPartitionView
 
 logger = logging.getLogger(__name__)
 
@@ -308,13 +305,6 @@ class ServingHandler:
         self.queue.close()
         self.read_pool.destroy()
         self._events.lost()
-
-
-def holds_segments(view: SubpartitionView | None) -> bool:
-    """Tell whether segments wait for the reader of a view."""
-    if isinstance(view, StoredPartitionView):
-        return view.holds_segments
-    return isinstance(view, PipelinedSubpartitionView)
 
 
 def _uncount(reader: CreditBasedViewReader) -> None:

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.protocol.schema import PARTITION_HYBRID_SELECTIVE
+from sluice.protocol.schema import PARTITION_HYBRID_SELECTIVE, ErrorResponse
+from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_CREDIT
+from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
+from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
 from tests.support.mini_cluster import (
     DISK_ONLY,
+    MEMORY_TIER,
     SEGMENT_SIZE_BYTES,
     MiniCluster,
     eventually,
@@ -18,10 +22,14 @@ from tests.support.mini_cluster import (
     until_clean,
 )
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
+from tests.support.segment_pressure import ask, look
 
 if TYPE_CHECKING:
     from sluice.shuffle.memory import LocalBufferPool
+    from sluice.shuffle.taskmanager.serve.credit_based_view_reader import CreditBasedViewReader
 
+READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
+TIERS = pytest.mark.parametrize("tier", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
 SEGMENTS = 64
 ATTEMPT = 7
 MANY = 100
@@ -90,3 +98,31 @@ async def test_a_reader_without_memory_to_read_with_costs_nothing(tmp_path, read
         await reader.read_all()
         assert reader.data() == b"".join(buffers())
         await until_clean(cluster[0], storage_leftovers)
+
+
+@TIERS
+@READ_AT
+async def test_a_slow_reader_of_what_is_spilled_holds_no_segments(tmp_path, tier, reader_at):
+    """It may stand still while others wait for segments: it has none to give back."""
+    async with mini_cluster(tmp_path, memory_tier_bytes=tier, network_segments=SEGMENTS) as cluster:
+        writer = await a_finished_writer(cluster)
+        reader = await a_reader(cluster, writer, reader_at, credit=1)
+        reader.give_credit = 0
+        await reader.read_until(1)
+        serving = ConsumerHandler if reader_at == 0 else PeerHandler
+        (handler,) = [each for each in cluster[0].handlers.values() if isinstance(each, serving)]
+        await eventually(lambda: all(_waits_for_credit(each) for each in handler.readers.values()))
+        pool = cluster[0].network_pool
+        held = pool.create_local_pool("of others", pool.unpromised_segments)
+        assert isinstance(await ask(await cluster.producer(0, "other"), 1), ErrorResponse)
+        await look(cluster, 3)
+        assert not cluster[0].counters.progress_deadlines
+        held.destroy()
+        reader.give_credit = 1
+        reader.add_credit(4)
+        await reader.read_all()
+        assert reader.data() == b"".join(buffers())
+
+
+def _waits_for_credit(reader: CreditBasedViewReader) -> bool:
+    return reader.activity == WAITING_FOR_CREDIT
