@@ -16,12 +16,12 @@ readers read on to the end. The readers of a FAILED one get its error, and those
 A subpartition of a pipelined partition::
 
     state      add, add_event   finish     release    create_view
-    OPEN       queued           FINISHED   RELEASED   the one view
-    FINISHED   refused          –          RELEASED   the one view
+    OPEN       queued           FINISHED   RELEASED   the one view, or refused: it is in use
+    FINISHED   refused          –          RELEASED   the one view, or refused: it is in use
     RELEASED   dropped          –          –          refused, with the reason
 
 The partition releases its subpartitions when it fails or is released. The release of a view leads
-to RELEASED too. A released subpartition drops buffers instead of refusing them: the producer need
+to RELEASED too, and is the reason then. A released subpartition drops buffers instead of refusing them: the producer need
 not stop because one of its readers has lost interest.
 """
 

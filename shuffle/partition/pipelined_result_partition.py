@@ -191,8 +191,8 @@ class PipelinedResultPartition(BufferWritingPartition):
 
         Raises:
             InvalidRequest: The partition has no such subpartition, or may not be consumed yet.
-            SUBPARTITION_IN_USE: The subpartition has, or had, its reader.
-            SluiceError: The partition failed or is released.
+            SluiceError: The partition failed or is released, or the subpartition's reader is gone.
+            SUBPARTITION_IN_USE: The subpartition has its reader.
         """
         if not 0 <= subpartition < self.num_subpartitions:
             raise self._unknown(subpartition)

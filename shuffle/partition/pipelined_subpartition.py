@@ -49,7 +49,6 @@ class PipelinedSubpartition:
         "_end_taken",
         "_failure",
         "_flushed",
-        "_has_reader",
         "_open",
         "_owner",
         "_priority",
@@ -82,7 +81,6 @@ class PipelinedSubpartition:
         self._blocked = False
         self._end_taken = False
         self._reader_knows = False
-        self._has_reader = False  # or had
         self._view: PipelinedSubpartitionView | None = None
         self._failure: SluiceError | None = None
 
@@ -196,20 +194,19 @@ class PipelinedSubpartition:
         """Make the one view. Its listener is called at once if there is something to read.
 
         Raises:
-            SUBPARTITION_IN_USE: The subpartition has, or had, its view.
-            SluiceError: The subpartition failed or is released.
+            SluiceError: The subpartition failed or is released, or its reader is gone.
+            SUBPARTITION_IN_USE: The subpartition has its view.
         """
-        if self._has_reader:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._view is not None:
             raise SluiceError(
                 "A pipelined subpartition is read once, and it has its reader",
                 code=ErrorCode.SUBPARTITION_IN_USE,
                 value=f"subpartition {self.index}",
                 remedy="Read it through one channel, or write the partition as BLOCKING",
             )
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
         view = self._view = self._make_view(listener)
-        self._has_reader = True
         if self.is_available(1):
             self._tell_reader()
         return view

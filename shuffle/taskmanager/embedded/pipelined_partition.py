@@ -124,7 +124,9 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         super().release(error)
         self._consumption.end(self._failure)
         self.forget_listeners()
-        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self)
+        self._services.partitions.unregister_pipelined(
+            self._key, self._map_attempt_id, self, error
+        )
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._fail(all_readers_gone(self._map_attempt_id))
         if self.is_read:
             self._consumption.end()
-        self.release(reader_left(self._map_attempt_id))
+        self.release(None if self.is_read else reader_left(self._map_attempt_id))
 
     def _shuffle_released(self, error: SluiceError) -> None:
         self._fail(error)

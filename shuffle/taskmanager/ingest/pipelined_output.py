@@ -334,7 +334,6 @@ class PipelinedOutput(IncomingOutput):
     def _let_go(self, failure: SluiceError | None) -> None:
         if self.state is PipelinedState.GONE:
             return
-        failed = failure if self.is_open else None
         if self.state is PipelinedState.FINISHED:
             self._outputs.account.give_back(Resource.OPEN_PARTITIONS)
             self._tell_consumption(failure)
@@ -342,7 +341,7 @@ class PipelinedOutput(IncomingOutput):
         self._credit.close()
         self._leave_client()
         self._services.partitions.unregister_pipelined(
-            self.key, self.map_attempt_id, self.partition, failed
+            self.key, self.map_attempt_id, self.partition, failure
         )
         if failure is not None:
             self.partition.fail(failure)

@@ -34,7 +34,7 @@ class ConsumablePartition(Protocol):
         """Make the one view of a subpartition.
 
         Raises:
-            SluiceError: It has, or had, its reader.
+            SluiceError: It has its reader, or that is gone, or the partition failed.
         """
 
 

@@ -92,7 +92,7 @@ def test_a_second_view_is_refused_and_so_is_adding_after_the_end(rig):
         rig.event(b"late", EVENT)
     assert rig.pool.lent_segments == 0
     view.release()
-    with raises_code(ErrorCode.SUBPARTITION_IN_USE):
+    with pytest.raises(PartitionReleased, match="reader of the subpartition is gone"):
         rig.view()
 
 

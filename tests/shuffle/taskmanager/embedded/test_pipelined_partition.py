@@ -112,3 +112,18 @@ async def test_readers_wait_for_the_first_output_if_it_says_so(tmp_path):
             await next_of(gate)
             await partition.finish()
         assert cluster[0].counters.pipelined_partitions_finished == 1
+
+
+async def test_a_reader_after_the_last_one_that_left_is_told_so(tmp_path):
+    """The partition is finished, and gone with its reader."""
+    async with mini_cluster(tmp_path, 1) as cluster, embedded_clients(cluster, 0) as (client,):
+        async with client.open_result_partition(1, 7, 1) as partition:
+            for _ in range(2):
+                await partition.emit_buffer(FULL, 0)
+        async with client.open_gate([partition.location], 0) as gate:
+            await next_of(gate)
+        assert cluster[0].partitions.pipelined_partitions == 0
+        async with client.open_gate([partition.location], 0) as gate:
+            with pytest.raises(SluiceError) as caught:
+                await next_of(gate)
+        assert caught.value.code is ErrorCode.PARTITION_RELEASED

@@ -17,6 +17,7 @@ from sluice.protocol.schema import (
     EVENT,
     EVERY_SUBPARTITION,
     PARTITION_BLOCKING,
+    PARTITION_HYBRID_SELECTIVE,
     PARTITION_PIPELINED,
     PRIORITY_EVENT,
     AddCredit,
@@ -26,7 +27,7 @@ from sluice.protocol.schema import (
     PartitionOpened,
     PipelinedData,
 )
-from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, mini_cluster
+from tests.support.mini_cluster import SEGMENT_SIZE_BYTES, eventually, mini_cluster
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
 DATA_0 = PipelinedData(0, 0, DATA)
@@ -168,3 +169,37 @@ async def test_a_name_is_taken_once(tmp_path):
         with pytest.raises(RemoteError) as caught:
             await client.expect(PartitionOpened)
         assert caught.value.code is ErrorCode.DUPLICATE_MAP_OUTPUT
+
+
+@pytest.mark.parametrize("subpartitions", [1, 2], ids=["the last reader", "another reads on"])
+@pytest.mark.parametrize("kind", [PARTITION_PIPELINED, PARTITION_HYBRID_SELECTIVE])
+async def test_a_reader_after_one_that_left_is_told_so(tmp_path, kind, subpartitions):
+    """Also after the last one of a finished partition, which is gone then."""
+    async with mini_cluster(tmp_path, 1) as cluster:
+        client = await cluster.producer(0)
+        writer = await PipelinedWriter.open(client, 1, subpartitions, partition_type=kind)
+        reader = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)], credit=1)
+        reader.give_credit = 0
+        for _ in range(2):
+            await writer.send(0, bytes(SEGMENT_SIZE_BYTES))
+        await reader.read_until(1)
+        await writer.finish()
+        await reader.close()
+        partitions = cluster[0].partitions
+        await eventually(lambda: partitions.pipelined_partitions == subpartitions - 1)
+        again = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
+        await again.read_all()
+        assert again.errors[0].code is ErrorCode.PARTITION_RELEASED
+
+
+async def test_a_partition_that_was_read_leaves_no_reason(tmp_path):
+    async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=0.1) as cluster:
+        client = await cluster.producer(0)
+        await (await PipelinedWriter.open(client, 1, 1)).finish()
+        reader = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
+        await reader.read_all()
+        await reader.close()
+        await eventually(lambda: cluster[0].partitions.pipelined_partitions == 0)
+        again = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
+        await again.read_all()
+        assert again.errors[0].code is ErrorCode.PARTITION_NOT_FOUND
