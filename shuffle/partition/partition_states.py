@@ -21,8 +21,8 @@ A subpartition of a pipelined partition::
     RELEASED   dropped          –          –          refused, with the reason
 
 The partition releases its subpartitions when it fails or is released. The release of a view leads
-to RELEASED too, and is the reason then. A released subpartition drops buffers instead of refusing them: the producer need
-not stop because one of its readers has lost interest.
+to RELEASED too, and is the reason then. A released subpartition drops buffers instead of refusing
+them: the producer need not stop because one of its readers has lost interest.
 """
 
 import enum

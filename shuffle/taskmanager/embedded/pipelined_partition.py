@@ -124,9 +124,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         super().release(error)
         self._consumption.end(self._failure)
         self.forget_listeners()
-        self._services.partitions.unregister_pipelined(
-            self._key, self._map_attempt_id, self, error
-        )
+        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, error)
 
     # ---- inside ----------------------------------------------------------------------------------
 

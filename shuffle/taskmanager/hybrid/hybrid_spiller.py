@@ -39,8 +39,10 @@ from ...names import ShuffleKey
 from ...partition.shared_buffer import BufferConsumer, BufferSlice
 from ...partition.view import SubpartitionOwner
 from ..bounds.accounts import Resource
+from ..store.errors import StorageClosed, StorageError
+from ..store.region_writer import RegionWriter
 from ..store.shuffle_store import ShuffleStore
-from ..store.tiers.tier import Extent
+from ..store.tiers.tier import Extent, Tier
 from .hybrid_subpartition import HybridSubpartition, Spilling
 from .spilled_run import SPILLED_SLICE_BYTES
 
@@ -155,7 +157,7 @@ class HybridSpiller:
         Raises:
             StorageFull: No tier has room.
             QuotaExceeded: The application is at its quota of a tier or of metadata.
-            StorageError: The region could not be written.
+            StorageError: Each tier that has room failed; this is the error of the first one.
         """
         batch = _Batch()
         visited: list[HybridSubpartition] = []
@@ -180,10 +182,34 @@ class HybridSpiller:
         return True
 
     async def _write(self, batch: "_Batch") -> Extent:
-        """Write the bytes of a batch; the extent is the caller's."""
+        """Write the bytes of a batch; the extent is the caller's.
+
+        A tier that fails, as one disk of several may, is tried once. The bytes are still in memory,
+        so they go to the next one that takes them.
+        """
         kept_bytes = SPILLED_SLICE_BYTES * batch.kept_slices
         self._account.require_room(Resource.METADATA_BYTES, kept_bytes)
-        writer = self._store.begin_region(self._key, 0, [batch.length], self._connection)
+        failed: dict[Tier | None, StorageError] = {}
+        while True:
+            try:
+                writer = self._store.begin_region(self._key, 0, [batch.length], self._connection)
+            except SluiceError as error:
+                if not failed:
+                    raise
+                raise _first(failed) from error
+            tier = writer.tier
+            if tier in failed:  # no other has room
+                writer.abort()
+                raise _first(failed)
+            try:
+                return await self._write_to(writer, batch)
+            except StorageClosed:
+                raise
+            except StorageError as error:
+                failed[tier] = error
+
+    async def _write_to(self, writer: RegionWriter, batch: "_Batch") -> Extent:
+        """Write the bytes of a batch to a region, which is aborted if that fails."""
         try:
             await writer.write(
                 0,
@@ -241,6 +267,11 @@ class _Batch:
             piece.recycle()
         self._placed += 1
         return Spilling(consumer, offset, length)
+
+
+def _first(failed: "dict[Tier | None, StorageError]") -> StorageError:
+    """Return the error of the tier that was tried first."""
+    return next(iter(failed.values()))
 
 
 def _never() -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .objects.remote_upload import Upload
     from .region_area import RegionArea
+    from .tiers.tier import Tier
 
 
 DIRECT_COPY_BYTES = 256 * 1024
@@ -95,6 +96,11 @@ class RegionWriter:
     def in_memory(self) -> bool:
         """Whether :attr:`view` can be written directly. True for an empty region."""
         return self._extent is None or self._extent.in_memory
+
+    @property
+    def tier(self) -> "Tier | None":
+        """The tier that the region is written to; None for an empty region."""
+        return None if self._extent is None else self._extent.tier
 
     @property
     def view(self) -> memoryview:

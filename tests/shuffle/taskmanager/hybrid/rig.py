@@ -32,7 +32,8 @@ class FakeExtent(Referenced):
 
 
 class FakeWriter:
-    def __init__(self, tiers: FakeTiers, length: int) -> None:
+    def __init__(self, tiers: FakeTiers, length: int, tier: str) -> None:
+        self.tier = tier
         self._tiers = tiers
         self._extent = FakeExtent(tiers, length)
 
@@ -41,6 +42,8 @@ class FakeWriter:
         await self._tiers.may_write.wait()
         if self._tiers.failure is not None:
             raise self._tiers.failure
+        if self.tier in self._tiers.failures:
+            raise self._tiers.failures[self.tier]
         content = b"".join(buffers)
         self._extent.view[offset : offset + len(content)] = content
         self._tiers.written_bytes += len(content)
@@ -66,12 +69,17 @@ class FakeTiers:
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.failure: Exception | None = None
+        self.names = ["a"]
+        """The tiers, which get a region in turn."""
+        self.failures: dict[str, Exception] = {}
+        """Why writes to one of them fail."""
 
     def begin_region(
         self, key: ShuffleKey, first: int, lengths: Sequence[int], connection: int = 0
     ) -> FakeWriter:
+        tier = self.names[self.regions % len(self.names)]
         self.regions += 1
-        return FakeWriter(self, sum(lengths))
+        return FakeWriter(self, sum(lengths), tier)
 
 
 def read(view: PipelinedView) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,7 +20,12 @@ from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
 from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
 from sluice.shuffle.taskmanager.hybrid.spilled_run import SPILLED_SLICE_BYTES
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
-from sluice.shuffle.taskmanager.store.errors import StorageFull
+from sluice.shuffle.taskmanager.store.errors import (
+    DirectoryHangs,
+    StorageError,
+    StorageFull,
+    StorageWriteFailed,
+)
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
 
 if TYPE_CHECKING:
@@ -237,6 +243,43 @@ async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
     rig.spiller.memory_short()  # no effect
     assert rig.state() is SpillerState.CLOSED
     rig.partition.release()
+
+
+@pytest.mark.parametrize("error", [StorageWriteFailed, DirectoryHangs])
+async def test_bytes_that_one_tier_does_not_take_go_to_the_next(error):
+    rig = Rig()
+    rig.tiers.names = ["a", "b", "c"]
+    rig.tiers.failures = {each: failure_of_a(error) for each in "ab"}
+    rig.add(b"a")
+    rig.add(b"b", 1)
+    rig.spiller.memory_short()
+    await turns()
+    assert not rig.errors
+    assert rig.tiers.written_bytes == rig.spiller.spilled_bytes == 2
+    assert len(rig.tiers.extents) == 1
+    assert rig.free == SEGMENTS
+    assert [read(rig.view(0)), read(rig.view(1))] == [b"a", b"b"]
+    rig.partition.release()
+
+
+async def test_each_tier_is_tried_once_and_the_first_error_counts():
+    rig = Rig()
+    rig.tiers.names = ["a", "b"]
+    rig.tiers.failures = {each: failure_of_a(StorageWriteFailed) for each in "ab"}
+    rig.add(b"a")
+    rig.spiller.memory_short()
+    await turns()
+    assert rig.errors == [rig.tiers.failures["a"]]
+    assert rig.tiers.regions == 3  # the last one without a write
+    assert not rig.tiers.extents
+    assert read(rig.view()) == b"a"
+    rig.partition.release()
+
+
+def failure_of_a(kind: type[StorageError]) -> StorageError:
+    if kind is DirectoryHangs:
+        return DirectoryHangs("/disk", "does not answer")
+    return StorageWriteFailed(Path("/disk"), 0, 1, "Input/output error")
 
 
 @pytest.mark.parametrize("quota_slices", [5, 4])
