@@ -53,7 +53,9 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         kind = ResultPartitionType(location.partition_type)
         spiller: HybridSpiller | None = None
         if kind.is_hybrid:
-            spiller = HybridSpiller(services.store, key, partial(_writer_waits, pool), self._fail)
+            spiller = HybridSpiller(
+                services.store, key, partial(_writer_waits, pool), self._not_spilled
+            )
         try:
             super().__init__(
                 pool.name,
@@ -136,6 +138,11 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, error)
         super().fail(error)
         self._consumption.end(error)
+
+    def _not_spilled(self, error: SluiceError) -> bool:
+        """Fail the partition; True if it is finished, then its last buffers stay in memory."""
+        self._fail(error)
+        return self.state is PartitionState.FINISHED
 
     def _leave_task(self) -> None:
         """Stop taking events for the task."""

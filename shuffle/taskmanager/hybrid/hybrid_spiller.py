@@ -4,23 +4,27 @@ A buffer is in one of these states; an event that is not a priority event is a b
 
     state      its bytes are in      reader takes it   the write ends   partition ends
     IN_MEMORY  a segment             consumed          –                freed
-    SPILLING   a segment, an extent  consumed          SPILLED          freed when the write ends
+    SPILLING   a segment, an extent  consumed          SPILLED¹         freed when the write ends
     SPILLED    an extent             consumed          –                freed
     consumed   nothing; a segment until the reader's connection has sent it
+
+¹ IN_MEMORY if no tier takes it.
 
 IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, the oldest ones of a
 subpartition first. A buffer whose reader is in time is therefore never written. Subpartitions take
 turns: after a full region, the next one begins with the subpartition after the last one whose
 buffers were taken. The spiller::
 
-    state     memory_short¹  in the next turn                              close
+    state     memory_short²  in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
     DEFERRED  –              the writer still waits: WRITING, else IDLE    CLOSED
     WRITING   –              one region a turn until the writer is served, CLOSED
-                             then IDLE; after a failure CLOSED
+                             then IDLE; after a failure CLOSED, or PAUSED³
+    PAUSED    –              – (DEFERRED after PAUSE_SECONDS)              CLOSED
     CLOSED    –              –                                             –
 
-¹ Also called when another buffer is completed while the writer waits.
+² Also called when another buffer is completed while the writer waits.
+³ If the partition is finished: it cannot fail any longer, and its last buffers wait in memory.
 
 One turn of the event loop lies between the shortage and the first write, so that a reader with
 credit can take what has come in the same turn.
@@ -28,23 +32,27 @@ credit can take what has come in the same turn.
 
 import asyncio
 import enum
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from ....protocol.errors import SluiceError
+from ....transport.errors import one_line
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...names import ShuffleKey
 from ...partition.shared_buffer import BufferConsumer, BufferSlice
 from ...partition.view import SubpartitionOwner
 from ..bounds.accounts import Resource
-from ..store.errors import StorageClosed, StorageError
+from ..store.errors import StorageClosed, StorageError, StorageFull
 from ..store.region_writer import RegionWriter
 from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import Extent, Tier
 from .hybrid_subpartition import HybridSubpartition, Spilling
 from .spilled_run import SPILLED_SLICE_BYTES
+
+logger = logging.getLogger(__name__)
 
 MAX_SPILLED_REGION_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of a region, unless a single buffer is longer: the memory tier takes them in one
@@ -54,6 +62,9 @@ MAX_SPILLED_REGION_BUFFERS: Final = 1024
 """Maximum buffers of a region, because small ones take time rather than bytes. Each copy of a
 broadcast buffer counts."""
 
+PAUSE_SECONDS: Final = 5.0
+"""Time after which a finished partition tries again to spill its last buffers."""
+
 
 class SpillerState(enum.Enum):
     """States of a spiller."""
@@ -61,6 +72,7 @@ class SpillerState(enum.Enum):
     IDLE = "idle"
     DEFERRED = "deferred"
     WRITING = "writing"
+    PAUSED = "paused"
     CLOSED = "closed"
 
 
@@ -71,7 +83,8 @@ class HybridSpiller:
         store: The tiers.
         key: The shuffle, to whose application the bytes are counted.
         writer_waits: Whether the writer of the partition waits for memory, or is about to.
-        failed: Called when buffers cannot be spilled, with the reason.
+        failed: Called when buffers cannot be spilled, with the reason. It fails the partition, or
+            returns True: a finished one goes on, and tries again after a pause.
         connection: The producer's connection; connections take turns to write to a disk.
     """
 
@@ -80,7 +93,7 @@ class HybridSpiller:
         store: ShuffleStore,
         key: ShuffleKey,
         writer_waits: Callable[[], bool],
-        failed: Callable[[SluiceError], None],
+        failed: Callable[[SluiceError], bool],
         connection: int = 0,
     ) -> None:
         self.state = SpillerState.IDLE
@@ -95,6 +108,8 @@ class HybridSpiller:
         self._subpartitions: deque[HybridSubpartition] = deque()  # the first has the next turn
         self._loop: Final = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._was_logged = False
 
     def make_subpartition(self, index: int, owner: SubpartitionOwner) -> HybridSubpartition:
         """Make a subpartition, whose buffers can be taken."""
@@ -116,6 +131,9 @@ class HybridSpiller:
         self._writer_waits = _never
         self._failed = _nobody
         self._subpartitions = deque()
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
 
     def _completed(self) -> None:
         """Spill a buffer that another writer completed after a writer began to wait."""
@@ -142,14 +160,36 @@ class HybridSpiller:
                     break
                 await asyncio.sleep(0)  # the memory tier takes a region without waiting
         except Exception as error:  # noqa: BLE001 - also a bug fails this partition, and no other
-            failed = self._failed
-            self.close()
-            failed(failure_of(error, "spilling a hybrid partition"))
+            self._not_spilled(failure_of(error, "spilling a hybrid partition"))
         else:
             if self.state is SpillerState.WRITING:
                 self.state = SpillerState.IDLE
         finally:
             self._task = None
+
+    def _not_spilled(self, error: SluiceError) -> None:
+        """Fail the partition; or keep the buffers of a finished one for a while, and try again."""
+        if not self._failed(error):
+            self.close()
+            return
+        if not self._was_logged:
+            self._was_logged = True
+            logger.warning(
+                "a finished hybrid partition of shuffle %d of %s keeps its unread buffers in "
+                "memory, and tries again every %g s to spill them: %s: %s",
+                self._key.shuffle_id,
+                self._key.application_id,
+                PAUSE_SECONDS,
+                error.code.name,
+                one_line(error),  # a log record must not keep the frames of the traceback alive
+            )
+        self.state = SpillerState.PAUSED
+        self._pause = self._loop.call_later(PAUSE_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._pause = None
+        self.state = SpillerState.IDLE
+        self.memory_short()
 
     async def _write_region(self, subpartitions: deque[HybridSubpartition]) -> bool:
         """Write complete buffers as one region; return whether there were any.
@@ -172,6 +212,10 @@ class HybridSpiller:
             return False
         try:
             extent = await self._write(batch)
+        except BaseException:
+            for subpartition in visited:
+                subpartition.not_spilled()
+            raise
         finally:
             for each in batch.slices:
                 each.recycle()
@@ -203,7 +247,7 @@ class HybridSpiller:
                 raise _first(failed)
             try:
                 return await self._write_to(writer, batch)
-            except StorageClosed:
+            except (StorageFull, StorageClosed):
                 raise
             except StorageError as error:
                 failed[tier] = error
@@ -279,5 +323,6 @@ def _never() -> bool:
     return False
 
 
-def _nobody(error: SluiceError) -> None:
-    """Ignore: the partition has ended."""
+def _nobody(error: SluiceError) -> bool:
+    """Say that nothing goes on: the partition has ended."""
+    return False

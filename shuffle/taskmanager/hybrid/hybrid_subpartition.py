@@ -1,6 +1,7 @@
 """A subpartition of a hybrid partition: a pipelined one with a spilled part before its queue.
 
-The stream of a reader is in three parts, and buffers only move from right to left::
+The stream of a reader is in three parts, and buffers move from right to left, and only those that
+no tier takes move back::
 
     spilled runs   │ spilling            │ queue of the pipelined subpartition
     in the tiers   │ in memory, and      │ in memory; the last one may be open
@@ -143,6 +144,12 @@ class HybridSubpartition(PipelinedSubpartition):
             last.add(extent, offset, length)
             self._spilled_buffers += 1
             consumer.close()
+
+    def not_spilled(self) -> None:
+        """Move the buffers that could not be written back to the front of the queue."""
+        spilling, self._spilling = self._spilling, deque()
+        self._queue.extendleft(each.consumer for each in reversed(spilling))
+        self._complete += len(spilling)
 
     # ---- the reader --------------------------------------------------------------------------
 

@@ -401,10 +401,11 @@ class PipelinedOutput(IncomingOutput):
             and self._credit.outstanding * SPILLED_CREDIT_PART <= pool.size_segments
         )
 
-    def _not_spilled(self, error: SluiceError) -> None:
-        """Fail the partition, unless it is finished: then its last buffers stay in memory."""
+    def _not_spilled(self, error: SluiceError) -> bool:
+        """Fail the partition; True if it is finished, then its last buffers stay in memory."""
         if self.is_open:
             self._outputs.fail(self.number, error)
+        return self.state is PipelinedState.FINISHED
 
     def _count_event(self, payload: bytes) -> None:
         """Count an event by its type.

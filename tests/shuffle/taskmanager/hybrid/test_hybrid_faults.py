@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import PARTITION_HYBRID_SELECTIVE, ErrorResponse
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_CREDIT
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.serve.peer_handler import PeerHandler
+from sluice.shuffle.taskmanager.store.tiers.disk_tier import DiskTier
+from tests.support.api_clients import api_clients, embedded_clients, next_of
 from tests.support.mini_cluster import (
     DISK_ONLY,
     MEMORY_TIER,
@@ -126,3 +132,53 @@ async def test_a_slow_reader_of_what_is_spilled_holds_no_segments(tmp_path, tier
 
 def _waits_for_credit(reader: CreditBasedViewReader) -> bool:
     return reader.activity == WAITING_FOR_CREDIT
+
+
+async def test_a_disk_that_fails_costs_nothing_beside_one_that_does_not(tmp_path, monkeypatch):
+    write = DiskTier.write
+
+    def fail_on_a(self, offset, pieces):
+        if self.directory == tmp_path / "a":
+            raise OSError(errno.EIO, "Input/output error")
+        write(self, offset, pieces)
+
+    monkeypatch.setattr(DiskTier, "write", fail_on_a)
+    async with mini_cluster(
+        tmp_path,
+        1,
+        memory_tier_bytes=DISK_ONLY,
+        data_directories=(tmp_path / "a", tmp_path / "b"),
+    ) as cluster:
+        writer = await a_finished_writer(cluster)
+        failed = [tier.directory for tier in cluster[0].store.tiers() if not tier.healthy]
+        assert failed == [str(tmp_path / "a")]
+        reader = await a_reader(cluster, writer)
+        await reader.read_all()
+        assert reader.data() == b"".join(buffers())
+
+
+@pytest.mark.parametrize("clients_at", [api_clients, embedded_clients], ids=["beside", "embedded"])
+async def test_a_finished_partition_is_spilled_when_there_is_room_again(
+    tmp_path, monkeypatch, clients_at
+):
+    """Until then it keeps its segments: nobody reads it."""
+    monkeypatch.setattr(hybrid_spiller, "PAUSE_SECONDS", 0)
+    async with (
+        mini_cluster(
+            tmp_path, 1, memory_tier_bytes=2 * SEGMENT_SIZE_BYTES, disk_quota_bytes=0
+        ) as cluster,
+        clients_at(cluster, 0) as (client,),
+    ):
+        await cluster.write(0, 1, [[bytes(SEGMENT_SIZE_BYTES)]], shuffle_id=2)
+        async with client.open_result_partition(
+            1, ATTEMPT, 1, partition_type=ResultPartitionType.HYBRID_SELECTIVE
+        ) as partition:
+            for _ in range(2):
+                await partition.emit_buffer(bytes(SEGMENT_SIZE_BYTES), 0)
+        pool = cluster[0].network_pool
+        assert pool.lent_segments == 2
+        cluster[0].partitions.release_shuffle(ShuffleKey("app", 2))
+        await eventually(lambda: not pool.lent_segments, "it is spilled")
+        async with client.open_gate([partition.location], 0) as gate:
+            for _ in range(2):
+                await next_of(gate)

@@ -12,6 +12,7 @@ from sluice.protocol.events import EndOfData, encode_event
 from sluice.protocol.schema import EVENT
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.partition_states import PartitionState
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
@@ -27,6 +28,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageWriteFailed,
 )
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
+from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
     from sluice.protocol.errors import SluiceError
@@ -49,9 +51,13 @@ class Rig:
             self.tiers,
             ShuffleKey("app", 1),
             lambda: self.waits,
-            self.errors.append,
+            self.failed,
         )
         self.partition = PipelinedResultPartition("test", 2, self.pool, overflow=self.spiller)
+
+    def failed(self, error: SluiceError) -> bool:
+        self.errors.append(error)
+        return self.partition.state is PartitionState.FINISHED
 
     def add(self, content: bytes, subpartition: int = 0) -> None:
         buffer = self.pool.request_buffer_nowait()
@@ -226,15 +232,11 @@ async def test_subpartitions_are_spilled_in_turn(monkeypatch):
     rig.partition.release()
 
 
-@pytest.mark.parametrize("finished", [False, True])
-async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
+async def test_a_partition_that_cannot_spill_fails_and_stays_readable():
     rig = Rig()
     rig.tiers.failure = StorageFull(1, 0, "full")
     rig.add(b"a")
-    if finished:
-        await rig.partition.finish()
-    else:
-        rig.spiller.memory_short()
+    rig.spiller.memory_short()
     await turns()
     assert rig.errors == [rig.tiers.failure]
     assert rig.state() is SpillerState.CLOSED
@@ -243,6 +245,52 @@ async def test_a_partition_that_cannot_spill_fails_and_stays_readable(finished):
     rig.spiller.memory_short()  # no effect
     assert rig.state() is SpillerState.CLOSED
     rig.partition.release()
+
+
+async def test_a_finished_partition_tries_again_to_spill_after_a_pause(monkeypatch, caplog):
+    """A reader gets its buffers meanwhile, in order, and no attempt is made before its time."""
+    rig = Rig()
+    rig.tiers.failure = StorageFull(1, 0, "full")
+    for content in (b"a", b"b", b"c"):
+        rig.add(content)
+    await rig.partition.finish()
+    await turns()
+    assert rig.errors == [rig.tiers.failure]
+    assert rig.state() is SpillerState.PAUSED
+    assert not rig.tiers.extents
+    view = rig.view()
+    assert view.backlog == 3
+    assert read(view) == b"a"
+    rig.spiller.memory_short()
+    await turns()
+    assert (rig.state(), rig.tiers.regions) == (SpillerState.PAUSED, 1)
+    monkeypatch.setattr(hybrid_spiller, "PAUSE_SECONDS", 0)
+    rig.spiller._try_again()
+    await eventually(lambda: rig.tiers.regions > 3)
+    assert rig.network.lent_segments == 2
+    assert len(caplog.records) == 1
+    assert "shuffle 1 of app keeps its unread buffers in memory" in caplog.text
+    rig.tiers.failure = None
+    await eventually(lambda: rig.tiers.written_bytes)
+    assert rig.network.lent_segments == 0
+    assert rig.state() is SpillerState.IDLE
+    assert read(view) == b"bc"
+    assert not rig.tiers.extents
+    rig.partition.release()
+
+
+async def test_the_end_of_a_partition_ends_its_pause():
+    rig = Rig()
+    rig.tiers.failure = StorageFull(1, 0, "full")
+    rig.add(b"a")
+    await rig.partition.finish()
+    await turns()
+    pause = rig.spiller._pause
+    assert pause is not None
+    rig.partition.release()
+    assert pause.cancelled()
+    assert rig.state() is SpillerState.CLOSED
+    assert rig.network.lent_segments == 0
 
 
 @pytest.mark.parametrize("error", [StorageWriteFailed, DirectoryHangs])
