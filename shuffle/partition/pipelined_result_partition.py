@@ -154,7 +154,7 @@ class PipelinedResultPartition(BufferWritingPartition):
     def fail(self, error: SluiceError) -> None:
         """End with an error for readers and waiting writers; no effect on a complete partition."""
         if self._end(PartitionState.FAILED, error):
-            self._give_up()
+            self._give_up(self._failure)
 
     def release(self, error: SluiceError | None = None) -> None:
         """Release everything, memory included. Idempotent.
@@ -163,7 +163,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             error: The reason, for readers that have not reached the end; by default, the release.
         """
         if self._end(PartitionState.RELEASED, error):
-            self._give_up()
+            self._give_up(self._failure)
 
     def close(self) -> None:
         """Release the partition unless it is finished: then it stays until its readers have it."""
@@ -321,10 +321,11 @@ class PipelinedResultPartition(BufferWritingPartition):
         if self._listeners.consumable is not None:
             self._listeners.consumable()
 
-    def _give_up(self) -> None:
+    def _give_up(self, failure: SluiceError | None) -> None:
+        """Drop all buffers; readers that have not reached the end get the failure."""
         if self._overflow is not None:
             self._overflow.close()
-        for builder in [each.release(self._failure) for each in self._subpartitions]:
+        for builder in [each.release(failure) for each in self._subpartitions]:
             if builder is not None:
                 builder.finish()
         self._end_writing()

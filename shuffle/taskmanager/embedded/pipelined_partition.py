@@ -95,13 +95,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
     def fail(self, error: SluiceError) -> None:
         """End with an error; readers get ProducerFailed."""
-        self._fail(
-            ProducerFailed(
-                "The producer failed",
-                value=f"{error.code.name}: {error}",
-                map_attempt_id=self._map_attempt_id,
-            )
-        )
+        self._fail(self._producer_failed(error))
 
     async def wait_consumed(self, timeout_seconds: float) -> None:
         """Wait until the readers have reached the end.
@@ -130,19 +124,34 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _fail(self, error: SluiceError) -> None:
+    def _fail(self, error: SluiceError, told: SluiceError | None = None) -> None:
+        """End with an error, unless the partition is finished.
+
+        Args:
+            error: What the task gets.
+            told: What readers get; by default the same.
+        """
         if self.state is not PartitionState.OPEN:
             return
         self._services.counters.pipelined_partitions_failed += 1
         self._leave_task()
-        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, error)
-        super().fail(error)
+        told = told or error
+        self._services.partitions.unregister_pipelined(self._key, self._map_attempt_id, self, told)
+        if self._end(PartitionState.FAILED, error):
+            self._give_up(told)
         self._consumption.end(error)
 
     def _not_spilled(self, error: SluiceError) -> bool:
         """Fail the partition; True if it is finished, then its last buffers stay in memory."""
-        self._fail(error)
+        self._fail(error, self._producer_failed(error))
         return self.state is PartitionState.FINISHED
+
+    def _producer_failed(self, error: SluiceError) -> ProducerFailed:
+        return ProducerFailed(
+            "The producer failed",
+            value=f"{error.code.name}: {error}",
+            map_attempt_id=self._map_attempt_id,
+        )
 
     def _leave_task(self) -> None:
         """Stop taking events for the task."""

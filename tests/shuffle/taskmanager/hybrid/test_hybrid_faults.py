@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import PARTITION_HYBRID_SELECTIVE, ErrorResponse
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import ResultPartitionType
@@ -182,3 +182,44 @@ async def test_a_finished_partition_is_spilled_when_there_is_room_again(
         async with client.open_gate([partition.location], 0) as gate:
             for _ in range(2):
                 await next_of(gate)
+
+
+@pytest.mark.parametrize("clients_at", [api_clients, embedded_clients], ids=["beside", "embedded"])
+async def test_readers_of_a_partition_that_cannot_spill_learn_that_its_producer_failed(
+    tmp_path, clients_at
+):
+    """The task gets the error itself; a reader that comes late learns the same as the others."""
+    async with (
+        mini_cluster(tmp_path, 1, memory_tier_bytes=SEGMENT_SIZE_BYTES, disk_quota_bytes=0) as (
+            cluster
+        ),
+        clients_at(cluster, 0) as (client,),
+    ):
+        with pytest.raises(SluiceError):  # the end of the context tells it again
+            await write_and_read(client)
+
+
+async def write_and_read(client: Any) -> None:
+    async with (
+        client.open_result_partition(
+            1, ATTEMPT, 2, partition_type=ResultPartitionType.HYBRID_SELECTIVE
+        ) as partition,
+        client.open_gate([partition.location], 0) as gate,
+    ):
+        with pytest.raises(SluiceError) as caught:
+            await write_all(partition)
+        assert caught.value.code is ErrorCode.STORAGE_FULL
+        await check_producer_failed(gate)
+        async with client.open_gate([partition.location], 1) as late:
+            await check_producer_failed(late)
+
+
+async def write_all(partition: Any) -> None:
+    for data in buffers():
+        await partition.emit_buffer(data, 1)
+
+
+async def check_producer_failed(gate: Any) -> None:
+    with pytest.raises(SluiceError) as caught:
+        await next_of(gate)
+    assert caught.value.code is ErrorCode.PRODUCER_FAILED
