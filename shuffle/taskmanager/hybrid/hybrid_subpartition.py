@@ -59,6 +59,11 @@ class ReadBack(NamedTuple):
     sizes: ReadSizes
     read_pool: Callable[[], LocalBufferPool]
 
+    @property
+    def message_bytes(self) -> int:
+        """Most data of a message, which costs one credit."""
+        return min(self.sizes.segment_bytes, self.sizes.credit_bytes)
+
 
 class HybridSubpartition(PipelinedSubpartition):
     """A subpartition whose complete, unread buffers can be spilled.
@@ -80,6 +85,7 @@ class HybridSubpartition(PipelinedSubpartition):
         "_reading",
         "_spilled",
         "_spilled_buffers",
+        "_spilled_messages",
         "_spilling",
         "_store",
     )
@@ -99,7 +105,9 @@ class HybridSubpartition(PipelinedSubpartition):
         self._account = account
         self._completed = completed
         self._spilled: deque[SpilledRun] = deque()
-        self._spilled_buffers = 0  # in the runs that are not being read
+        # In the runs that are not being read; messages are known once there is a reader.
+        self._spilled_buffers = 0
+        self._spilled_messages = 0
         self._spilling: deque[Spilling] = deque()
         self._reading: StoredPartitionView | None = None  # of the first run
         self._read_back: ReadBack | None = None
@@ -141,7 +149,9 @@ class HybridSubpartition(PipelinedSubpartition):
             ):
                 last = SpilledRun(data_type, self._account)
                 self._spilled.append(last)
+            self._spilled_messages -= self._messages_of(last)
             last.add(extent, offset, length)
+            self._spilled_messages += self._messages_of(last)
             self._spilled_buffers += 1
             consumer.close()
 
@@ -156,21 +166,27 @@ class HybridSubpartition(PipelinedSubpartition):
     def read_back_by(self, read_back: ReadBack) -> None:
         """Set how the reader reads spilled bytes; until then it finds none."""
         self._read_back = read_back
+        self._spilled_messages = sum(map(self._messages_of, self._spilled))
         if self._spilled and self.is_available(1):
             self._tell_reader(again=True)
 
     @property
     def queued_buffers(self) -> int:
         """Buffers and events that wait, spilled ones included."""
-        return len(self._queue) + len(self._priority) + self._waiting_before_queue
+        before = len(self._spilling) + self._spilled_buffers + self._reading_backlog
+        return len(self._queue) + len(self._priority) + before
 
     @property
     def backlog(self) -> int:
-        """Buffers and events that a reader with enough credit could take, without priority ones."""
+        """Buffers and events that a reader with enough credit could take, without priority ones.
+
+        What is spilled is joined when it is read, so it counts as the messages that it takes.
+        """
         if self._blocked:
             return 0
         in_queue = self._complete + 1 if self._flushed else self._complete
-        return min(in_queue + self._waiting_before_queue, MAX_U32)
+        before = len(self._spilling) + self._spilled_messages + self._reading_backlog
+        return min(in_queue + before, MAX_U32)
 
     @property
     def holds_segments(self) -> bool:
@@ -219,10 +235,14 @@ class HybridSubpartition(PipelinedSubpartition):
         return HybridSubpartitionView(self, listener)
 
     @property
-    def _waiting_before_queue(self) -> int:
-        reading = self._reading
-        waiting = self._spilled_buffers + len(self._spilling)
-        return waiting if reading is None else waiting + reading.backlog
+    def _reading_backlog(self) -> int:
+        return 0 if self._reading is None else self._reading.backlog
+
+    def _messages_of(self, run: SpilledRun) -> int:
+        """Return the messages of a run that has bytes; 0 without a reader."""
+        if self._read_back is None or not run.total_bytes:
+            return 0
+        return run.messages(self._read_back.message_bytes)
 
     def _next_spilling(self) -> OutgoingBuffer:
         consumer = self._spilling.popleft().consumer
@@ -257,7 +277,7 @@ class HybridSubpartition(PipelinedSubpartition):
 
     def _open_run(self, run: SpilledRun, read_back: ReadBack) -> StoredPartitionView:
         sizes = read_back.sizes
-        most = min(sizes.segment_bytes, sizes.credit_bytes)
+        most = read_back.message_bytes
         if run.data_type != DATA:
             most = max(most, MAX_EVENT_BYTES)
         reading = self._reading = stored_view(
@@ -270,6 +290,7 @@ class HybridSubpartition(PipelinedSubpartition):
             _nothing,
         )
         self._spilled_buffers -= run.buffers
+        self._spilled_messages -= self._messages_of(run)
         return reading
 
     def _tell_reader(self, *, again: bool = False) -> None:
@@ -284,7 +305,7 @@ class HybridSubpartition(PipelinedSubpartition):
         spilling, self._spilling = self._spilling, deque()
         spilled, self._spilled = self._spilled, deque()
         reading, self._reading = self._reading, None
-        self._spilled_buffers = 0
+        self._spilled_buffers = self._spilled_messages = 0
         self._read_back = None
         if reading is not None:
             reading.release()

@@ -31,12 +31,14 @@ class SpilledRun:
         account: The application that is charged for the slices.
     """
 
-    __slots__ = ("_account", "buffers", "data_type", "slices")
+    __slots__ = ("_account", "buffers", "data_type", "slices", "total_bytes")
 
     def __init__(self, data_type: int, account: Account) -> None:
         self.data_type: Final = data_type
         self.buffers = 0
         """Buffers that the bytes were in."""
+        self.total_bytes = 0
+        """Length of the bytes."""
         self.slices: list[Slice] = []
         self._account: Final = account
 
@@ -49,6 +51,7 @@ class SpilledRun:
     def add(self, extent: Extent, offset: int, length: int) -> None:
         """Add the bytes of a buffer, which follow the bytes before."""
         self.buffers += 1
+        self.total_bytes += length
         slices = self.slices
         if self._ends_at(extent, offset):
             slices[-1] = slices[-1]._replace(length=slices[-1].length + length)
@@ -56,6 +59,10 @@ class SpilledRun:
         extent.retain()
         self._account.hold(Resource.METADATA_BYTES, SPILLED_SLICE_BYTES)
         slices.append(Slice(extent, offset, length, 1))
+
+    def messages(self, message_bytes: int) -> int:
+        """Return how many messages of a size it takes to read the run, which joins its buffers."""
+        return -(-self.total_bytes // message_bytes) if self.data_type == DATA else 1
 
     def _ends_at(self, extent: Extent, offset: int) -> bool:
         """Return whether the bytes at that place continue those of the last slice."""

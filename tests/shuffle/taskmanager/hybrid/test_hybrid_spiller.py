@@ -98,7 +98,7 @@ async def test_buffers_are_spilled_while_the_writer_waits():
     assert rig.tiers.written_bytes == rig.spiller.spilled_bytes == 3
     view = rig.view()
     rig.add(b"d")
-    assert view.backlog == 4
+    assert view.backlog == 2
     assert [read(view), read(view), read(view)] == [b"abc", b"d", None]
     assert not rig.tiers.extents
     rig.partition.release()
@@ -209,6 +209,28 @@ async def test_a_turn_spills_a_limited_number_of_small_buffers():
         taken.append(before - rig.pool.lent_segments)
     assert max(taken) <= 1024
     assert rig.tiers.regions == 3
+    rig.partition.release()
+
+
+@pytest.mark.parametrize("has_reader", [False, True], ids=["then a reader", "beside a reader"])
+async def test_the_backlog_of_what_is_spilled_is_what_a_reader_takes(has_reader):
+    """A credit for each of the small buffers, which are read together, would stay unused."""
+    rig = Rig(segments=20)
+    view = rig.view() if has_reader else None
+    for _ in range(10):
+        rig.add(bytes(40))
+    rig.partition.emit_event(encode_event(EndOfData()), EVENT, 0)
+    rig.add(bytes(40))
+    rig.spiller.memory_short()
+    await turns()
+    assert rig.network.lent_segments == 0
+    subpartition: Any = rig.partition._subpartitions[0]
+    assert subpartition.queued_buffers == 12
+    view = view or rig.view()
+    announced = [view.backlog]
+    while read(view) is not None:
+        announced.append(view.backlog)
+    assert announced == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]  # 400 bytes, the event, 40 bytes
     rig.partition.release()
 
 
