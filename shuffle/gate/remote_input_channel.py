@@ -91,8 +91,7 @@ class RemoteInputChannel:
         self._sender: CreditSender | None = None
         self._received: deque[BufferGroup | _Event | None] = deque()
         """The queue to read: buffers, events, None for an empty buffer."""
-        self._priority: deque[_Event] = deque()
-        """Events that are read before that queue."""
+        self._priority: deque[_Event] = deque()  # read before that queue
         self.events_on_account = 0  # unread, and the channel keeps no buffer for them
         self._blocked = False  # since a blocking event was read, until consumption is resumed
         self._requested = False

@@ -10,9 +10,9 @@ A partition, whether its buffers are read while they are written, stored, or sen
     RELEASED    refused        refused     –         –
 
 A pipelined partition has nothing to wait for: ``finish`` leads from OPEN to FINISHED at once. Its
-readers read on to the end. The readers of a FAILED one get its error, or ``ProducerFailed`` in
-place of an error of its task. Those of a RELEASED one get the reason, usually
-``PartitionReleased``. A FINISHED hybrid one that cannot spill stays FINISHED.
+readers read on to the end. Readers of a FAILED partition get its error, or ``ProducerFailed`` if
+its task failed. Readers of a RELEASED partition get the reason, usually ``PartitionReleased``. A
+FINISHED hybrid partition that cannot spill stays FINISHED.
 
 A subpartition of a pipelined partition::
 

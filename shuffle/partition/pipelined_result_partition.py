@@ -186,6 +186,11 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Whether unread buffers may be in an overflow."""
         return self._overflow is not None
 
+    def needs_segments(self, subpartition: int) -> bool:
+        """Whether a reader needs segments for the part of a subpartition that is on a disk."""
+        known = 0 <= subpartition < self.num_subpartitions
+        return known and self._subpartitions[subpartition].needs_segments
+
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedSubpartitionView:
         """Make the one view of a subpartition.
 

@@ -212,6 +212,11 @@ class PipelinedSubpartition:
         return view
 
     @property
+    def needs_segments(self) -> bool:
+        """Whether a reader needs segments of its own; False: all buffers are in memory."""
+        return False
+
+    @property
     def backlog(self) -> int:
         """Buffers and events that a reader with enough credit could take, without priority ones."""
         if self._blocked:

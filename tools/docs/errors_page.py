@@ -89,7 +89,8 @@ ENTRIES: Final = {
     ErrorCode.PARTITION_RELEASED: Entry(
         "reader, writer",
         "The partition was released while it was being read or written. A writer of a pipelined"
-        " partition gets this error when all its readers have closed.",
+        " partition gets this error when all its readers have closed, and a reader when an earlier"
+        " reader of its subpartition has left.",
     ),
     ErrorCode.PRODUCER_FAILED: Entry(
         READER, "The writer of a pipelined partition failed, or disconnected before its end."

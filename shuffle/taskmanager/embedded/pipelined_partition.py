@@ -142,7 +142,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._consumption.end(error)
 
     def _not_spilled(self, error: SluiceError) -> bool:
-        """Fail the partition; True if it is finished, then its last buffers stay in memory."""
+        """Fail the partition; return whether it is finished and so cannot fail."""
         self._fail(error, self._producer_failed(error))
         return self.state is PartitionState.FINISHED
 

@@ -83,8 +83,8 @@ class HybridSpiller:
         store: The tiers.
         key: The shuffle, to whose application the bytes are counted.
         writer_waits: Whether the writer of the partition waits for memory, or is about to.
-        failed: Called when buffers cannot be spilled, with the reason. It fails the partition, or
-            returns True: a finished one goes on, and tries again after a pause.
+        failed: Called with the reason when buffers cannot be spilled. It fails the partition, or
+            returns True if the partition is finished: the spiller retries after a pause.
         connection: The producer's connection; connections take turns to write to a disk.
     """
 
@@ -168,7 +168,7 @@ class HybridSpiller:
             self._task = None
 
     def _not_spilled(self, error: SluiceError) -> None:
-        """Fail the partition; or keep the buffers of a finished one for a while, and try again."""
+        """Fail the partition; retry after a pause if it is finished."""
         if not self._failed(error):
             self.close()
             return
@@ -176,7 +176,7 @@ class HybridSpiller:
             self._was_logged = True
             logger.warning(
                 "a finished hybrid partition of shuffle %d of %s keeps its unread buffers in "
-                "memory, and tries again every %g s to spill them: %s: %s",
+                "memory and retries the spill every %g s: %s: %s",
                 self._key.shuffle_id,
                 self._key.application_id,
                 PAUSE_SECONDS,
@@ -228,8 +228,8 @@ class HybridSpiller:
     async def _write(self, batch: "_Batch") -> Extent:
         """Write the bytes of a batch; the extent is the caller's.
 
-        A tier that fails, as one disk of several may, is tried once. The bytes are still in memory,
-        so they go to the next one that takes them.
+        Each tier is tried once. If one fails, the bytes are still in memory and go to the next tier
+        that has room.
         """
         kept_bytes = SPILLED_SLICE_BYTES * batch.kept_slices
         self._account.require_room(Resource.METADATA_BYTES, kept_bytes)
@@ -324,5 +324,5 @@ def _never() -> bool:
 
 
 def _nobody(error: SluiceError) -> bool:
-    """Say that nothing goes on: the partition has ended."""
+    """Do not retry: the partition has ended."""
     return False

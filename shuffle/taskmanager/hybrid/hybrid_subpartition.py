@@ -1,7 +1,7 @@
 """A subpartition of a hybrid partition: a pipelined one with a spilled part before its queue.
 
-The stream of a reader is in three parts, and buffers move from right to left, and only those that
-no tier takes move back::
+The stream of a reader has three parts. Buffers move from right to left; a failed write moves its
+buffers back to the queue::
 
     spilled runs   │ spilling            │ queue of the pipelined subpartition
     in the tiers   │ in memory, and      │ in memory; the last one may be open
@@ -187,6 +187,11 @@ class HybridSubpartition(PipelinedSubpartition):
         in_queue = self._complete + 1 if self._flushed else self._complete
         before = len(self._spilling) + self._spilled_messages + self._reading_backlog
         return min(in_queue + before, MAX_U32)
+
+    @property
+    def needs_segments(self) -> bool:
+        """Whether a part is outside of memory, so that it is read into segments."""
+        return any(not each.extent.in_memory for run in self._spilled for each in run.slices)
 
     @property
     def holds_segments(self) -> bool:

@@ -61,7 +61,7 @@ class SpilledRun:
         slices.append(Slice(extent, offset, length, 1))
 
     def messages(self, message_bytes: int) -> int:
-        """Return how many messages of a size it takes to read the run, which joins its buffers."""
+        """Return the number of messages that a reader of the run gets."""
         return -(-self.total_bytes // message_bytes) if self.data_type == DATA else 1
 
     def _ends_at(self, extent: Extent, offset: int) -> bool:

@@ -402,7 +402,7 @@ class PipelinedOutput(IncomingOutput):
         )
 
     def _not_spilled(self, error: SluiceError) -> bool:
-        """Fail the partition; True if it is finished, then its last buffers stay in memory."""
+        """Fail the partition; return whether it is finished and so cannot fail."""
         if self.is_open:
             self._outputs.fail(self.number, error)
         return self.state is PipelinedState.FINISHED

@@ -30,11 +30,14 @@ class ConsumablePartition(Protocol):
     def may_spill(self) -> bool:
         """Whether unread buffers may be in the storage tiers."""
 
+    def needs_segments(self, subpartition: int) -> bool:
+        """Whether a reader needs segments for the part of a subpartition that is on a disk."""
+
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
         """Make the one view of a subpartition.
 
         Raises:
-            SluiceError: It has its reader, or that is gone, or the partition failed.
+            SluiceError: The subpartition has, or had, its reader, or the partition failed.
         """
 
 
@@ -54,8 +57,8 @@ def open_view(
 ) -> PipelinedView:
     """Make the one view of a subpartition, which also reads the part in the storage tiers.
 
-    The pool for reads comes first. If there is no memory for it, the request can be repeated: the
-    release of a view would drop what is spilled.
+    The pool for reads comes first. If there is no memory for it and a part is on a disk, the
+    request can be repeated: the release of a view would drop what is spilled.
 
     Raises:
         InsufficientNetworkBuffers: No segment is left for reads of the storage tiers.
@@ -63,7 +66,11 @@ def open_view(
         SluiceError: The subpartition has its reader, or the partition failed or is released.
     """
     if partition.may_spill:
-        read_pool()
+        try:
+            read_pool()
+        except SluiceError:
+            if partition.needs_segments(subpartition):
+                raise
     view = partition.create_view(subpartition, listener)
     if _may_be_spilled(view):
         view.read_back_by(sizes, read_pool)

@@ -11,7 +11,7 @@ READ_POOL_MINIMUM: Final = 1
 class ReadPool:
     """The pool of one connection for reads of the disk tier; made when first needed.
 
-    That is the first read of a stored partition, and the request of a hybrid one.
+    The first read outside the memory tier makes it, or the first request for a hybrid partition.
 
     It bounds memory: each connection has its own pool, so that a consumer that pauses holds its own
     share and no more.

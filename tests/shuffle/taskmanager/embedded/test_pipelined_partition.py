@@ -114,7 +114,7 @@ async def test_readers_wait_for_the_first_output_if_it_says_so(tmp_path):
         assert cluster[0].counters.pipelined_partitions_finished == 1
 
 
-async def test_a_reader_after_the_last_one_that_left_is_told_so(tmp_path):
+async def test_a_reader_after_the_last_gets_partition_released(tmp_path):
     """The partition is finished, and gone with its reader."""
     async with mini_cluster(tmp_path, 1) as cluster, embedded_clients(cluster, 0) as (client,):
         async with client.open_result_partition(1, 7, 1) as partition:

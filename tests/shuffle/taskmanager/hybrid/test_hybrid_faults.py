@@ -85,7 +85,7 @@ def all_that_is_left(cluster: MiniCluster, *, of_a_quota: bool) -> LocalBufferPo
     ],
     ids=["local", "remote", "quota"],
 )
-async def test_a_reader_without_memory_to_read_with_costs_nothing(tmp_path, reader_at, quota, code):
+async def test_a_request_without_memory_keeps_the_spilled_data(tmp_path, reader_at, quota, code):
     """Its request is refused, and the next one gets every byte."""
     async with mini_cluster(
         tmp_path,
@@ -104,6 +104,16 @@ async def test_a_reader_without_memory_to_read_with_costs_nothing(tmp_path, read
         await reader.read_all()
         assert reader.data() == b"".join(buffers())
         await until_clean(cluster[0], storage_leftovers)
+
+
+async def test_data_in_the_memory_tier_is_read_without_segments(tmp_path):
+    async with mini_cluster(tmp_path, network_segments=SEGMENTS) as cluster:
+        writer = await a_finished_writer(cluster)
+        held = all_that_is_left(cluster, of_a_quota=False)
+        reader = await a_reader(cluster, writer, reader_at=1)
+        await reader.read_all()
+        assert reader.data() == b"".join(buffers())
+        held.destroy()
 
 
 @TIERS
@@ -134,7 +144,7 @@ def _waits_for_credit(reader: CreditBasedViewReader) -> bool:
     return reader.activity == WAITING_FOR_CREDIT
 
 
-async def test_a_disk_that_fails_costs_nothing_beside_one_that_does_not(tmp_path, monkeypatch):
+async def test_spilling_continues_on_another_disk_if_one_fails(tmp_path, monkeypatch):
     write = DiskTier.write
 
     def fail_on_a(self, offset, pieces):
@@ -185,9 +195,7 @@ async def test_a_finished_partition_is_spilled_when_there_is_room_again(
 
 
 @pytest.mark.parametrize("clients_at", [api_clients, embedded_clients], ids=["beside", "embedded"])
-async def test_readers_of_a_partition_that_cannot_spill_learn_that_its_producer_failed(
-    tmp_path, clients_at
-):
+async def test_readers_get_producer_failed_if_spilling_fails(tmp_path, clients_at):
     """The task gets the error itself; a reader that comes late learns the same as the others."""
     async with (
         mini_cluster(tmp_path, 1, memory_tier_bytes=SEGMENT_SIZE_BYTES, disk_quota_bytes=0) as (

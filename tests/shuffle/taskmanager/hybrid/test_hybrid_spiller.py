@@ -33,6 +33,8 @@ from tests.support.mini_cluster import eventually
 if TYPE_CHECKING:
     from sluice.protocol.errors import SluiceError
 
+pytestmark = pytest.mark.interpreted  # FakeExtent is a kind of Referenced
+
 SIZE = 64
 SEGMENTS = 4
 SIZES = ReadSizes(SIZE, SIZE, SIZE)

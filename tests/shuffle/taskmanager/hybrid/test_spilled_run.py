@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from sluice.protocol.schema import DATA, EVENT
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.hybrid.spilled_run import (
@@ -12,6 +14,8 @@ from sluice.shuffle.taskmanager.hybrid.spilled_run import (
     SpilledRun,
 )
 from tests.shuffle.taskmanager.hybrid.rig import FakeExtent, FakeTiers
+
+pytestmark = pytest.mark.interpreted  # FakeExtent is a kind of Referenced
 
 
 def test_neighbors_of_an_extent_are_one_slice():

@@ -173,7 +173,7 @@ async def test_a_name_is_taken_once(tmp_path):
 
 @pytest.mark.parametrize("subpartitions", [1, 2], ids=["the last reader", "another reads on"])
 @pytest.mark.parametrize("kind", [PARTITION_PIPELINED, PARTITION_HYBRID_SELECTIVE])
-async def test_a_reader_after_one_that_left_is_told_so(tmp_path, kind, subpartitions):
+async def test_a_reader_after_one_that_left_gets_partition_released(tmp_path, kind, subpartitions):
     """Also after the last one of a finished partition, which is gone then."""
     async with mini_cluster(tmp_path, 1) as cluster:
         client = await cluster.producer(0)

@@ -40,6 +40,7 @@ async def test_a_report_is_passed_on_and_the_next_request_gets_the_error(tmp_pat
         cluster[1].peers.retire()  # the idle connection
 
 
+@pytest.mark.interpreted
 async def test_no_request_overtakes_a_report_on_another_connection(tmp_path, monkeypatch):
     settings: dict[str, Any] = {"connections_per_peer": 2, "peer_idle_timeout_seconds": 60}
     async with mini_cluster(tmp_path, 2, **settings) as cluster:

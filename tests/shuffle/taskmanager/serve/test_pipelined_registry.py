@@ -21,6 +21,9 @@ class Partition:
     is_consumable = True
     may_spill = False
 
+    def needs_segments(self, subpartition):
+        raise NotImplementedError
+
     def create_view(self, subpartition, listener):
         raise NotImplementedError
 

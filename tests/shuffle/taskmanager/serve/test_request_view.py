@@ -48,6 +48,9 @@ class FakePartition:
         self.views: dict[int, FakePipelinedView] = {}
         self.released: list[SluiceError] = []
 
+    def needs_segments(self, subpartition: int) -> bool:
+        raise AssertionError("it does not spill")
+
     def create_view(self, subpartition: int, listener: DataListener) -> FakePipelinedView:
         if subpartition in self.views:
             raise SluiceError(
