@@ -291,9 +291,10 @@ class DamageChecks:
         return True
 
     def _forget_idle(self, now: float) -> None:
-        """Forget the applications whose last false report was long ago."""
-        for application_id, reports in list(self._applications.items()):
-            if not reports.waiting and now > reports.ignored_until + LONGEST_PAUSE_SECONDS:
+        """Forget the applications without checks whose last false report was long ago."""
+        checked = {each.shuffle.application_id for each in self._checks}
+        for application_id in self._applications.keys() - checked:
+            if now > self._applications[application_id].ignored_until + LONGEST_PAUSE_SECONDS:
                 del self._applications[application_id]
 
     def _next(self) -> _Check | None:

@@ -236,6 +236,31 @@ async def test_applications_take_turns(tmp_path):
         assert [each.shuffle.application_id for each in order] == ["app", "other", "app", "app"]
 
 
+async def test_a_report_that_is_being_checked_is_not_forgotten(tmp_path, monkeypatch):
+    """Otherwise its verdict is lost as soon as another application sends a report."""
+    monkeypatch.setattr(damage_checks, "FIRST_PAUSE_SECONDS", 100.0)
+    monkeypatch.setattr(damage_checks, "LONGEST_PAUSE_SECONDS", 100.0)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> bool:
+        begun.set()
+        await go_on.wait()
+        return False
+
+    monkeypatch.setattr(damage_checks, "is_damaged", slow)
+    async with mini_cluster(tmp_path, 1) as cluster:
+        await cluster.write(0, 7, REGIONS)
+        await write_as(cluster, "other")
+        checks = cluster[0].partitions.damage
+        checks.report(BOTH, [7])
+        await begun.wait()
+        checks.report(SubpartitionRange(ShuffleKey("other", 1), 0, 1), [0])
+        go_on.set()
+        await checks.settle(KEY, [7], asyncio.get_running_loop().time() + 60)
+        checks.report(BOTH, [7])
+        assert results(cluster)["refused"] == 1
+
+
 async def write_as(cluster: MiniCluster, application_id: str) -> None:
     from tests.support.wire_clients import write_map_output
 
