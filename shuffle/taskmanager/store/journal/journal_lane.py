@@ -34,7 +34,7 @@ class WrittenRows(Protocol):
     def release_written(self, release: PendingRelease, arena: bytes, *, written: bool) -> None:
         """Record that a journal has a release, or that it is left out and misses it."""
 
-    def restored(self, *, written: bool) -> None:
+    def restored(self, arena: bytes, *, written: bool) -> None:
         """Record that a journal was rewritten with all releases, or could not be."""
 
     def fail(self, entry: PendingRow | PendingRelease, failure: StorageError) -> None:
@@ -162,7 +162,7 @@ class JournalLane:
         restored = await self._files.restore(self._arena)
         if restored:
             self._settle()
-        self._rows.restored(written=restored)
+        self._rows.restored(self._arena, written=restored)
         restores, self._restores = self._restores, []
         for done in restores:
             if not done.done():

@@ -303,8 +303,14 @@ class JournalWriter:
         if not release.arenas:
             self._end_release(release)
 
-    def restored(self, *, written: bool) -> None:
-        """Forget the missed releases once every journal has them."""
+    def restored(self, arena: bytes, *, written: bool) -> None:
+        """Forget the missed releases once every journal has them.
+
+        A rewritten journal also has a release whose write to all journals had failed.
+        """
+        last = self._last_release
+        if written and self._is_durable(arena) and last is not None and last.done():
+            self._last_release = None
         if written and not self.files.misses_rows:
             self._missed = [each for each in self._missed if each.row.startswith(LOSE_ROW)]
 

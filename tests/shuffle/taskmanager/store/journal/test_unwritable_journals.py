@@ -12,6 +12,7 @@ import pytest
 
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.taskmanager.store import store_health
+from sluice.shuffle.taskmanager.store.errors import JournalWriteFailed
 from sluice.shuffle.taskmanager.store.files.journal_places import releases_path
 from sluice.shuffle.taskmanager.store.journal import power_cuts
 from sluice.shuffle.taskmanager.store.journal.journal import Entry, Journal, _record
@@ -191,3 +192,28 @@ async def test_a_directory_whose_journal_fails_while_it_comes_back_stays_out(tmp
     assert await store._health.take_back(disk)
     await put(store, 1, LENGTH)
     await store.close()
+
+
+async def test_a_release_that_failed_survives_when_a_journal_is_back(tmp_path, monkeypatch):
+    store = ShuffleStore.open(on_disks(tmp_path, "a"))
+    await put(store, 0, LENGTH)
+    (disk,) = store._storage.disks
+
+    def fails(journal, *args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Journal, "append", fails)
+        store.release_shuffle(KEY)
+        released = store.released()
+        assert released is not None
+        with pytest.raises(JournalWriteFailed, match="no directory is left"):
+            await released
+        await settle(store)
+    assert store.released() is released  # a driver that repeats the release gets the error again
+    assert await store._health.take_back(disk)
+    assert store.released() is None
+    await store.close()
+    again = ShuffleStore.open(on_disks(tmp_path, "a"))
+    assert not again.map_outputs(KEY)
+    await again.close()
