@@ -301,6 +301,21 @@ class OtherRemoteOutput(StorageError):
         )
 
 
+class OutputGone(StorageError):
+    """The map output was released, dropped or replaced before its copy was complete."""
+
+    code = ErrorCode.PARTITION_RELEASED
+
+    def __init__(self, application_id: str, shuffle_id: int, map_attempt_id: int) -> None:
+        super().__init__(
+            f"map attempt {map_attempt_id} of shuffle {shuffle_id} of {application_id} was "
+            "released, dropped or replaced while it was copied to the remote tier",
+            value=map_attempt_id,
+            remedy="No action is needed",
+            map_attempt_id=map_attempt_id,
+        )
+
+
 class ReleasedDuringCommit(StorageError):
     """The shuffle was released before the commit was written.
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from .remote_objects import RemoteFailure
+from .remote_failure import RemoteFailure
 
 if TYPE_CHECKING:
     import datetime

@@ -1,8 +1,7 @@
 """Objects in a bucket or a directory; the only module that uses ``obstore``.
 
 ``obstore`` retries requests that fail with a server error, including throttling, with exponential
-backoff and jitter. The remaining errors become :class:`RemoteFailure`. Its text has known phrases
-only, because a server's answer may repeat parts of a credential.
+backoff and jitter. The remaining errors become :class:`.RemoteFailure`.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import configparser
 import datetime
 import importlib
 import os
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from .....transport.trusted_path import UntrustedPath, require_trusted
 from ..errors import StorageError, StorageUnavailable
 from .remote_directory import Identity, identity_of, remove_files
+from .remote_failure import RemoteFailure, failure_in_words
 
 if TYPE_CHECKING:
     from ...config.storage_config import StorageConfig
@@ -32,45 +31,6 @@ _DIRECTORY: Final = "file://"
 _GRACE: Final = 1.5
 """A request is canceled after this many times its deadline, because a hung file system ignores
 deadlines."""
-
-_STATUS: Final = re.compile(r"status code: (\d{3})")
-_CODE: Final = re.compile(r"<Code>([A-Za-z]{3,40})</Code>")
-_OS_ERROR: Final = re.compile(r"(?:\(os error |^\[Errno )(\d+)")
-_NO_ROOM: Final = frozenset({28, 122})
-_PHRASES: Final = (
-    ("Connection refused", "connection refused"),
-    ("dns error", "host name cannot be resolved"),
-    ("timed out", "no answer in time"),
-    ("TimedOut", "no answer in time"),
-    ("certificate", "its certificate is not trusted"),
-    ("error sending request", "connection failed"),
-    ("error decoding response body", "incomplete response"),
-    ("request or response body error", "incomplete response"),
-    ("IncompleteMessage", "incomplete response"),
-    ("missing", "credentials or settings are missing"),
-    ("Requested range was invalid", "the object is shorter"),
-    ("credentials", "no credentials"),
-    ("Token", "no credentials"),
-)
-
-
-class RemoteFailure(Exception):
-    """A request failed. The text contains no secrets.
-
-    Attributes:
-        missing: The object does not exist.
-        full: The store is full.
-        exists: An object with that name exists already.
-    """
-
-    def __init__(
-        self, reason: str, *, missing: bool = False, full: bool = False, exists: bool = False
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.missing = missing
-        self.full = full
-        self.exists = exists
 
 
 class RemoteObject(NamedTuple):
@@ -324,35 +284,6 @@ async def _next_page(pages: Any) -> list[Any] | None:
     except StopAsyncIteration:
         return None
     return page
-
-
-def failure_in_words(error: Exception) -> RemoteFailure:
-    """Describe an error in known phrases, without repeating text from the server."""
-    if isinstance(error, RemoteFailure):
-        return error
-    kind, text = type(error).__name__, str(error)
-    if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
-        return RemoteFailure("the object does not exist", missing=True)
-    if kind == "AlreadyExistsError":
-        return RemoteFailure("the object exists already", exists=True)
-    number = _OS_ERROR.search(text)
-    if number is not None:
-        reason = os.strerror(int(number[1]))
-        return RemoteFailure(reason, full=int(number[1]) in _NO_ROOM)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    if status is not None or code is not None:
-        words = [each for each in (status and f"status {status[1]}", code and code[1]) if each]
-        missing = (
-            status is not None and status[1] == "404" and (code is None or code[1] == "NoSuchKey")
-        )
-        full = code is not None and code[1] in ("XMinioStorageFull", "QuotaExceeded")
-        return RemoteFailure("it answers " + ", ".join(words), missing=missing, full=full)
-    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return RemoteFailure("the credentials are not accepted")
-    for phrase, words_ in _PHRASES:
-        if phrase in text:
-            return RemoteFailure(words_)
-    return RemoteFailure(kind)
 
 
 def _open_directory(stores: Any, url: str) -> Any:

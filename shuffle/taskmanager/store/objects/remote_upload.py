@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from .....transport.loop import start_task
 from ..errors import StorageError
+from .remote_failure import RemoteFailure
 from .remote_marker import CHECK_REQUESTS
-from .remote_objects import RemoteFailure, RemoteObjects
+from .remote_objects import RemoteObjects
 
 logger = logging.getLogger(__name__)
 

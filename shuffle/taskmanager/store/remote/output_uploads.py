@@ -5,16 +5,19 @@ TaskManager finds any part of it.
 """
 
 import asyncio
+import contextlib
+import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from .....protocol.errors import ErrorCode
 from .....transport.loop import run_together, start_task
-from ....names import MapAttemptKey
+from ....names import MapAttemptKey, ShuffleKey
 from ..errors import OtherRemoteOutput, StorageError
+from ..objects.remote_failure import RemoteFailure
 from ..objects.remote_names import (
     application_marker,
     manifest_name,
@@ -22,12 +25,13 @@ from ..objects.remote_names import (
     moved_region,
     name_of_application,
 )
-from ..objects.remote_objects import RemoteFailure
 from ..objects.remote_upload import Upload
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import RemoteExtent, RemoteTier
 from ..tiers.tier import Extent, ExtentRead
 from .remote_manifest import Manifest, MovedRegion, pack_manifest, unpack_manifest
+
+logger = logging.getLogger(__name__)
 
 REGIONS_AT_A_TIME: Final = 4
 """Regions of a map output uploaded at a time."""
@@ -49,26 +53,130 @@ class Uploaded(NamedTuple):
     is_new: bool
 
 
+class Transfer:
+    """The upload of a map output, from its lookup until its copy is recorded.
+
+    Attributes:
+        attempt: The map attempt.
+        names: The objects of its regions, while the remote tier has, or may have, a manifest that
+            this transfer wrote. None if there is no such manifest.
+        is_released: Whether the map output was released or replaced during the transfer.
+        is_forgotten: Whether its application was forgotten during the transfer.
+    """
+
+    __slots__ = ("attempt", "is_forgotten", "is_released", "names")
+
+    def __init__(self, attempt: MapAttemptKey) -> None:
+        self.attempt = attempt
+        self.names: list[str] | None = None
+        self.is_released = False
+        self.is_forgotten = False
+
+
 class OutputUploads:
     """Uploads the map outputs of a store.
 
     Args:
         tier: The remote tier.
         read: Reads extents of any tier.
+        start: Starts a task, and cancels it when the store is closed.
     """
 
     def __init__(
-        self, tier: RemoteTier, read: Callable[[Sequence[ExtentRead]], Awaitable[None]]
+        self,
+        tier: RemoteTier,
+        read: Callable[[Sequence[ExtentRead]], Awaitable[None]],
+        start: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.tier: Final = tier
         self.moves = 0
         """Map outputs uploaded by this TaskManager; only grows."""
         self._read: Final = read
+        self._start: Final = start
         self._marked: set[str] = set()
+        self._transfers: set[Transfer] = set()
+
+    # ---- what ends while it is uploaded ----------------------------------------------------------
+
+    @contextlib.contextmanager
+    def transfer(self, output: MapOutput) -> Iterator[Transfer]:
+        """Keep a map output and track its release while the context is open."""
+        transfer = Transfer(MapAttemptKey(output.key, output.map_attempt_id))
+        self._transfers.add(transfer)
+        try:
+            with output.kept():
+                yield transfer
+        finally:
+            self._transfers.discard(transfer)
+
+    def is_under_way(self, attempt: MapAttemptKey) -> bool:
+        """Return whether a map output is being transferred that was not released since."""
+        return any(each.attempt == attempt and not each.is_released for each in self._transfers)
+
+    def released(self, key: ShuffleKey, end: int | None) -> None:
+        """Record the release of a shuffle, or of its map attempts below ``end``."""
+        for each in self._transfers:
+            if each.attempt.shuffle == key and (end is None or each.attempt.map_attempt_id < end):
+                each.is_released = True
+
+    def superseded(self, attempt: MapAttemptKey) -> None:
+        """Record that a map output was replaced by other bytes."""
+        for each in self._transfers:
+            if each.attempt == attempt:
+                each.is_released = True
 
     def forget(self, application_id: str) -> None:
         """Forget an application."""
         self._marked.discard(application_id)
+        for each in self._transfers:
+            if each.attempt.shuffle.application_id == application_id:
+                each.is_forgotten = True
+
+    def discard(self, transfer: Transfer, found: "Uploaded | None") -> bool:
+        """Delete what was transferred if it was released or forgotten meanwhile.
+
+        Args:
+            transfer: The transfer, at its end.
+            found: Its result; None: it failed.
+
+        Returns:
+            Whether it was released or forgotten.
+        """
+        names = transfer.names
+        if names is None and transfer.is_released and found is not None:
+            names = found.names  # another TaskManager wrote it
+        is_over = transfer.is_released or transfer.is_forgotten
+        if is_over and names is not None:
+            self.remove(transfer.attempt, names)
+        return is_over
+
+    def remove(self, attempt: MapAttemptKey, names: Sequence[str]) -> None:
+        """Delete objects in the background, and the manifest if it names only these.
+
+        Another TaskManager may have written a manifest of this name with other bytes meanwhile.
+        """
+        self._start(self._remove(attempt, names))
+
+    async def _remove(self, attempt: MapAttemptKey, names: Sequence[str]) -> None:
+        name, regions = manifest_name(attempt), {*names} - {""}
+        try:
+            manifest = manifest_of(attempt, await self.tier.objects.get(name))
+            there = {each.name for each in manifest.regions} - {""}
+            # The manifests of empty map outputs are alike: the end of the application deletes them.
+            if there and there <= regions:
+                # Not by `delete_soon`: its retry could delete a newer manifest.
+                await self.tier.objects.delete([name])
+        except ValueError:
+            pass  # not a manifest: the end of the application deletes it
+        except RemoteFailure as failure:
+            if not failure.missing:
+                logger.warning(
+                    "%s: %s stays until its application ends: %s", self.tier, name, failure
+                )
+                return
+        self.tier.delete_soon(list(regions))
+
+    # ---- finding and uploading -------------------------------------------------------------------
 
     async def find(self, output: MapOutput) -> Uploaded | None:
         """Return a map output if the remote tier has it.
@@ -88,17 +196,15 @@ class OutputUploads:
             raise self.tier.fetch_failure(failure, 0) from failure
         return Uploaded(_require_same(output, there), is_new=False)
 
-    async def upload(
-        self, output: MapOutput, doubt: Callable[[list[str]], None] = lambda names: None
-    ) -> Uploaded:
-        """Upload a map output, which the caller retains.
+    async def upload(self, transfer: Transfer, output: MapOutput) -> Uploaded:
+        """Upload a map output.
 
         Args:
+            transfer: Its transfer. If the upload fails, ``names`` has the objects that may stay.
             output: The map output.
-            doubt: Called with the names of objects that may stay if the upload fails.
 
         Raises:
-            RemoteFailed: The upload failed; no TaskManager finds any part of it.
+            RemoteFailed: The upload failed.
             OtherRemoteOutput: The remote tier has one of the same name with other bytes.
             StorageReadFailed: Its bytes cannot be read.
             STORAGE_CORRUPT: Its bytes do not match their checksum.
@@ -122,25 +228,27 @@ class OutputUploads:
             raise
         name, manifest = manifest_name(attempt), pack_manifest(output, names)
         there = manifest
+        transfer.names = names
+        self.tier.keep(name)
         try:
-            await _to_its_end(
-                self.tier.objects.put(name, manifest, new=True),
-                lambda: self.tier.delete_soon([name, *regions]),
-            )
+            await _to_its_end(self.tier.objects.put(name, manifest, new=True))
+        except asyncio.CancelledError:
+            transfer.names = None
+            self.remove(attempt, names)
+            raise
         except RemoteFailure as failure:
-            # The manifest may be stored although the answer was lost; then keep its regions.
-            doubt(names)
+            # The manifest may be stored, even later, if there was no answer; then keep its regions.
             try:
                 there = await self.tier.objects.get(name)
             except RemoteFailure as unknown:
-                if unknown.missing:
+                if unknown.missing and failure.is_answer:
+                    transfer.names = None
                     self.tier.delete_soon(regions)
                 raise self.tier.upload_failure(failure, output.total_bytes) from failure
         if there != manifest:  # another TaskManager uploaded it, or another map output
-            doubt([])
+            transfer.names = None
             self.tier.delete_soon(regions)
             names = _require_same(output, there)
-        doubt(names)
         await self.tier.require_stored(name, output.total_bytes)
         if there != manifest:
             return Uploaded(names, is_new=False)
@@ -238,20 +346,11 @@ def _same_bytes(stored: Sequence[MovedRegion], regions: Sequence[Region]) -> boo
     )
 
 
-async def _to_its_end(
-    request: Coroutine[Any, Any, None], undo: Callable[[], None] = lambda: None
-) -> None:
-    """Make a request; if canceled, wait for its end so that its object can be deleted.
-
-    Args:
-        request: The request.
-        undo: Called if the request was canceled but succeeded.
-    """
+async def _to_its_end(request: Coroutine[Any, Any, None]) -> None:
+    """Make a request; if canceled, wait for its end so that its object can be deleted."""
     task = start_task(request)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            undo()
         raise

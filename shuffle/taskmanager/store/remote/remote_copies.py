@@ -15,7 +15,7 @@ from ..objects.remote_names import manifest_name
 from ..stored_outputs import MapOutput
 from ..tiers.remote_tier import RemoteExtent
 from ..tiers.slot_allocator import occupied_bytes
-from .output_uploads import OutputUploads
+from .output_uploads import OutputUploads, Transfer, Uploaded
 
 
 class RemoteCopy:
@@ -23,18 +23,14 @@ class RemoteCopy:
 
     Attributes:
         checksums: The checksums of its regions.
-        is_released: Whether it was released, or got other bytes here, while it was made.
-        is_forgotten: Whether its application was forgotten here while it was made.
     """
 
-    __slots__ = ("checksums", "is_forgotten", "is_released", "names", "space")
+    __slots__ = ("checksums", "names", "space")
 
     def __init__(self, space: RemoteExtent, output: MapOutput) -> None:
         self.space = space
         self.checksums = _checksums(output)
         self.names: list[str] = []
-        self.is_released = False
-        self.is_forgotten = False
 
 
 class RemoteCopies:
@@ -55,19 +51,14 @@ class RemoteCopies:
         self._accounts: Final = accounts
         self._is_found: Final = is_found
         self._copies: dict[ShuffleKey, dict[int, RemoteCopy]] = {}
-        self._making: dict[RemoteCopy, MapAttemptKey] = {}
         self._refused: dict[ShuffleKey, set[int]] = {}
         """Map outputs whose names have other bytes in the remote tier."""
+        self._doubtful: dict[MapAttemptKey, list[str]] = {}
+        """Objects that may be there although their upload failed."""
 
     def has(self, attempt: MapAttemptKey) -> bool:
         """Return whether a map output has a copy that was made, or found, here."""
         return attempt.map_attempt_id in self._copies.get(attempt.shuffle, {})
-
-    def is_making(self, attempt: MapAttemptKey) -> bool:
-        """Return whether a copy is being made that was not released since."""
-        return any(
-            each == attempt and not making.is_released for making, each in self._making.items()
-        )
 
     def of(self, application_id: str) -> dict[ShuffleKey, list[int]]:
         """Return the map attempts of an application with a copy, by shuffle."""
@@ -107,34 +98,35 @@ class RemoteCopies:
             return False
         self._tier.require_healthy()
         copy = RemoteCopy(self._reserve(output), output)
-        self._making[copy] = attempt
         is_refused = attempt.map_attempt_id in self._refused.get(attempt.shuffle, ())
-        try:
-            with output.kept():
-                found = None
+        with self._uploads.transfer(output) as transfer:
+            found: Uploaded | None = None
+            try:
                 if pace is not None or is_refused:
                     found = await self._uploads.find(output)
                 if found is None:
                     if pace is not None:
                         await pace(output.total_bytes)
-                    found = await self._uploads.upload(output)
-        except BaseException as error:
-            copy.space.release()
-            if isinstance(error, OtherRemoteOutput) and not (copy.is_released or copy.is_forgotten):
-                self._refused.setdefault(attempt.shuffle, set()).add(attempt.map_attempt_id)
-            raise
-        finally:
-            del self._making[copy]
-        copy.names = found.names
-        if copy.is_released or copy.is_forgotten:
-            copy.space.release()
-            if copy.is_released or found.is_new:
-                self._tier.delete_soon([manifest_name(attempt), *filter(None, copy.names)])
-        elif self._is_found(attempt) or self.has(attempt):
+                    found = await self._uploads.upload(transfer, output)
+            except BaseException as error:
+                copy.space.release()
+                if not self._uploads.discard(transfer, None):
+                    self._note_failure(transfer, error)
+                raise
+        copy.names = [*found.names, *self._doubtful.pop(attempt, ())]
+        is_over = self._uploads.discard(transfer, found)
+        if is_over or self._is_found(attempt) or self.has(attempt):
             copy.space.release()
         else:
             self._copies.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = copy
         return found.is_new
+
+    def _note_failure(self, transfer: Transfer, error: BaseException) -> None:
+        attempt = transfer.attempt
+        if isinstance(error, OtherRemoteOutput):
+            self._refused.setdefault(attempt.shuffle, set()).add(attempt.map_attempt_id)
+        if transfer.names is not None:
+            self._doubtful.setdefault(attempt, []).extend(transfer.names)
 
     def _reserve(self, output: MapOutput) -> RemoteExtent:
         """Charge the space of a copy.
@@ -158,46 +150,29 @@ class RemoteCopies:
     def released(self, key: ShuffleKey, end: int | None) -> dict[int, list[str]]:
         """Forget the copies of a released shuffle; return the names of their objects.
 
-        A copy that is being made is deleted when it is complete.
-
         Args:
             key: The shuffle.
             end: Only the map attempts below it are released; None: all are.
         """
-        for making, attempt in self._making.items():
-            if attempt.shuffle == key and (end is None or attempt.map_attempt_id < end):
-                making.is_released = True
         return self._forget(key, end)
 
     def forget(self, application_id: str) -> None:
         """Forget the copies of an application; other TaskManagers may serve them."""
-        for making, attempt in self._making.items():
-            if attempt.shuffle.application_id == application_id:
-                making.is_forgotten = True
-        for key in [*self._copies, *self._refused]:
+        for key in {*self._copies, *self._refused, *(each.shuffle for each in self._doubtful)}:
             if key.application_id == application_id:
                 self._forget(key, None)
 
-    def superseded(self, attempt: MapAttemptKey) -> list[str]:
-        """Forget the copy of a map output that has other bytes now; return its objects.
-
-        A copy that is being made is deleted when it is complete.
-        """
-        for making, its_attempt in self._making.items():
-            if its_attempt == attempt:
-                making.is_released = True
-        return self.drop(attempt)
-
     def drop(self, attempt: MapAttemptKey) -> list[str]:
         """Forget a copy without deleting it; return the names of its objects."""
+        names = self._doubtful.pop(attempt, [])
         copies = self._copies.get(attempt.shuffle, {})
         copy = copies.pop(attempt.map_attempt_id, None)
         if copy is None:
-            return []
+            return names
         if not copies:
             del self._copies[attempt.shuffle]
         copy.space.release()
-        return copy.names
+        return [*copy.names, *names]
 
     def applications(self) -> set[str]:
         """Return the applications with copies."""
@@ -213,7 +188,11 @@ class RemoteCopies:
             self._copies[key] = copies
         for copy in gone.values():
             copy.space.release()
-        return {each: copy.names for each, copy in gone.items()}
+        names = {each: copy.names for each, copy in gone.items()}
+        for attempt in [each for each in self._doubtful if each.shuffle == key]:
+            if end is None or attempt.map_attempt_id < end:
+                names.setdefault(attempt.map_attempt_id, []).extend(self._doubtful.pop(attempt))
+        return names
 
 
 def _checksums(output: MapOutput) -> tuple[int, ...]:

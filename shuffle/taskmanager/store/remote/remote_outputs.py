@@ -16,20 +16,21 @@ from .....transport.fair_queue import Flow
 from .....transport.loop import run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
+from ..errors import OutputGone
 from ..files.fair_slots import FairSlots
+from ..objects.remote_failure import RemoteFailure
 from ..objects.remote_names import (
     application_marker,
     manifest_name,
     moved_application,
     name_of_application,
 )
-from ..objects.remote_objects import RemoteFailure
 from ..output_index import OutputIndex
 from ..store_status import RemoteStatus
 from ..stored_outputs import MapOutput, Region
 from ..tiers.remote_tier import MAX_DELETES, RemoteTier
 from ..tiers.tier import ExtentRead
-from .output_uploads import OutputUploads, manifest_of
+from .output_uploads import OutputUploads, Uploaded, manifest_of
 from .remote_copies import RemoteCopies
 from .remote_releases import RemoteReleases
 
@@ -66,7 +67,8 @@ class RemoteOutputs:
         lost: Callable[[set[object]], None],
     ) -> None:
         self.tier = tier
-        self.uploads = OutputUploads(tier, read)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.uploads = OutputUploads(tier, read, self._in_background)
         self.copies = RemoteCopies(self.uploads, accounts, self._is_found)
         self._removals = RemoteReleases(tier, self._is_in_use, self._in_background)
         self._sharing: set[str] = set()
@@ -84,23 +86,33 @@ class RemoteOutputs:
         self._releases = index.releases
         self._finding: dict[MapAttemptKey, asyncio.Task[MapOutput | None]] = {}
         self._lookups = FairSlots(LOOKUPS_AT_A_TIME)
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._missing: set[object] = set()
         self._losing: asyncio.TimerHandle | None = None
 
     async def move(self, output: MapOutput) -> None:
         """Copy a map output to the remote tier: ``ShuffleStore.move_to_remote``."""
-        if not output.is_moved:
-            attempt = _attempt(output)
-            found = await self.uploads.find(output) if self.copies.has(attempt) else None
-            before = self._moved.get(attempt.shuffle, {}).get(attempt.map_attempt_id, [])
-            if found is None:
-                # Until the release, also if the manifest cannot be confirmed now.
-                with output.kept():
-                    found = await self.uploads.upload(
-                        output, lambda names: self._note(attempt, [*before, *names])
-                    )
-            self._note(attempt, found.names or before)
+        if output.is_moved:
+            return
+        attempt = _attempt(output)
+        if self._index.get(*attempt) is not output:
+            raise OutputGone(*output.key, output.map_attempt_id)
+        before = self._moved.get(attempt.shuffle, {}).get(attempt.map_attempt_id, [])
+        with self.uploads.transfer(output) as transfer:
+            found: Uploaded | None = None
+            try:
+                if self.copies.has(attempt):
+                    found = await self.uploads.find(output)
+                if found is None:
+                    found = await self.uploads.upload(transfer, output)
+            finally:
+                is_over = self.uploads.discard(transfer, found)
+                if not is_over and found is not None:
+                    self._note(attempt, found.names or before)
+                elif not is_over and transfer.names is not None:
+                    # Until the release: the manifest cannot be confirmed now.
+                    self._note(attempt, [*before, *transfer.names])
+        if is_over:
+            raise OutputGone(*output.key, output.map_attempt_id)
 
     # ---- finding ---------------------------------------------------------------------------------
 
@@ -160,7 +172,8 @@ class RemoteOutputs:
         except ValueError as error:
             logger.error("%s: %s is not a manifest: %s", self.tier, manifest_name(attempt), error)
             return None
-        self.copies.drop(attempt)  # the map output here was lost; its copy is charged as found
+        # The map output here was lost; its copy is charged as found.
+        names += self.copies.drop(attempt)
         account = self._accounts.of(attempt.shuffle.application_id)
         for region in output.regions:
             if region.extent is not None:
@@ -242,6 +255,7 @@ class RemoteOutputs:
             is_new: False if the release is repeated. No map attempt below a bound is committed
                 after its release, so a repeated one with a bound lists no objects.
         """
+        self.uploads.released(key, end)
         known = self._moved.pop(key, {})
         moved = {each: known.pop(each) for each in list(known) if end is None or each < end}
         if known:
@@ -260,10 +274,14 @@ class RemoteOutputs:
 
     def superseded(self, attempt: MapAttemptKey) -> None:
         """Delete the copy of a map output that was dropped because it has other bytes now."""
-        names = self.copies.superseded(attempt)
-        names += self._moved.get(attempt.shuffle, {}).pop(attempt.map_attempt_id, [])
+        self.uploads.superseded(attempt)
+        names = self.copies.drop(attempt)
+        moved = self._moved.pop(attempt.shuffle, {})
+        names += moved.pop(attempt.map_attempt_id, [])
+        if moved:
+            self._moved[attempt.shuffle] = moved
         if names:
-            self.tier.delete_soon([manifest_name(attempt), *filter(None, names)])
+            self.uploads.remove(attempt, names)
 
     def has(self, attempt: MapAttemptKey) -> bool:
         """Return whether the remote tier has a map output, as far as is known here."""
@@ -287,7 +305,7 @@ class RemoteOutputs:
         return (
             map_attempt_id in self._moved.get(key, {})
             or self.copies.has(attempt)
-            or self.copies.is_making(attempt)
+            or self.uploads.is_under_way(attempt)
         )
 
     def forget(self, application_id: str) -> None:

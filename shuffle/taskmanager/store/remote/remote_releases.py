@@ -12,8 +12,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from ....names import ShuffleKey
+from ..objects.remote_failure import RemoteFailure
 from ..objects.remote_names import attempt_in, moved_shuffle
-from ..objects.remote_objects import RemoteFailure
 from ..tiers.remote_tier import MAX_DELETES, RemoteTier
 
 if TYPE_CHECKING:

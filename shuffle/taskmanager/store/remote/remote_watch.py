@@ -12,7 +12,7 @@ from typing import Final
 from .....transport.loop import start_task
 from ...config.storage_config import StorageConfig
 from ..health.directory_health import Change, Condition, DirectoryHealth, Finding
-from ..objects.remote_objects import RemoteFailure
+from ..objects.remote_failure import RemoteFailure
 from ..tiers.remote_tier import RemoteTier
 from .remote_sweep import RemoteSweep
 

@@ -17,9 +17,10 @@ from ...bounds.accounts import Resource
 from ..errors import RemoteFailed, RemoteFull, RemoteObjectMissing, StorageError, StorageReadFailed
 from ..files.fair_slots import FairSlots
 from ..objects import remote_names
+from ..objects.remote_failure import RemoteFailure
 from ..objects.remote_marker import RemoteMarker
 from ..objects.remote_names import region_name, taskmanager_marker
-from ..objects.remote_objects import DELETE_BATCH, RemoteFailure, RemoteObjects
+from ..objects.remote_objects import DELETE_BATCH, RemoteObjects
 from ..objects.remote_upload import MAX_PARTS, Upload, UploadBudget
 from ..store_status import TierStatus
 from .slot_allocator import occupied_bytes
@@ -118,7 +119,7 @@ class RemoteTier(Tier):
         self._used_bytes = 0
         self._extents = 0
         self._deletes: dict[str, None] = {}
-        self._under_deletion = 0
+        self._under_deletion: dict[str, None] = {}
         self._deleting: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -333,6 +334,11 @@ class RemoteTier(Tier):
                 return
             self._deleting = start_task(self._delete())
 
+    def keep(self, name: str) -> None:
+        """Cancel the queued deletion of an object that is written again."""
+        self._deletes.pop(name, None)
+        self._under_deletion.pop(name, None)
+
     async def _delete(self) -> None:
         try:
             await asyncio.sleep(0)  # a release frees many extents in a row
@@ -341,14 +347,14 @@ class RemoteTier(Tier):
                 batch = dict.fromkeys(list(self._deletes)[:DELETE_BATCH])
                 for name in batch:
                     del self._deletes[name]
-                self._under_deletion = len(batch)
+                self._under_deletion = batch
                 try:
                     await self.objects.delete(list(batch))
                 except RemoteFailure:
                     self._deletes = batch | self._deletes
                     raise
                 finally:
-                    self._under_deletion = 0
+                    self._under_deletion = {}
         except RemoteFailure as failure:
             logger.warning(
                 "%s: will delete %d objects later: %s", self, len(self._deletes), failure
@@ -359,7 +365,7 @@ class RemoteTier(Tier):
     @property
     def waiting_deletes(self) -> int:
         """Objects that wait for deletion or are being deleted."""
-        return len(self._deletes) + self._under_deletion
+        return len(self._deletes) + len(self._under_deletion)
 
     def fail(self, reason: str) -> None:
         """Allocate nothing until the tier recovers, and wake the watch that probes it."""
@@ -433,11 +439,8 @@ def _together(reads: Sequence[ExtentRead]) -> list[list[ExtentRead]]:
     last_end = 0
     for read in sorted(reads, key=lambda each: (id(each.extent), each.offset)):
         last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last[0].extent is read.extent
-            and read.offset <= last_end + GAP_BYTES
-        ):
+        is_near = read.offset <= last_end + GAP_BYTES
+        if last is not None and last[0].extent is read.extent and is_near:
             last.append(read)
             last_end = max(last_end, read.end)
         else:

@@ -20,8 +20,9 @@ from sluice.protocol.schema import (
     ShuffleReleased,
 )
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.objects.remote_marker import RemoteMarker
-from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure, RemoteObjects
+from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteObjects
 from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
 from tests.support.copies import KEY, read
 from tests.support.damage import damage

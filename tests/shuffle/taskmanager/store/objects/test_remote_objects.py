@@ -3,12 +3,8 @@
 import pytest
 
 from sluice.shuffle.taskmanager.store.errors import StorageUnavailable
-from sluice.shuffle.taskmanager.store.objects.remote_objects import (
-    RemoteFailure,
-    RemoteObjects,
-    failure_in_words,
-    file_credentials,
-)
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure, failure_in_words
+from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteObjects, file_credentials
 from tests.support.store import config
 
 SECRET = "AKIASECRET"

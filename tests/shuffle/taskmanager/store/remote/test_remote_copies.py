@@ -6,7 +6,8 @@ import pytest
 
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
-from sluice.shuffle.taskmanager.store.errors import OtherRemoteOutput
+from sluice.shuffle.taskmanager.store.errors import OtherRemoteOutput, OutputGone, RemoteFailed
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
 from sluice.shuffle.taskmanager.store.output_index import DAMAGED, REPLACED
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
@@ -170,8 +171,9 @@ async def test_a_release_leaves_the_copy_of_a_later_commit(rig):
     assert len(rig.names()) == 2
 
 
-@pytest.mark.parametrize("ends", ["shuffle", "application"])
-async def test_a_copy_made_during_a_release_is_deleted(rig, ends):
+@pytest.mark.parametrize("how", ["copy", "move"])
+@pytest.mark.parametrize("ends", ["shuffle", "attempts", "application", "replaced"])
+async def test_what_is_uploaded_during_a_release_is_deleted(rig, how, ends):
     store = rig.open()
     output = await put(store, 1, 5000)
     objects = tier_of(store).objects
@@ -184,13 +186,137 @@ async def test_a_copy_made_during_a_release_is_deleted(rig, ends):
             await proceed.wait()
 
     objects.put = wait
-    making = asyncio.ensure_future(store.remote.copies.make(output))
+    upload = store.remote.copies.make if how == "copy" else store.move_to_remote
+    uploading = asyncio.ensure_future(upload(output))
     await arrived.wait()
     if ends == "shuffle":
         store.release_shuffle(KEY)
-    else:
+    elif ends == "attempts":
+        store.release_shuffle(KEY, 2)
+    elif ends == "application":
         store.release_application(KEY.application_id)
+    else:
+        store.drop(output, REPLACED, report=False)
     proceed.set()
-    await making
+    if how == "copy":
+        await uploading
+    else:
+        with pytest.raises(OutputGone):
+            await uploading
     await eventually(lambda: not rig.names())
     assert held(store) == 0
+    assert not store.remote.applications()
+
+
+async def test_a_released_output_does_not_move(rig):
+    store = rig.open()
+    output = await put(store, 1, 5000)
+    with output.kept():
+        store.release_shuffle(KEY)
+        with pytest.raises(OutputGone, match="was released, dropped or replaced"):
+            await store.move_to_remote(output)
+    assert not rig.names()
+    assert not store.remote.applications()
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+@pytest.mark.parametrize("ends", ["application", "replaced"])
+async def test_a_manifest_with_other_bytes_is_not_deleted(rig, how, ends):
+    first, second = rig.open(), rig.open()
+    output = await put_other(second)
+    arrived, proceed = hold(tier_of(second).objects, "put", lambda name: "manifest" in name)
+    upload = second.remote.copies.make if how == "copy" else second.move_to_remote
+    uploading = asyncio.ensure_future(upload(output))
+    await arrived.wait()
+    await first.remote.copies.make(await put(first, 1, 5000))
+    if ends == "application":
+        second.release_application(KEY.application_id)
+    else:
+        second.drop(output, REPLACED, report=False)
+    proceed.set()
+    with pytest.raises(OtherRemoteOutput):
+        await uploading
+    await settled(second)
+    assert len(rig.names()) == 2
+    assert await first.remote.uploads.find(first.lookup(*ATTEMPT))
+
+
+async def test_a_repeated_deletion_does_not_meet_a_newer_manifest(rig):
+    first, second = rig.open(), rig.open()
+    output = await put(first, 1, 5000)
+    await first.remote.copies.make(output)
+    objects = tier_of(first).objects
+    delete, deleted = objects.delete, asyncio.Event()
+
+    async def unanswered(names):
+        await delete(names)
+        deleted.set()
+        raise RemoteFailure("no answer")
+
+    objects.delete = unanswered
+    first.drop(output, REPLACED, report=False)
+    await deleted.wait()
+    objects.delete = delete
+    await second.remote.copies.make(await put_other(second))
+    tier_of(first).recover()
+    await settled(first)
+    assert await second.remote.uploads.find(second.lookup(*ATTEMPT))
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+async def test_a_manifest_that_arrives_late_has_its_regions(rig, how):
+    first, second = rig.open(), rig.open()
+    output = await put(first, 1, 5000)
+    objects = tier_of(first).objects
+    write, late = objects.put, []
+
+    async def unanswered(name, data, *, new=False):
+        if name != manifest_name(ATTEMPT):
+            return await write(name, data, new=new)
+        late.append(bytes(data))
+        raise RemoteFailure("no answer")
+
+    objects.put = unanswered
+    upload = first.remote.copies.make if how == "copy" else first.move_to_remote
+    with pytest.raises(RemoteFailed):
+        await upload(output)
+    await settled(first)
+    await write(manifest_name(ATTEMPT), late[0])
+    found = await second.remote.find(ATTEMPT)
+    assert await fetch(second, found) == content(1, 5000)
+    first.release_shuffle(KEY)
+    await eventually(lambda: not rig.names())
+
+
+async def test_a_cancelled_upload_whose_manifest_fails_leaves_nothing(rig):
+    store = rig.open()
+    objects = tier_of(store).objects
+    arrived, proceed = hold(objects, "put", lambda name: "manifest" in name, fails=True)
+    moving = asyncio.ensure_future(store.move_to_remote(await put(store, 1, 5000)))
+    await arrived.wait()
+    moving.cancel()
+    proceed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    await eventually(lambda: not rig.names())
+
+
+async def settled(store):
+    """Wait until a store deletes nothing."""
+    await eventually(lambda: not (store.remote._tasks or tier_of(store).waiting_deletes))
+
+
+def hold(objects, method, matches, *, fails=False):
+    """Let requests for some names wait, and perhaps fail; return two events."""
+    request, arrived, proceed = getattr(objects, method), asyncio.Event(), asyncio.Event()
+
+    async def wait(name, *arguments, **keys):
+        if matches(name):
+            arrived.set()
+            await proceed.wait()
+            if fails:
+                raise RemoteFailure("no answer")
+        return await request(name, *arguments, **keys)
+
+    setattr(objects, method, wait)
+    return arrived, proceed

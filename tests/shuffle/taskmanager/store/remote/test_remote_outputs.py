@@ -10,8 +10,8 @@ from sluice.protocol.schema import EVERY_SUBPARTITION
 from sluice.shuffle.names import MapAttemptKey
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.errors import RemoteFailed, StorageError
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
-from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure
 from sluice.shuffle.taskmanager.store.remote import remote_outputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually
@@ -220,7 +220,7 @@ async def test_a_move_that_fails_leaves_nothing_to_be_found(tmp_path, s3):
         stores = Pair(tmp_path, place)
         output = await many_regions(stores.first, 1)
         proxy.rule = lambda method, path: (
-            500 if method == "PUT" and path.endswith("manifest") else None
+            403 if method == "PUT" and path.endswith("manifest") else None
         )
         with pytest.raises(RemoteFailed):
             await stores.first.move_to_remote(output)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
-from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure
 from sluice.shuffle.taskmanager.store.remote import remote_releases
 from tests.support.mini_cluster import eventually
 from tests.support.remote import directory_place, open_store, tier_of

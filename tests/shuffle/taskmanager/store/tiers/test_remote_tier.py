@@ -21,7 +21,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteFailure
+from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.store.tiers.tier import ExtentRead
 from sluice.transport.fair_queue import Flow
