@@ -289,10 +289,12 @@ class NetworkEnvironment:
         """
         while True:
             self._idle.clear()
+            committed = self.counters.map_outputs_committed
             await self.copies.migration.run()
-            if not self.is_writing:
+            if self.is_writing:
+                await self._idle.wait()
+            elif self.counters.map_outputs_committed == committed:
                 return
-            await self._idle.wait()
 
     @property
     def is_draining(self) -> bool:

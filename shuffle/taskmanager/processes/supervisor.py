@@ -182,15 +182,27 @@ class Supervisor:
 
     async def _drain_all(self, migrate: bool) -> None:
         request = Request("drain", migrate, MAX_DRAIN_WAIT_SECONDS)
+        drained: dict[DataProcess, int] = {}
+        """The starts of each process that has drained."""
 
         async def drain(process: DataProcess) -> None:
             busy = True
             while busy:
                 await process.ready.wait()
+                starts = process.starts
                 with contextlib.suppress(DataProcessEnded, TimeoutError):
                     busy = (await process.ask(request, self._answer_seconds)).busy
+            drained[process] = starts
 
-        await run_together(drain(each) for each in self._processes)
+        def behind() -> list[DataProcess]:
+            return [
+                each
+                for each in self._processes
+                if not each.ready.is_set() or drained.get(each) != each.starts
+            ]
+
+        while left := behind():  # a process may end after it has drained
+            await run_together(drain(each) for each in left)
 
     def _end_drain(self) -> None:
         if self._draining is not None:
@@ -200,6 +212,7 @@ class Supervisor:
         """Let all processes take new work again, unless the TaskManager stops."""
         if self.state == "draining" and not self._stops:
             self.state = "ready"
+            self._migrates = False
             self._end_drain()
             await self._ask_all(Request("undrain"))
             self._http.forget()
@@ -256,9 +269,9 @@ class Supervisor:
         await run_together(ask(each) for each in self._processes if each.ready.is_set())
 
     def _on_ready(self, process: DataProcess) -> None:
-        """Let a process that has started again drain, if the others do."""
+        """Let a process that has started again drain and move its map outputs like the others."""
         if self.state == "draining":
-            process.tell(Request("drain"))
+            process.tell(Request("drain", self._migrates))
 
     def _make_directories(self) -> None:
         """Make the directories that contain those of the processes. Blocks.

@@ -141,6 +141,8 @@ class Migration:
         try:
             await self._end_following()
             await self._run()
+            while self._has_news and self._is_wanted:  # map outputs were adopted meanwhile
+                await self._run()
         finally:
             self._active = False
             self._follow()
@@ -275,12 +277,12 @@ class Migration:
 
         async def ask_some() -> None:
             for attempt, place in asked:
-                output = services.store.lookup(*attempt)
-                is_remote = self._in_remote.get(attempt)
-                if output is None or is_remote or self._moved.place(*attempt) != place:
-                    continue
                 await services.streams.take(application_id)
                 try:
+                    output = services.store.lookup(*attempt)
+                    is_remote = self._in_remote.get(attempt)
+                    if output is None or is_remote or self._moved.place(*attempt) != place:
+                        continue
                     outcome, reason = await PeerTarget(place, services).confirm(output)
                 finally:
                     services.streams.release(application_id)
@@ -318,18 +320,20 @@ class Migration:
         services = self._services
         waiting = iter(map_attempt_ids)
         places: dict[int, TaskManagerPlace] = {}
+        copied: dict[int, MapOutput] = {}
 
         async def copy_some() -> None:
             for map_attempt_id in waiting:
-                output = services.store.lookup(key, map_attempt_id)
-                if output is not None:
-                    await services.streams.take(key.application_id)
-                    try:
-                        place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
-                    finally:
-                        services.streams.release(key.application_id)
-                    if place is not None:
-                        places[map_attempt_id] = place
+                await services.streams.take(key.application_id)
+                try:
+                    output = services.store.lookup(key, map_attempt_id)
+                    if output is None:
+                        continue
+                    place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
+                finally:
+                    services.streams.release(key.application_id)
+                if place is not None:
+                    places[map_attempt_id], copied[map_attempt_id] = place, output
 
         streams = min(services.config.copy_streams, len(map_attempt_ids))
         await run_together(copy_some() for _ in range(streams))
@@ -344,8 +348,11 @@ class Migration:
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
                 logger.warning("a driver did not acknowledge a move within %g s", seconds)
-        here = services.store.map_outputs(key)  # others were released meanwhile
-        places = {each: place for each, place in places.items() if each in here}
+        here = services.store.map_outputs(key)  # others were released or replaced meanwhile
+        is_same = {each: here.get(each) is copied[each] for each in places}
+        if any(each in here and not is_same[each] for each in places):
+            self._has_news = True  # the new bytes move in the next pass
+        places = {each: place for each, place in places.items() if is_same[each]}
         if places:
             self._moved.move(key, places)
             self._staying.discard(key, places)
@@ -386,7 +393,8 @@ class Migration:
                 if outcome is Outcome.COPIED:
                     del self._refusals[refusals]
                     self._in_remote.discard(attempt.shuffle, [attempt.map_attempt_id])
-                    if target.name == RemoteTarget.name and services.store.lookup(*attempt):
+                    is_here = services.store.lookup(*attempt) is output
+                    if target.name == RemoteTarget.name and is_here:
                         self._in_remote.put(attempt, True)
                     return target.place, ""
                 if outcome is not Outcome.FAILED:

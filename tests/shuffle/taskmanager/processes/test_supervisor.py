@@ -239,6 +239,10 @@ async def test_a_move_waits_for_a_process_that_is_away(tmp_path):
         assert (status.copies.moved, status.copies.staying) == (2, 0), status.copies
         (shuffle,) = other.status().partitions
         assert shuffle.committed_map_outputs == 2
+        os.kill(status.processes[1].pid, signal.SIGKILL)
+        daemon.wait_until(
+            lambda now: now.processes[1].restarts == 2 and now.copies.moved == 2, TIMEOUT_SECONDS
+        )
 
 
 async def test_a_process_that_comes_back_has_the_configuration_of_the_others(tmp_path):

@@ -9,12 +9,13 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
-from sluice.protocol.schema import OutputsHeld
+from sluice.protocol.schema import FinishPartition, OpenPartition, OutputsHeld, PartitionFinished
 from sluice.shuffle.taskmanager.replicas import migration
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
 from sluice.shuffle.taskmanager.store.output_index import DAMAGED
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.shuffle.taskmanager.replicas.conftest import free_address
+from tests.support import wire_clients
 from tests.support.copies import KEY, copying, driver, read, write
 from tests.support.mini_cluster import eventually
 from tests.support.remote import extent_of
@@ -224,6 +225,62 @@ async def test_outputs_of_a_directory_that_answers_after_the_drain_move(tmp_path
         cluster[0].undrain()
         await adopt(cluster, COUNT + 1)
         assert migration.progress[:4] == (False, 0, COUNT + 2, 0)
+
+
+async def test_a_move_ends_when_outputs_adopted_meanwhile_have_moved(tmp_path, monkeypatch):
+    async with copying(tmp_path, 2, **QUICK) as (cluster, _):
+        await write_all(cluster)
+        confirm, adopted = PeerTarget.confirm, False
+
+        async def adopting(target: PeerTarget, *args: Any) -> tuple[Outcome, str]:
+            nonlocal adopted
+            if not adopted:
+                adopted = True
+                await adopt(cluster, COUNT)
+            return await confirm(target, *args)
+
+        monkeypatch.setattr(PeerTarget, "confirm", adopting)
+        cluster[0].drain()
+        await cluster[0].migrate()
+        assert cluster[0].copies.migration.progress[:4] == (False, COUNT + 1, 0, 0)
+
+
+async def test_a_move_ends_when_outputs_committed_meanwhile_have_moved(tmp_path, monkeypatch):
+    async with copying(tmp_path, 2, **QUICK) as (cluster, _):
+        await write_all(cluster)
+        writer = await cluster.producer(0)
+        writer.send(OpenPartition(0, KEY.shuffle_id, COUNT, 2))
+        await wire_clients.write_region(writer, 0, 0, [b"late", b"end"])
+        confirm, committed = PeerTarget.confirm, False
+
+        async def committing(target: PeerTarget, *args: Any) -> tuple[Outcome, str]:
+            nonlocal committed
+            if not committed:
+                committed = True
+                writer.send(FinishPartition(0, len(b"lateend"), 1))
+                await writer.expect(PartitionFinished)
+            return await confirm(target, *args)
+
+        monkeypatch.setattr(PeerTarget, "confirm", committing)
+        cluster[0].drain()
+        await cluster[0].migrate()
+        assert cluster[0].copies.migration.progress[:4] == (False, COUNT + 1, 0, 0)
+
+
+async def test_a_release_while_a_move_waits_does_not_end_it(tmp_path):
+    async with copying(tmp_path, 2, copy_streams=1, **QUICK) as (cluster, _):
+        await write_all(cluster)
+        streams = cluster[0].copies.services.streams
+        await streams.take("app")
+        cluster[0].drain()
+        moving = asyncio.ensure_future(cluster[0].migrate())
+        await eventually(lambda: streams._waiting)
+        cluster[0].partitions.release_shuffle(KEY, 3)
+        if (written := cluster[0].store.released()) is not None:
+            await written
+        streams.release("app")
+        await moving
+        assert cluster[0].copies.migration.progress[:4] == (False, COUNT - 3, 0, 0)
 
 
 async def test_nothing_moves_again_after_undrain(tmp_path):
