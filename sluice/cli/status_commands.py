@@ -93,7 +93,8 @@ def drain(
     are served until the TaskManager is stopped. Exit code 1 if transfers still run after the wait.
 
     With --migrate all map outputs move to other TaskManagers, and drivers send readers there, so
-    that the host can be removed. Exit code 1 if some stay, with their number and the reason.
+    that the host can be removed. Exit code 1 if some stay, with their number and the reason, or if
+    a directory has not answered since the start of the TaskManager.
 
     A TaskManager with a cluster secret requires an access token; with the secret at hand, this
     command makes one for itself. One without a secret is drained by its own user or root, with
@@ -115,6 +116,12 @@ def drain(
         raise click.ClickException(
             f"{answer['moved']} map outputs have moved, and {answer['staying']} stay, because no "
             f"other TaskManager accepts and confirms them: {answer.get('reason')}"
+        )
+    if migrate and answer.get("unread"):
+        raise click.ClickException(
+            f"{answer['moved']} map outputs have moved, but more may be in "
+            f"{', '.join(answer['unread'])}, which has not answered since the start. They move "
+            f"when it answers; see: sluice status {url}"
         )
     if migrate:
         click.echo(

@@ -249,6 +249,15 @@ class TestStatus:
         assert "7338 by default" in result.stderr
         assert result.stderr.count("\n") == 1
 
+    def test_a_drain_names_what_has_not_answered_since_the_start(self, run):
+        answer = {"state": "draining", "busy": False, "moved": 3, "staying": 0, "unread": ["/b"]}
+        with page_serving(json.dumps(answer), 200) as port:
+            result = run("drain", "--migrate", f"127.0.0.1:{port}")
+            without = run("drain", f"127.0.0.1:{port}")
+        assert result.exit_code == 1
+        assert "3 map outputs have moved, but more may be in /b, which has not" in result.stderr
+        assert (without.exit_code, without.stderr) == (0, "")
+
     @pytest.mark.parametrize("command", ["status", "drain"])
     def test_an_invalid_url_is_reported_in_one_line(self, run, command):
         result = run(command, "127.0.0.1:http")

@@ -58,7 +58,7 @@ def page_serving(body: str, code: int = 200) -> AbstractContextManager[int]:
             return web.Response(text=body, status=code)
 
         app = web.Application()
-        app.add_routes([web.get("/{path:.*}", answer)])
+        app.add_routes([web.route("*", "/{path:.*}", answer)])
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

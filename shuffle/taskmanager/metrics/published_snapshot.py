@@ -81,6 +81,7 @@ class Drained(NamedTuple):
         moved: Map outputs that are read elsewhere.
         staying: Map outputs that no other TaskManager takes.
         reason: Why they stay; empty if none does.
+        unread: Directories that have not answered since the start: more map outputs may be there.
     """
 
     state: TaskManagerState
@@ -88,6 +89,7 @@ class Drained(NamedTuple):
     moved: int
     staying: int
     reason: str
+    unread: list[str]
 
 
 class PublishedSnapshot:
@@ -164,7 +166,8 @@ class PublishedSnapshot:
             taken = self._status()
             status = await taken if isinstance(taken, Awaitable) else taken
             copies = status.copies
-            return Drained(status.state, busy, copies.moved, copies.staying, copies.reason)
+            unread = [each.directory for each in status.storage if each.unread]
+            return Drained(status.state, busy, copies.moved, copies.staying, copies.reason, unread)
 
         began = time.monotonic()
         work = on_data_loop()

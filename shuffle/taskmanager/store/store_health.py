@@ -170,6 +170,7 @@ class StoreHealth:
                     await self._adopt(late)
                     return True
                 self._storage.answers(directory)
+                self._tiers.has_answered(directory)
             tier = await probes.run(self._storage.open_anew, directory, self._config)
         except StorageError as error:
             if self._refusals.get(directory) != str(error):  # log it once, not every few seconds

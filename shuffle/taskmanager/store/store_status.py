@@ -36,11 +36,15 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     """The longest region that it can take now."""
     extents: int = 0
     """Regions in it, including those being written."""
+    unread: bool = False
+    """Whether it has not answered since the start, so that its map outputs are unknown."""
 
     @classmethod
-    def left_out(cls, kind: TierKind, directory: Path | str, reason: str) -> "TierStatus":
+    def left_out(
+        cls, kind: TierKind, directory: Path | str, reason: str, *, unread: bool = False
+    ) -> "TierStatus":
         """Return the status of a directory that could not be used at the start."""
-        return cls(kind, utf8_text(directory), 0, reason=utf8_text(reason))
+        return cls(kind, utf8_text(directory), 0, reason=utf8_text(reason), unread=unread)
 
 
 class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):

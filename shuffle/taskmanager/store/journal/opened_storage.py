@@ -179,9 +179,10 @@ class OpenedStorage:
     ) -> None:
         """Record that a tier cannot be used, and log it as ``what``."""
         logger.error("%s: %s", what, error)
-        if isinstance(error, DirectoryHangs) and isinstance(place, Path):
+        hangs = isinstance(error, DirectoryHangs)
+        if hangs and isinstance(place, Path):
             self.hanging.add(place)
-        self.left_out[place] = TierStatus.left_out(kind, place, error.reason)
+        self.left_out[place] = TierStatus.left_out(kind, place, error.reason, unread=hangs)
 
     def is_lacking(self, row: bytes) -> bool:
         """Return whether a directory that does not answer may need a release, once for each."""

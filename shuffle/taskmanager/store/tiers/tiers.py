@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ...bounds.accounts import Account, Resource
 from ..errors import StorageFull
 from ..files.journal_places import place_on
@@ -241,6 +243,12 @@ class Tiers:
     def left_out(self) -> list[Path]:
         """Return the local directories left out at the start."""
         return [each for each in self._left_out if isinstance(each, Path)]
+
+    def has_answered(self, directory: Path) -> None:
+        """Record that a directory left out at the start has answered and holds no map outputs."""
+        left_out = self._left_out.get(directory)
+        if left_out is not None:
+            self._left_out[directory] = structs.replace(left_out, unread=False)
 
     def use_anew(self, tier: DiskTier | MemoryTier, adopted: int | None = None) -> None:
         """Use a lost or left-out directory again.

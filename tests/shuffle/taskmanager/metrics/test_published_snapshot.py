@@ -30,6 +30,7 @@ from sluice.shuffle.taskmanager.metrics.published_snapshot import (
     Published,
     PublishedSnapshot,
 )
+from sluice.shuffle.taskmanager.store.store_status import TierStatus
 from tests.support.fakes import no_drain
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
@@ -226,7 +227,9 @@ async def test_draining_happens_on_the_data_loop_and_ends_the_wait_in_time():
         threads.add(threading.current_thread().name)
         await waits.wait()
 
-    async with serving(lambda: STATUS, drain) as url, aiohttp.ClientSession(url) as client:
+    away = TierStatus(directory="/away", unread=True)
+    status = structs.replace(STATUS, storage=(*STATUS.storage, away))
+    async with serving(lambda: status, drain) as url, aiohttp.ClientSession(url) as client:
         async with client.post("/api/v1/drain?wait_seconds=0.05", headers=MAY_DRAIN) as answer:
             assert await answer.json() == {"state": "ready", "busy": True}
         waits.set()
@@ -236,7 +239,8 @@ async def test_draining_happens_on_the_data_loop_and_ends_the_wait_in_time():
         async with client.post(path, headers=MAY_DRAIN) as answer:
             copies = STATUS.copies
             told = {"moved": copies.moved, "staying": copies.staying, "reason": copies.reason}
-            assert await answer.json() == {"state": "ready", "busy": False, **told}
+            told |= {"state": "ready", "busy": False, "unread": ["/away"]}
+            assert await answer.json() == told
         assert moving == [False, False, True]
         for wrong in ("wait_seconds=x", "wait_seconds=nan", "migrate=perhaps"):
             path = f"/api/v1/drain?{wrong}"

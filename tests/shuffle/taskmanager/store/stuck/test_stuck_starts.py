@@ -52,10 +52,12 @@ async def test_a_start_leaves_a_directory_out_that_hangs(tmp_path, stuck):
     stuck.hang()
     opened = await asyncio.to_thread(ShuffleStore.open, watched_disks(tmp_path), Accounts())
     assert "does not answer" in tier(opened, "b").reason
+    assert [each.unread for each in opened.tiers()] == [False, True]
     opened.watch(lambda lost: None)
     await put_elsewhere(opened, range(4))
     stuck.answer()
     await eventually(lambda: tier(opened, "b").healthy)
+    assert not any(each.unread for each in opened.tiers())
     await put_elsewhere(opened, range(10, 14))
     assert tier(opened, "b").used_bytes > 0
     await opened.close()
