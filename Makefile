@@ -196,9 +196,9 @@ simulate: setup ## TaskManagers, clients and faults on virtual time: SEEDS=1000 
 	$(BIN)/python -m tests.simulation.run $(if $(findstring command,$(origin SEED)),--seed $(SEED) \
 	  $(if $(ONLY),--only $(ONLY)),--first $(FIRST) --seeds $(SEEDS))
 
-simulate-mutants: setup ## which mistakes does the simulation notice? each for MUTANT_SEEDS=40, none begun after MINUTES=25; AREA=store, replicas, drain or membership
+simulate-mutants: setup ## which mistakes does the simulation notice? each for MUTANT_SEEDS=40, none begun after MINUTES=25; AREA=store, replicas, drain, membership or 'remote tier'
 	$(BIN)/python -m tests.simulation.mutants --seeds $(MUTANT_SEEDS) --minutes $(MINUTES) \
-	  $(if $(AREA),--area $(AREA))
+	  $(if $(AREA),--area "$(AREA)")
 
 mutate: setup ## which tests notice small changes of the code: MODULES=shuffle/memory LIMIT=0 (all of a module) SEED=0 MINUTES=25
 	$(BIN)/python -m tools.kill_matrix $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)

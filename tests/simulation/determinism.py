@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.loop import SimulatedLoop
 
 _PRODUCT: Final = ("sluice.protocol", "sluice.transport", "sluice.shuffle")
-_NOT_SIMULATED: Final = ("dataflow", ".http", ".remote", ".objects", ".processes", ".process.")
+_NOT_SIMULATED: Final = ("dataflow", ".http", ".processes", ".process.")
 _loops: list[SimulatedLoop] = []
 _serials = itertools.count(1)
 _serial_of: dict[int, int] = {}

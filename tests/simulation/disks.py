@@ -76,7 +76,8 @@ class Disk:
         self.path = path
         self.is_memory = is_memory
         self.hangs = False
-        self.hangs_since = 0.0
+        self.changed_at = 0.0
+        """Virtual time at which it began, or ceased, to hang."""
         self.is_slow = False
         self.fails = False
         self.is_full = False
@@ -90,11 +91,12 @@ class Disk:
     def hang(self) -> None:
         """Let system calls hang until :meth:`go_on`."""
         if not self.hangs:
-            self.hangs, self.hangs_since = True, self._disks.loop.time()
+            self.hangs, self.changed_at = True, self._disks.loop.time()
 
     def go_on(self) -> None:
         """End a hang."""
-        self.hangs = False
+        if self.hangs:
+            self.hangs, self.changed_at = False, self._disks.loop.time()
         self._disks.loop.strands.wake(self._waiting)
 
     def heal(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluice.protocol.schema import ROLE_COPIER
 from sluice.shuffle.names import ShuffleKey
+from tests.simulation.plan import BUCKET_KINDS
 from tests.support.mini_cluster import network_leftovers, storage_leftovers
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ MAX_READS: Final = 15
 
 RETRY_SECONDS: Final = 2.0
 
+_LEAVE_OBJECTS: Final = {*BUCKET_KINDS, "kill", "power cut", "restart", "leave"}
+"""Faults that may leave released objects in the bucket until the application ends: a listing fails,
+or the TaskManager that knows of them is away."""
+
 
 async def end(world: World) -> None:
     """Check what must be true after the last fault, then end all applications."""
@@ -58,6 +63,7 @@ async def end(world: World) -> None:
     await _read_all(world, deadline)
     await _until_copied(world, deadline)
     world.oracle.check_holders()
+    world.oracle.check_bucket()
     generator = random.Random(f"end of {world.plan.seed}")
     for application in world.applications:
         if generator.random() < 0.5:  # otherwise its end releases everything
@@ -66,6 +72,8 @@ async def end(world: World) -> None:
             application.driver.release(key.shuffle_id)
     await asyncio.sleep(RETRY_SECONDS)
     world.oracle.look()
+    if world.plan.has_bucket and not _LEAVE_OBJECTS & {each.kind for each in world.plan.faults}:
+        await _until_released(world, world.loop.time() + RECOVERY_SECONDS)
     await _end_applications(world, generator)
     await _until_clean(world)
     for member in world.members:
@@ -121,12 +129,18 @@ async def _read_all(world: World, deadline: float) -> None:
             (output, holder)
             for output in world.oracle.readable()
             if output.key.application_id == application.application_id
-            for holder in sorted(output.seen)
+            for holder in _holders(world, output)
         ]
         generator = random.Random(world.plan.seed)
         for output, holder in generator.sample(mine, min(MAX_READS, len(mine))):
             what = f"a read of {output} at tm{holder}"
             await _repeat(world, what, deadline, application, _read(output, holder, world))
+
+
+def _holders(world: World, output: Output) -> list[int]:
+    """Return the numbers of the TaskManagers that must serve a map output."""
+    is_in_bucket = world.bucket.has(output) and not output.earlier
+    return [each.index for each in world.members] if is_in_bucket else sorted(output.seen)
 
 
 def _read(
@@ -169,6 +183,15 @@ async def _end_applications(world: World, generator: random.Random) -> None:
         world.network.unblock(first, second)
 
 
+async def _until_released(world: World, deadline: float) -> None:
+    """Wait until the bucket has no released map output; report those that it has."""
+    while kept := world.oracle.released_in_bucket():
+        if world.loop.time() > deadline:
+            world.violation(f"the bucket has {', '.join(kept)} after the release")
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+
+
 async def _until_copied(world: World, deadline: float) -> None:
     """Wait until all outputs have their copies; report those that lack some."""
     while lacking := world.oracle.lacking_copies():
@@ -180,7 +203,7 @@ async def _until_copied(world: World, deadline: float) -> None:
 
 
 async def _until_clean(world: World) -> None:
-    """Wait until no TaskManager has anything left; report what one has."""
+    """Wait until no TaskManager, and no bucket, has anything left; report what one has."""
     deadline = world.loop.time() + EXPIRY_SECONDS
     for member in world.members:
         if member.taskmanager is None:
@@ -197,6 +220,12 @@ async def _until_clean(world: World) -> None:
                 world.violation(f"{member} has {', '.join(left)}")
                 break
             await asyncio.sleep(RETRY_SECONDS)
+    orphan_seconds = world.plan.settings.get("remote_orphan_seconds", 0.0)
+    while names := world.bucket.leftovers():
+        if world.loop.time() > deadline + orphan_seconds:
+            world.violation(f"the bucket has {', '.join(names[:4])}, {len(names)} in all")
+            break
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _left(environment: NetworkEnvironment) -> list[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.loop import FIRST_SECOND
+from tests.simulation.plan import BUCKET_KINDS
 from tests.simulation.tenants import misbehave
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Faults:
             network.slow_hosts.discard(member.host)
         elif fault.kind == "clock":
             member.jump_clock(fault.seconds * 1000 * (-1) ** fault.other)
+        elif fault.kind in BUCKET_KINDS:
+            world.bucket.faults[fault.kind] += 1
+            await asyncio.sleep(fault.seconds)
+            world.bucket.faults[fault.kind] -= 1
         elif fault.kind == "bad tenant":
             await misbehave(world, member, fault)
         else:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations import MUTATIONS, REMOTE, Mutation
 from tests.simulation.plan import Plan
 from tests.simulation.run import Child, plans_with, prepare
 
@@ -45,7 +45,11 @@ class Mutant:
 
     def __init__(self, mutation: Mutation, first: int) -> None:
         self.mutation = mutation
-        self.plans: Iterator[Plan] = plans_with(first, ",".join(mutation.faults) or None)
+        self.plans: Iterator[Plan] = (
+            plan
+            for plan in plans_with(first, ",".join(mutation.faults) or None)
+            if mutation.area != REMOTE or plan.has_bucket
+        )
         self.seeds = 0
         self.cpu_seconds = 0.0
         self.killed_by: int | None = None

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.simulation.plan import BUCKET_KINDS
+
 STORE, REPLICAS, DRAIN, MEMBERSHIP = "store", "replicas", "drain", "membership"
+REMOTE = "remote tier"
 
 _STORE = "shuffle/taskmanager/store/"
+_REMOTE = _STORE + "remote/"
 _REPLICAS = "shuffle/taskmanager/replicas/"
 _CLUSTER = "shuffle/taskmanager/cluster/"
 _SERVE = "shuffle/taskmanager/serve/"
@@ -28,7 +32,7 @@ class Mutation(NamedTuple):
     """One change.
 
     Attributes:
-        area: The part of the product: one of the four names above.
+        area: The part of the product: one of the five names above.
         what: What it does wrong.
         path: The module.
         old: Text that is in the module once.
@@ -47,6 +51,93 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS: Final = (
+    # ---- remote tier ---------------------------------------------------------------------------
+    Mutation(
+        REMOTE,
+        "what is released while it is uploaded stays in the bucket",
+        _REMOTE + "output_uploads.py",
+        "        if is_over and names is not None:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        REMOTE,
+        "a copy with other bytes is taken for a copy",
+        _REMOTE + "output_uploads.py",
+        "    if manifest.num_subpartitions != output.num_subpartitions or not _same_bytes(\n"
+        "        manifest.regions, output.regions\n    ):\n",
+        "    if not manifest.regions and output.regions:\n",
+    ),
+    Mutation(
+        REMOTE,
+        "a manifest is written before its regions",
+        _REMOTE + "output_uploads.py",
+        "            await self._copy_all(output.regions, names)\n",
+        "            await self.tier.objects.put(manifest_name(attempt), "
+        "pack_manifest(output, names))\n"
+        "            await self._copy_all(output.regions, names)\n",
+        ("kill", "power cut"),
+    ),
+    Mutation(
+        REMOTE,
+        "the objects of a manifest whose answer was lost are deleted",
+        _REMOTE + "output_uploads.py",
+        "                if unknown.missing and failure.is_answer:\n",
+        "                if unknown:\n",
+        ("bucket mute",),
+    ),
+    Mutation(
+        REMOTE,
+        "a copy that fails is not made again",
+        _REPLICAS + "application_copies.py",
+        "            self._stalled_remote.add(attempt, reason)\n",
+        "            pass\n",
+        BUCKET_KINDS,
+    ),
+    Mutation(
+        REMOTE,
+        "a release deletes nothing in the bucket",
+        _REMOTE + "remote_outputs.py",
+        "        known = self._moved.pop(key, {})\n        moved = {",
+        "        known = self._moved.pop(key, {})\n        return\n        moved = {",
+    ),
+    Mutation(
+        REMOTE,
+        "the end of an application deletes nothing in the bucket",
+        _REMOTE + "remote_outputs.py",
+        "        self._in_background(delete())\n",
+        "        delete().close()\n",
+        never="the sweep deletes it later",
+    ),
+    Mutation(
+        REMOTE,
+        "the sweep deletes nothing of applications that are gone",
+        _REMOTE + "remote_sweep.py",
+        "            if name not in known:\n"
+        '                await self._remove_old(f"{MOVED}/{name}", before)\n',
+        "            pass\n",
+    ),
+    Mutation(
+        REMOTE,
+        "the sweep deletes what lives",
+        _REMOTE + "remote_sweep.py",
+        "            if name not in known:\n"
+        '                await self._remove_old(f"{MOVED}/{name}", before)\n',
+        '            await self._remove_old(f"{MOVED}/{name}", before)\n',
+    ),
+    Mutation(
+        REMOTE,
+        "the space of a copy that is released stays charged",
+        _REMOTE + "remote_copies.py",
+        "        for copy in gone.values():\n            copy.space.release()\n",
+        "",
+    ),
+    Mutation(
+        REMOTE,
+        "a moved map output that is found has the regions in another order",
+        _REMOTE + "remote_outputs.py",
+        "                regions,\n                is_moved=True,\n",
+        "                regions[::-1],\n                is_moved=True,\n",
+    ),
     # ---- store ---------------------------------------------------------------------------------
     Mutation(
         STORE,
@@ -351,7 +442,7 @@ MUTATIONS: Final = (
         DRAIN,
         "released map outputs count as moved",
         _REPLICAS + "migration.py",
-        "places = {each: place for each, place in places.items() if each in here}",
+        "places = {each: place for each, place in places.items() if is_same[each]}",
         "places = {each: place for each, place in places.items() if here is not None}",
         ("leave",),
     ),

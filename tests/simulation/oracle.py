@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
+from sluice.shuffle.names import MapAttemptKey
+from sluice.shuffle.taskmanager.store.objects.remote_names import moved_output
+
 if TYPE_CHECKING:
     from sluice.shuffle.names import ShuffleKey
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
@@ -25,6 +28,7 @@ class Output:
     Attributes:
         member: Number of the TaskManager that it was written to.
         regions: Its bytes: regions of subpartitions.
+        to_remote: Whether its producer asked for a copy in the bucket.
         is_acknowledged: Whether its commit was answered.
         is_released: Whether the driver has begun to release its shuffle.
         seen: Numbers of the TaskManagers that have it, as far as it was seen there.
@@ -49,6 +53,7 @@ class Output:
             for _ in range(generator.randint(1, MAX_REGIONS))
         ]
         self.subpartitions = subpartitions
+        self.to_remote = False
         self.is_acknowledged = False
         self.is_released = False
         self.seen: set[int] = set()
@@ -65,8 +70,11 @@ class Output:
 
     def is_same(self, found: MapOutput) -> bool:
         """Return whether a map output of this name has these bytes, by its checksums."""
-        expected = [crc32c(b"".join(region)) for region in self.regions]
-        return [region.crc32c for region in found.regions] == expected
+        return [region.crc32c for region in found.regions] == self.checksums()
+
+    def checksums(self) -> list[int]:
+        """Return the checksums of its regions."""
+        return [crc32c(b"".join(region)) for region in self.regions]
 
     def content(self, subpartition: int) -> bytes:
         """Return the bytes of a subpartition."""
@@ -87,6 +95,8 @@ class Oracle:
         self._mode = world.plan.settings["journal_sync"]
         self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
         self._ended: set[str] = set()
+        self._released: set[ShuffleKey] = set()
+        """Shuffles that the driver has begun to release as a whole."""
         self._bounds: dict[ShuffleKey, int] = {}
         """Below which map attempts of a shuffle the driver has begun to release all."""
         self._acknowledged: dict[tuple[int, ShuffleKey], int] = {}
@@ -101,6 +111,9 @@ class Oracle:
             output.key.application_id in self._ended
             or output.map_attempt_id < self._bounds.get(output.key, 0)
         )
+        if output.key in self._released:
+            # No driver uses the id again; TaskManagers that release it now may delete the copy.
+            output.to_remote = False
         self.outputs[output.key, output.map_attempt_id] = output
 
     def acknowledged(self, output: Output, started: TaskManager | None) -> None:
@@ -116,7 +129,9 @@ class Oracle:
 
     def released(self, key: ShuffleKey, end: int | None = None) -> None:
         """Note that the driver begins to release a shuffle, or its map attempts below ``end``."""
-        if end is not None:
+        if end is None:
+            self._released.add(key)
+        else:
             self._bounds[key] = max(end, self._bounds.get(key, 0))
         for output in self.of(key):
             output.is_released |= end is None or output.map_attempt_id < end
@@ -217,7 +232,8 @@ class Oracle:
                 ):
                     pass  # its own attempt, which nobody reads
                 elif found is not None and not output.is_released:
-                    output.seen.add(number)
+                    if not found.is_moved:  # a moved one is in the bucket; a restart drops it
+                        output.seen.add(number)
                 elif (
                     output.is_released
                     and number in output.seen
@@ -248,8 +264,17 @@ class Oracle:
         """Check that all outputs of a TaskManager that says that it moved them are elsewhere."""
         self.look()
         for output in self.readable():
-            if output.seen == {member}:
+            if output.seen == {member} and not self._world.bucket.has(output):
                 self._world.violation(f"tm{member} says that {output} has moved; no other has it")
+
+    def released_in_bucket(self) -> list[str]:
+        """Return the objects of released outputs that the bucket has."""
+        released = tuple(
+            moved_output(MapAttemptKey(each.key, each.map_attempt_id)) + "/"
+            for each in self.outputs.values()
+            if each.is_released
+        )
+        return [name for name in self._world.bucket.leftovers() if name.startswith(released)]
 
     def check_holders(self) -> None:
         """Check, after the last fault, that what was seen is still there."""
@@ -264,26 +289,50 @@ class Oracle:
                 if store.lookup(output.key, output.map_attempt_id) is None:
                     self._world.violation(f"{output} is not at tm{number}, which had it")
 
+    def check_bucket(self) -> None:
+        """Check that the bucket has what TaskManagers count as copied there, with its bytes."""
+        bucket = self._world.bucket
+        for member in self._world.members:
+            store = None if member.taskmanager is None else member.taskmanager.environment.store
+            if store is None or store.remote is None:
+                continue
+            for output in self.readable():
+                attempt = MapAttemptKey(output.key, output.map_attempt_id)
+                found = store.lookup(*attempt)
+                if found is None or not output.to_remote or not store.remote.copies.has(attempt):
+                    continue
+                for each in (output, *output.earlier):
+                    if each.is_same(found) and not bucket.has(each):
+                        self._world.violation(f"{member} counts a copy of {each} that is not there")
+
     def holders(self, output: Output) -> set[int]:
-        """Return the numbers of the TaskManagers whose indexes have a map output."""
-        return {
-            member.index
+        """Return the numbers of the TaskManagers that have a map output of their own."""
+        running = {
+            member.index: member.taskmanager.environment.store
             for member in self._world.members
             if member.taskmanager is not None
-            and member.taskmanager.environment.store.lookup(output.key, output.map_attempt_id)
         }
+        found = {
+            number: store.lookup(output.key, output.map_attempt_id)
+            for number, store in running.items()
+        }
+        return {each for each, stored in found.items() if stored and not stored.is_moved}
 
     def lacking_copies(self) -> list[str]:
         """Return the outputs with fewer copies than their producers asked for.
 
         One that may be damaged everywhere is left out: nobody takes a copy of it. So is one whose
-        name has other bytes somewhere, from an earlier attempt: they are in the way.
+        name has, or may have in the bucket, other bytes of an earlier attempt: they are in the way.
         """
         lacking: list[str] = []
         for output in self.readable():
             holders = self.holders(output)
             is_short = len(holders) < output.replicas and holders - output.doubtful
-            if is_short and all(each.member not in holders for each in output.earlier):
+            if any(each.member in holders for each in output.earlier):
+                continue
+            if is_short:
                 where = ", ".join(f"tm{number}" for number in sorted(holders))
                 lacking.append(f"{output} is only at {where}, not at {output.replicas}")
+            if self._world.bucket.lacks(output) and holders - output.doubtful:
+                lacking.append(f"{output} is not in the bucket")
         return lacking

@@ -36,6 +36,12 @@ KINDS: Final = {
 }
 """Kinds of faults, and how often each is drawn."""
 
+BUCKET_RATE: Final = 0.4
+"""Part of the seeds with a remote tier."""
+
+BUCKET_KINDS: Final = ("bucket down", "bucket slow", "bucket mute")
+"""Kinds of faults of the remote tier."""
+
 
 class Fault(NamedTuple):
     """One fault.
@@ -91,6 +97,11 @@ class Plan(NamedTuple):
         }
         settings["journal_sync"] = random.Random(f"sync {seed}").choice(SYNC_MODES)
         settings["journal_sync_interval_seconds"] = 0.5
+        bucket = random.Random(f"bucket {seed}")
+        has_bucket = bucket.random() < BUCKET_RATE
+        if has_bucket:
+            settings["remote"] = "s3://bucket/sluice"
+            settings["remote_timeout_seconds"] = bucket.choice((2.0, 10.0))
         kinds = generator.sample(list(KINDS), generator.randint(1, 5))
         faults = [_fault(generator, kinds, members) for _ in range(generator.randint(1, 10))]
         for each in faults[:]:
@@ -105,7 +116,17 @@ class Plan(NamedTuple):
             elif each.kind == "driver cut" and generator.random() < 0.5:
                 at = round(each.at + generator.uniform(0.0, each.seconds), 2)
                 faults.append(Fault(at, "kill", each.other, each.member, 1.0))
+        if has_bucket:
+            kinds = bucket.sample(BUCKET_KINDS, bucket.randint(0, 2))
+            faults += [_fault(bucket, [each], members) for each in kinds]
+            # Longer than a fault keeps TaskManagers from saying that an application is alive.
+            settings["remote_orphan_seconds"] = 90.0 if kinds else 20.0
         return cls(seed, members, settings, tuple(sorted(faults)))
+
+    @property
+    def has_bucket(self) -> bool:
+        """Whether its TaskManagers have a remote tier."""
+        return "remote" in self.settings
 
     def only(self, kept: list[int]) -> Plan:
         """Return the plan with only these of its faults, by number."""
@@ -113,7 +134,7 @@ class Plan(NamedTuple):
 
 
 def _fault(generator: random.Random, kinds: list[str], members: int) -> Fault:
-    kind = generator.choices(kinds, [KINDS[each] for each in kinds])[0]
+    kind = generator.choices(kinds, [KINDS.get(each, 1) for each in kinds])[0]
     member = generator.randrange(members)
     other = (member + generator.randrange(1, members)) % members
     seconds = generator.choice((0.05, 1.0, 5.0, 15.0, 40.0)) * generator.uniform(0.5, 1.5)

@@ -68,8 +68,9 @@ class Member:
     @property
     def hangs_since(self) -> float | None:
         """Virtual time since which some of its disks hang while the others work; None: not so."""
-        hanging = [disk.hangs_since for disk in self.disks if disk.hangs]
-        return max(hanging) if 0 < len(hanging) < len(self.disks) else None
+        hanging = [disk for disk in self.disks if disk.hangs]
+        since = max(disk.changed_at for disk in self.disks)
+        return since if 0 < len(hanging) < len(self.disks) else None
 
     @property
     def has_disk_faults(self) -> bool:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import mutants
-from tests.simulation.mutations import DRAIN, MEMBERSHIP, MUTATIONS, REPLICAS, STORE, Mutation
-from tests.simulation.plan import KINDS
+from tests.simulation.mutations import (
+    DRAIN,
+    MEMBERSHIP,
+    MUTATIONS,
+    REMOTE,
+    REPLICAS,
+    STORE,
+    Mutation,
+)
+from tests.simulation.plan import BUCKET_KINDS, KINDS
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_mutation_applies_once(mutation: Mutation) -> None:
     assert mutants.changed(mutation)
-    assert set(mutation.faults) <= KINDS.keys()
+    assert set(mutation.faults) <= {*KINDS, *BUCKET_KINDS}
 
 
 def test_a_mutation_whose_text_is_gone_fails() -> None:
@@ -30,4 +38,4 @@ def test_a_mutation_outside_functions_fails() -> None:
 
 def test_mutations_are_distinct_and_of_all_areas() -> None:
     assert len({each.what for each in MUTATIONS}) == len(MUTATIONS)
-    assert {each.area for each in MUTATIONS} == {STORE, REPLICAS, DRAIN, MEMBERSHIP}
+    assert {each.area for each in MUTATIONS} == {REMOTE, STORE, REPLICAS, DRAIN, MEMBERSHIP}

@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from sluice.protocol.errors import SluiceError
-from sluice.protocol.schema import ReplicatePartition
+from sluice.protocol.schema import ReplicatePartition, ReplicateToRemote
 from sluice.shuffle.names import ShuffleKey
 from sluice.transport.address import Address
 from tests.simulation.driver import Driver
@@ -63,12 +63,14 @@ class Copies:
         A TaskManager that was started again meanwhile may have had it.
         """
         output, now = self._output, self._state()
-        if output.replicas == 1 or output.is_released or output.earlier or now != self._before:
+        if output.is_released or output.earlier or now != self._before:
             return
         if now[-1] is None:  # it ran only in between
             return
         if len(self._world.oracle.holders(output)) < output.replicas:
             self._world.violation(f"{output} is answered without its copies, and no counter tells")
+        if self._world.bucket.lacks(output):
+            self._world.violation(f"{output} is answered without its copy in the bucket")
 
     def _state(self) -> list[object]:
         """Return the running TaskManagers, and commits without copies of the one written to."""
@@ -96,6 +98,8 @@ class Application:
         self.shuffle_id = 1
         self.replicas = self._random.choice((1, 2, 2))
         self.is_synchronous = self._random.random() < 0.5
+        generator = random.Random(f"bucket of application {number} of {world.plan.seed}")
+        self.to_remote = world.plan.has_bucket and generator.random() < 0.6
         self._attempts = itertools.count(1)
         self._tasks: list[asyncio.Task[Any]] = []
         self.reads = self.writes = self.streams = self.refused = 0
@@ -142,6 +146,8 @@ class Application:
             if mine:
                 output = generator.choice(mine)
                 holder = generator.choice(sorted(output.seen) or [output.member])
+                if self._world.bucket.has(output) and not output.earlier:
+                    holder = self._random.choice(self._world.members).index  # any finds it
                 through = generator.choice(self._world.members)
                 subpartition = generator.randrange(output.subpartitions)
                 await self.read(output, subpartition, holder, through)
@@ -204,6 +210,7 @@ class Application:
         key = ShuffleKey(self.application_id, self.shuffle_id)
         seed = f"{self._world.plan.seed} {self.application_id} {attempt} {again}"
         output = Output(key, attempt, member.index, self.replicas, seed)
+        output.to_remote = self.to_remote
         if is_late:
             output.is_released = True
         else:
@@ -211,6 +218,7 @@ class Application:
         began, hangs_since = self._world.loop.time(), member.hangs_since
         started = member.taskmanager
         copies = Copies(self._world, output) if self.is_synchronous else None
+        to_remote = ReplicateToRemote(0, self.is_synchronous) if self.to_remote else None
         replicate = (
             ReplicatePartition(0, self.replicas, self.is_synchronous) if self.replicas > 1 else None
         )
@@ -218,7 +226,12 @@ class Application:
             client = await producer(Address(member.host, DATA_PORT), self.application_id)
             try:
                 await write_map_output(
-                    client, key.shuffle_id, attempt, output.regions, replicate=replicate
+                    client,
+                    key.shuffle_id,
+                    attempt,
+                    output.regions,
+                    replicate=replicate,
+                    to_remote=to_remote,
                 )
                 self._world.oracle.acknowledged(output, started)
                 if copies is not None:

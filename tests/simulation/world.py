@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation import determinism
+from tests.simulation.bucket import Bucket, BucketObjects
 from tests.simulation.disks import Disks
 from tests.simulation.ending import end
 from tests.simulation.faults import Faults
@@ -47,7 +48,7 @@ class Found(NamedTuple):
         violations: Rules that did not hold, in the order of time.
         digest: Hash of the trace.
         seconds: Virtual seconds that it took.
-        counts: Operations that ended well, operations that failed, log lines, handles.
+        counts: Operations that ended well, operations that failed, requests, log lines, handles.
     """
 
     violations: list[str]
@@ -80,6 +81,7 @@ class World:
         self.loop.strands = Strands(self.loop)
         self.loop.network = self.network = Network(self.loop, plan.seed, self.trace)
         self.disks = Disks(self.loop, directory, plan.seed)
+        self.bucket = Bucket(self.loop, plan.seed)
         self.oracle = Oracle(self)
         self.graveyard: list[Process] = []
         """Processes that were killed; kept so that nothing of them ends."""
@@ -121,6 +123,10 @@ class World:
         acceptor.socket = SocketModule(self.network)
         power_cuts: Any = sys.modules["sluice.shuffle.taskmanager.store.journal.power_cuts"]
         power_cuts.boot_id = _boot_id
+        objects: Any = sys.modules["sluice.shuffle.taskmanager.store.objects.remote_objects"]
+        objects.RemoteObjects.open = lambda config, url: BucketObjects(
+            self.bucket, url, config.remote_timeout_seconds
+        )
         self.disks.install()
         self._log()
         self.loop.set_exception_handler(self._unhandled)
@@ -144,6 +150,7 @@ class World:
             "writes": sum(each.writes for each in self.applications),
             "streams": sum(each.streams for each in self.applications),
             "refused": sum(each.refused for each in self.applications),
+            "requests to the bucket": self.bucket.requests,
             "log lines": self.log_lines,
             "handles": self.loop.handles_run,
         }

@@ -231,12 +231,14 @@ async def write_map_output(
     regions: Sequence[Sequence[bytes]],
     partition: int = 0,
     replicate: ReplicatePartition | ReplicateToRemote | None = None,
+    to_remote: ReplicateToRemote | None = None,
 ) -> None:
     """Write and commit a map output whose regions cover all subpartitions."""
     subpartitions = max((len(parts) for parts in regions), default=1)
     client.send(OpenPartition(partition, shuffle_id, map_attempt_id, subpartitions))
-    if replicate is not None:
-        client.send(replicate)
+    for copies in (replicate, to_remote):
+        if copies is not None:
+            client.send(copies)
     for number, parts in enumerate(regions):
         await write_region(client, partition, number, parts)
     total = sum(len(part) for parts in regions for part in parts)
