@@ -410,6 +410,7 @@ async def test_bad_arguments_are_refused():
     assert rig.network.available_segments == SEGMENTS
 
 
+@pytest.mark.interpreted
 async def test_an_older_taskmanager_gets_no_hybrid_partition():
     """It would close the connection, with all partitions on it, because of an unknown type."""
     leg = cast("Any", SimpleNamespace(features=0))  # nothing is sent on it

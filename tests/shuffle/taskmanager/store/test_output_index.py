@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def test_an_index_keeps_no_trace_of_lost_outputs(losses):
     assert index.applications() == expected.applications()
 
 
+@pytest.mark.interpreted
 def test_a_lost_output_costs_nothing_for_the_others(monkeypatch):
     index = OutputIndex(Accounts())
     outputs = [output(number, region(5)) for number in range(100)]

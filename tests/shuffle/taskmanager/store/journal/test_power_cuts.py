@@ -78,10 +78,12 @@ class Loaded:
         recorder.before_sync = self.moment
 
     def moment(self) -> None:
+        """Record the files. Threads call it, too: what is answered meanwhile is left out."""
+        acknowledged, released = set(self.acknowledged), set(self.released)
         files = self.recorder.files()
-        must = self.acknowledged if self.mode == "commit" else set()
-        gone = self.released if self.mode != "never" else set()
-        self.moments.append((files, set(must), set(gone)))
+        must = acknowledged & self.acknowledged if self.mode == "commit" else set()
+        gone = released if self.mode != "never" else set()
+        self.moments.append((files, must, gone))
 
     async def put(self, store: ShuffleStore, key: ShuffleKey, attempt: int) -> None:
         await put(store, attempt, LENGTH, key=key)
