@@ -1,17 +1,19 @@
-"""bench-hybrid: a producer beside a slow reader, a late one and a fast one.
+"""bench-hybrid: a producer beside a slow reader, a late one, fast ones and one that comes again.
 
 A producer in this process and a reader in another, both on ``sluice.shuffle.client``, and a
 TaskManager between them. The producer writes whole buffers to one subpartition as fast as it can;
-its rate is bytes over the time until the TaskManager has everything. A round has four turns:
+its rate is bytes over the time until the TaskManager has everything. A round has five turns:
 
-* *absent*: a hybrid partition, whose reader comes when the producer has finished,
+* *absent*: a selective hybrid partition, whose reader comes when the producer has finished,
 * *slow*: the same, and the reader takes a tenth of the rate of the turn before until the producer
   has finished, then what is left as fast as it can,
-* *fast*: a hybrid partition, read as fast as possible,
+* *fast*: a selective hybrid partition, read as fast as possible,
+* *full*: a hybrid partition that is kept, read as fast as possible, and then once more,
 * *pipelined*: a bounded pipelined partition, read as fast as possible.
 
-The reader checks that all bytes have come, in order. ``slow_over_absent`` and
-``fast_over_pipelined`` are the medians of the ratios within a round.
+The reader checks that all bytes have come, in order. ``slow_over_absent``, ``fast_over_pipelined``
+and ``full_over_pipelined`` are the medians of the ratios within a round. ``again_mb_per_second`` is
+the rate of the reader that comes when all of a kept partition is spilled.
 """
 
 import argparse
@@ -27,19 +29,25 @@ import uvloop
 
 from benchmarks.line_process import LineProcess, line_process, next_command, say
 from benchmarks.report import Report, median_and_spread, open_console
-from sluice.protocol.schema import DATA
+from sluice.protocol.schema import DATA, ReleaseShuffle, ShuffleReleased
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.partition_location import PartitionLocation
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.transport.address import Address
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.wire_clients import driver
 
-TURNS: Final = ("absent", "slow", "fast", "pipelined")
+TURNS: Final = ("absent", "slow", "fast", "full", "pipelined")
 BUFFER_BYTES: Final = 32 * 1024
 SLOW_PART: Final = 10
 APPLICATION: Final = "bench"
 HOST: Final = "127.0.0.1"
 AIMS: Final = {"slow_over_absent": "≥ 0.9", "fast_over_pipelined": "≥ 0.95"}
+TYPES: Final = {
+    "full": ResultPartitionType.HYBRID_FULL,
+    "pipelined": ResultPartitionType.PIPELINED_BOUNDED,
+}
 
 _STAMP: Final = struct.Struct(">Q")
 
@@ -119,8 +127,8 @@ async def take_turn(
     turn: str,
     buffers: int,
     bytes_per_second: float,
-) -> float:
-    """Write a partition and have it read; return the rate of the producer.
+) -> tuple[float, PartitionLocation]:
+    """Write a partition and have it read; return the rate of the producer, and where it is.
 
     Args:
         client: The client of the producer.
@@ -130,9 +138,7 @@ async def take_turn(
         buffers: Buffers to write.
         bytes_per_second: The reader's rate until the producer has finished; 0: as fast as it can.
     """
-    kind = ResultPartitionType.HYBRID_SELECTIVE
-    if turn == "pipelined":
-        kind = ResultPartitionType.PIPELINED_BOUNDED
+    kind = TYPES.get(turn, ResultPartitionType.HYBRID_SELECTIVE)
     async with client.open_result_partition(number, number, 1, partition_type=kind) as partition:
         command = [list(partition.location), bytes_per_second]
         if turn != "absent":
@@ -149,7 +155,24 @@ async def take_turn(
     await partition.wait_consumed(60)
     if read_bytes != buffers * BUFFER_BYTES:
         raise RuntimeError(f"{read_bytes} bytes came, of {buffers * BUFFER_BYTES}")
-    return buffers * BUFFER_BYTES / seconds
+    return buffers * BUFFER_BYTES / seconds, partition.location
+
+
+async def read_again(consumer: LineProcess, location: PartitionLocation) -> float:
+    """Have a kept partition read once more; return the rate of the reader."""
+    began = time.perf_counter()
+    consumer.tell([list(location), 0.0])
+    consumer.tell("hurry")
+    read_bytes = await consumer.answer()
+    return float(read_bytes / (time.perf_counter() - began))
+
+
+async def release(endpoint: str, shuffle_id: int) -> None:
+    """Release a kept partition, so that the next turn finds the memory tier empty."""
+    client = await driver(Address.parse(endpoint), APPLICATION)
+    client.send(ReleaseShuffle(shuffle_id))
+    await client.expect(ShuffleReleased)
+    await client.close()
 
 
 async def measure(taskmanager: Daemons, rounds: int, megabytes: int) -> list[dict[str, Any]]:
@@ -165,7 +188,12 @@ async def measure(taskmanager: Daemons, rounds: int, megabytes: int) -> list[dic
                 found: dict[str, Any] = {"round": round_number}
                 for turn in TURNS:
                     pace = found["absent"] / SLOW_PART if turn == "slow" else 0.0
-                    found[turn] = await take_turn(client, consumer, number, turn, buffers, pace)
+                    found[turn], location = await take_turn(
+                        client, consumer, number, turn, buffers, pace
+                    )
+                    if turn == "full":
+                        found["again"] = await read_again(consumer, location)
+                        await release(endpoint, number)
                     number += 1
                 if round_number >= 0:  # the first one warms up
                     runs.append(found)
@@ -182,7 +210,8 @@ def report(runs: Sequence[dict[str, Any]]) -> Report:
 
     put("slow_over_absent", [run["slow"] / run["absent"] for run in runs])
     put("fast_over_pipelined", [run["fast"] / run["pipelined"] for run in runs])
-    for turn in TURNS:
+    put("full_over_pipelined", [run["full"] / run["pipelined"] for run in runs])
+    for turn in (*TURNS, "again"):
         put(f"{turn}_mb_per_second", [run[turn] / 1e6 for run in runs])
     return Report("hybrid", figures, runs, spread)
 

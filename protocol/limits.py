@@ -70,7 +70,7 @@ PEERS_ENCRYPTED: Final = 1 << 4
 """Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
 It reports a setting. The first features of protocol version 1 do not have bits; the next addition
-to the protocol gets bit 7.
+to the protocol gets bit 8.
 """
 
 COPIES_COMPARED: Final = 1 << 0
@@ -85,6 +85,10 @@ HYBRID_PARTITIONS: Final = 1 << 2
 REMOTE_COPIES: Final = 1 << 3
 """Bit in the features of Hello and HelloAck: the TaskManager has a remote tier, takes
 ReplicateToRemote, and sends OutputsRemote to drivers."""
+
+FULL_HYBRID_PARTITIONS: Final = 1 << 7
+"""Bit in the features of Hello and HelloAck: a producer may open hybrid partitions that are kept
+until they are released."""
 
 COPIER_IDLE: Final = 1 << 5
 """Bit in the features of a copier's Hello: its TaskManager has no client of the application now."""

@@ -55,6 +55,9 @@ PARTITION_PIPELINED_BOUNDED: Final = 2
 PARTITION_HYBRID_SELECTIVE: Final = 3
 """As PIPELINED_BOUNDED, and unread buffers go to the storage tiers when the pool is used up. A
 TaskManager that takes it has HYBRID_PARTITIONS among its features."""
+PARTITION_HYBRID_FULL: Final = 4
+"""As HYBRID_SELECTIVE, and kept until it is released, so that it can be read again. A TaskManager
+that takes it has FULL_HYBRID_PARTITIONS among its features."""
 
 CONSUME_WHEN_REGISTERED: Final = 0
 CONSUME_AT_FIRST_OUTPUT: Final = 1
@@ -87,7 +90,7 @@ Processes: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]
 U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgpack cannot encode a larger number
 I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
 DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
-PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_HYBRID_SELECTIVE)]
+PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_HYBRID_FULL)]
 Consumption: TypeAlias = Annotated[int, Meta(ge=0, le=CONSUME_WHEN_FINISHED)]
 FaultOf: TypeAlias = Annotated[int, Meta(ge=1, le=2)]
 Replicas: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ...protocol.errors import InvalidEvent, SluiceError
-from ...protocol.limits import HYBRID_PARTITIONS, MAX_EVENT_BYTES
+from ...protocol.limits import FULL_HYBRID_PARTITIONS, HYBRID_PARTITIONS, MAX_EVENT_BYTES
 from ...protocol.schema import (
     DATA,
+    EVENT,
     EVERY_SUBPARTITION,
+    PRIORITY_EVENT,
     AbortPartition,
     FinishPartition,
     OpenPipelinedPartition,
@@ -42,6 +44,12 @@ from .shuffle_environment import PartitionSettings
 
 logger = logging.getLogger(__name__)
 
+_FEATURES: Final = {
+    ResultPartitionType.HYBRID_SELECTIVE: HYBRID_PARTITIONS,
+    ResultPartitionType.HYBRID_FULL: FULL_HYBRID_PARTITIONS,
+}
+"""Features that a TaskManager needs to take partitions of a type."""
+
 
 class PipelinedWriter(BufferWritingPartition):
     """Sends one task's pipelined output to a TaskManager. A ``ResultPartitionWriter``.
@@ -53,6 +61,7 @@ class PipelinedWriter(BufferWritingPartition):
         pool: Memory; the partition owns it and destroys it.
         flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
         task_event: Called with the type and the bytes of each event that a reader sends back.
+        keeps_order: Whether a priority event keeps its place, as in a reconsumable partition.
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class PipelinedWriter(BufferWritingPartition):
         *,
         flusher: OutputFlusher | None = None,
         task_event: Callable[[int, bytes], None] | None = None,
+        keeps_order: bool = False,
     ) -> None:
         super().__init__(pool.name, num_subpartitions, pool)
         self.number: Final = number
@@ -75,6 +85,7 @@ class PipelinedWriter(BufferWritingPartition):
         self._leg = leg
         self._flusher = flusher
         self._task_event = task_event
+        self._keeps_order = keeps_order
         self._queue = SendQueue(self._send_available)
         self._event_buffers = EventBuffers(pool)
         self._pace = FlushPace(num_subpartitions)
@@ -255,6 +266,8 @@ class PipelinedWriter(BufferWritingPartition):
     def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         if not 0 < len(payload) <= MAX_EVENT_BYTES:
             raise InvalidEvent("Length of an event", value=len(payload), limit=MAX_EVENT_BYTES)
+        if self._keeps_order and data_type == PRIORITY_EVENT:
+            data_type = EVENT
         self._queue.add(self._event_buffers.consumer_of(payload, data_type), subpartition)
 
     def _make_room(self) -> None:
@@ -288,9 +301,9 @@ async def open_pipelined(
     Cancellation: safe; the partition is aborted.
     """
     kind = ResultPartitionType(location.partition_type)
-    if kind.is_hybrid and not leg.features & HYBRID_PARTITIONS:
+    if _FEATURES.get(kind, 0) & ~leg.features:
         raise InvalidPartitionType(
-            "The TaskManager does not know hybrid partitions",
+            "The TaskManager does not know partitions of this type",
             value=kind.name,
             limit="BLOCKING, PIPELINED or PIPELINED_BOUNDED",
             remedy="Upgrade it, or write a partition of another type",
@@ -303,6 +316,7 @@ async def open_pipelined(
         pool,
         flusher=settings.flusher,
         task_event=settings.task_event,
+        keeps_order=kind.is_reconsumable,
     )
     message = OpenPipelinedPartition(
         number,

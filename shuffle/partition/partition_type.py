@@ -7,6 +7,7 @@
     PIPELINED           ✓                 ✓                 ✗
     PIPELINED_BOUNDED   ✓                 ✓                 ✗
     HYBRID_SELECTIVE    ✓                 ✓                 ✗
+    HYBRID_FULL         ✓                 ✓                 ✗
 
 ✗ is an :class:`InvalidPartitionType`. A ``BLOCKING`` partition is stored, and complete only when it
 is finished, so no consumer may read it sooner. A pipelined one that no consumer may read before its
@@ -21,6 +22,7 @@ from ...protocol.schema import (
     CONSUME_WHEN_FINISHED,
     CONSUME_WHEN_REGISTERED,
     PARTITION_BLOCKING,
+    PARTITION_HYBRID_FULL,
     PARTITION_HYBRID_SELECTIVE,
     PARTITION_PIPELINED,
     PARTITION_PIPELINED_BOUNDED,
@@ -40,6 +42,9 @@ class ResultPartitionType(enum.IntEnum):
     HYBRID_SELECTIVE = PARTITION_HYBRID_SELECTIVE
     """As PIPELINED_BOUNDED, but a slow or absent reader does not stop the writer: when the pool is
     used up, the TaskManager moves unread buffers to its storage tiers."""
+    HYBRID_FULL = PARTITION_HYBRID_FULL
+    """As HYBRID_SELECTIVE, but kept until its shuffle is released: any number of readers begin at
+    its first buffer, also after one has failed."""
 
     @property
     def is_pipelined(self) -> bool:
@@ -48,13 +53,18 @@ class ResultPartitionType(enum.IntEnum):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether unread buffers move to the storage tiers when its pool is used up."""
-        return self is ResultPartitionType.HYBRID_SELECTIVE
+        """Whether buffers move to the storage tiers when its pool is used up."""
+        return self in (ResultPartitionType.HYBRID_SELECTIVE, ResultPartitionType.HYBRID_FULL)
+
+    @property
+    def is_reconsumable(self) -> bool:
+        """Whether it can be read again, from its first buffer."""
+        return self in (ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL)
 
     @property
     def is_bounded(self) -> bool:
         """Whether its pool has a ceiling that follows the number of subpartitions."""
-        return self in (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.HYBRID_SELECTIVE)
+        return self is ResultPartitionType.PIPELINED_BOUNDED or self.is_hybrid
 
 
 class ConsumptionConstraint(enum.IntEnum):
@@ -76,6 +86,10 @@ _VALID: Final = {
         ConsumptionConstraint.AT_FIRST_OUTPUT,
     ),
     ResultPartitionType.HYBRID_SELECTIVE: (
+        ConsumptionConstraint.WHEN_REGISTERED,
+        ConsumptionConstraint.AT_FIRST_OUTPUT,
+    ),
+    ResultPartitionType.HYBRID_FULL: (
         ConsumptionConstraint.WHEN_REGISTERED,
         ConsumptionConstraint.AT_FIRST_OUTPUT,
     ),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ...protocol.errors import SluiceError
+from ...protocol.schema import EVENT, PRIORITY_EVENT
 from ..errors import InvalidPartitionType, InvalidRequest
 from ..memory import LocalBufferPool
 from ..partition_status import PipelinedPartitionStatus
@@ -18,10 +19,10 @@ from .flush_pace import LanePace, ThreadPace
 from .output_flusher import OutputFlusher
 from .partition_states import PartitionState
 from .partition_type import ConsumptionConstraint, ResultPartitionType, checked_partition_type
-from .pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
+from .pipelined_subpartition import PipelinedSubpartition
 from .result_partition_writer import ALL_SUBPARTITIONS, BufferWritingPartition
 from .shared_buffer import BufferConsumer
-from .view import DataListener, SubpartitionOwner
+from .view import DataListener, PipelinedView, SubpartitionOwner
 
 
 class PartitionListeners(NamedTuple):
@@ -30,7 +31,8 @@ class PartitionListeners(NamedTuple):
     Attributes:
         consumable: Called once, when ``is_consumable`` becomes true.
         fully_consumed: Called once, when the reader of every subpartition has released its view,
-            whether or not it read to the end.
+            whether or not it read to the end; of a reconsumable partition, when a reader of each
+            has read to the end.
         event_taken: Called when all readers of an event that takes no buffer of the pool, such as a
             priority event, have taken or dropped it.
     """
@@ -44,7 +46,7 @@ NO_LISTENERS = PartitionListeners()
 
 
 class Overflow(Protocol):
-    """Takes the unread buffers of a partition whose pool is used up, so that it need not wait."""
+    """Takes the buffers of a partition whose pool is used up, so that it need not wait."""
 
     def make_subpartition(self, index: int, owner: SubpartitionOwner) -> PipelinedSubpartition:
         """Make a subpartition, whose buffers can be taken."""
@@ -64,7 +66,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         num_subpartitions: Number of subpartitions, at least 1.
         pool: The memory, see ``partition_type.pool_bounds``. The partition owns the pool and
             destroys it when it requests nothing more.
-        partition_type: ``PIPELINED`` or ``PIPELINED_BOUNDED``; the bound is the pool's.
+        partition_type: A pipelined type; its bound is the pool's.
         consumption: When readers may begin.
         flusher: Flushes open buffers; None if the writer flushes, or only full buffers are sent.
         listeners: Called when readers may begin, and when all have ended.
@@ -191,8 +193,8 @@ class PipelinedResultPartition(BufferWritingPartition):
         known = 0 <= subpartition < self.num_subpartitions
         return known and self._subpartitions[subpartition].needs_segments
 
-    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedSubpartitionView:
-        """Make the one view of a subpartition.
+    def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
+        """Make the view of a subpartition, or another one of a reconsumable partition.
 
         Raises:
             InvalidRequest: The partition has no such subpartition, or may not be consumed yet.
@@ -219,11 +221,16 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Whether the readers of all subpartitions have taken the end."""
         return all(subpartition.is_read for subpartition in self._subpartitions)
 
+    @property
+    def is_consumed(self) -> bool:
+        """Whether ``fully_consumed`` was called; a reconsumable partition stays."""
+        return self._consumed == self.num_subpartitions
+
     def subpartition_consumed(self, index: int) -> None:
-        """Count the readers that have released their view (called by the subpartitions)."""
+        """Count the subpartitions that are consumed (called by these)."""
         self._consumed += 1
         fully_consumed = self._listeners.fully_consumed
-        if self._consumed == self.num_subpartitions and fully_consumed is not None:
+        if self.is_consumed and fully_consumed is not None:
             fully_consumed()
 
     # ---- the flusher, and the status ---------------------------------------------------------
@@ -301,6 +308,8 @@ class PipelinedResultPartition(BufferWritingPartition):
             self._flusher.arm(self)
 
     def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
+        if data_type == PRIORITY_EVENT and self.partition_type.is_reconsumable:
+            data_type = EVENT  # it keeps its place for those who read later
         self._add(self._event_buffers.consumer_of(payload, data_type), subpartition)
 
     def _make_room(self) -> None:

@@ -32,7 +32,7 @@ from ...protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ..errors import InvalidRequest, PartitionAlreadyFinished, PartitionReleased
 from .partition_states import SubpartitionState
 from .shared_buffer import BufferBuilder, BufferConsumer
-from .view import DataListener, OutgoingBuffer, SubpartitionOwner
+from .view import DataListener, OutgoingBuffer, PipelinedView, SubpartitionOwner
 
 
 class PipelinedSubpartition:
@@ -190,7 +190,7 @@ class PipelinedSubpartition:
 
     # ---- the reader --------------------------------------------------------------------------
 
-    def create_view(self, listener: DataListener) -> "PipelinedSubpartitionView":
+    def create_view(self, listener: DataListener) -> PipelinedView:
         """Make the one view. Its listener is called at once if there is something to read.
 
         Raises:

@@ -77,8 +77,8 @@ class ResultPartitionWriter(Protocol):
 
         An event takes a buffer while there is one: await :meth:`wait_available` between events, so
         that unread ones hold the task back. An event of type ``PRIORITY_EVENT`` overtakes
-        everything that waits to be read, and finishes no buffer. In a stored partition it keeps its
-        place.
+        everything that waits to be read, and finishes no buffer. In a reconsumable partition it
+        keeps its place.
 
         Args:
             payload: The event, encoded.

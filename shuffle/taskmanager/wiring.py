@@ -16,6 +16,7 @@ from ...protocol.limits import (
     COPIER_IDLE,
     COPIES_COMPARED,
     DAMAGE_REPORTS,
+    FULL_HYBRID_PARTITIONS,
     HYBRID_PARTITIONS,
     REMOTE_COPIES,
     VERSION,
@@ -315,7 +316,7 @@ class NetworkEnvironment:
         """Whether anything is being written or read, or a pipelined partition is unread."""
         handlers = (each for each in self.handlers.values() if not isinstance(each, DriverHandler))
         workers = (*self.embedded, *handlers)
-        return self.partitions.pipelined_partitions > 0 or any(each.is_busy for each in workers)
+        return self.partitions.has_unread_pipelined or any(each.is_busy for each in workers)
 
     def client(
         self, application_id: str, credential: Credential | None, buffer_timeout_seconds: float
@@ -395,6 +396,7 @@ class NetworkEnvironment:
             | COPIES_COMPARED
             | DAMAGE_REPORTS
             | HYBRID_PARTITIONS
+            | FULL_HYBRID_PARTITIONS
             | (0 if self.store.remote is None else REMOTE_COPIES),
             *self.address,
             self._connector.instances.own_instance_id,

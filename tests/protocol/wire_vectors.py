@@ -365,7 +365,7 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("data type 4", pack([4, 1, 0, 0, 4]), "data type is 0 to 3"),
         ("pipelined data type 4", pack([15, 1, 0, 4]), "data type is 0 to 3"),
         ("unused number 14", pack([14, 1, 4096]), "no message has this number"),
-        ("partition type 4", pack([29, 1, 3, 42, 4, 4, 0]), "partition type is 0 to 3"),
+        ("partition type 5", pack([29, 1, 3, 42, 4, 5, 0]), "partition type is 0 to 4"),
         ("consumption negative", pack([29, 1, 3, 42, 4, 1, -1]), "consumption is 0 to 2"),
         ("credit 0", pack([5, 1, 0]), "credit is at least 1"),
         ("gate credit 0", pack([30, 1, 3, 0, 1, 0, []]), "initial credit is at least 1"),

@@ -99,8 +99,10 @@ class MiniCluster:
         for environment in self.environments:
             await until_clean(environment, network_leftovers)
         for environment in self.environments:
-            for application_id in environment.store.applications():
-                environment.store.release_application(application_id)
+            partitions = environment.partitions
+            kept = {key.application_id for key, _, _ in partitions.pipelined}
+            for application_id in kept.union(environment.store.applications()):
+                partitions.release_application(application_id)
             await until_clean(environment, storage_leftovers)
 
 

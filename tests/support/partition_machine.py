@@ -63,7 +63,7 @@ class PartitionMachine(RuleBasedStateMachine):
                     view.release()
             assert self.network.available_segments == self.network.total_segments
             assert not self.network.draining_pools
-            assert self.consumed == all(self.views)
+            assert self.consumed == self.is_consumed()
             self.network.destroy()
         finally:
             self.loop.close()
@@ -79,6 +79,10 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def create_view(self, index):
         return self.partition.create_view(index, lambda: None)
+
+    def is_consumed(self):
+        """Tell whether the partition should have been consumed (all views are released)."""
+        return all(self.views)
 
     def count_consumed(self):
         self.consumed += 1
@@ -121,11 +125,11 @@ class PartitionMachine(RuleBasedStateMachine):
         if not content:  # the buffer was full
             return
         for target in self.targets(subpartition):
-            channel = self.expected[target]
-            if channel and isinstance(channel[-1], bytes):
-                channel[-1] += content
-            else:
-                channel.append(content)
+            self.expect(target, content)
+
+    def expect(self, subpartition, item):
+        """Note bytes or an event of a channel."""
+        add_to(self.expected[subpartition], item)
 
     # ---- rules
 
@@ -173,7 +177,7 @@ class PartitionMachine(RuleBasedStateMachine):
         payload = b"event %d" % self.number
         self.partition.emit_event(payload, data_type, subpartition)
         for target in self.targets(subpartition):
-            self.expected[target].append((payload, data_type))
+            self.expect(target, (payload, data_type))
 
     @rule()
     def flush(self):
@@ -210,9 +214,18 @@ class PartitionMachine(RuleBasedStateMachine):
         if buffer is None:
             return
         assert not self.blocked[index]
-        channel = self.expected[index]
+        self.check(buffer, self.expected[index])
+        self.blocked[index] = buffer.data_type == BLOCKING_EVENT
+        if buffer.release is None:
+            return
+        if keep:
+            self.taken.append(buffer)
+        else:
+            buffer.release()
+
+    def check(self, buffer, channel):
+        """Compare a buffer or event with what a channel expects next."""
         if buffer.data_type != DATA:
-            self.blocked[index] = buffer.data_type == BLOCKING_EVENT
             if channel:
                 assert channel.pop(0) == (buffer.payload, buffer.data_type)
             else:
@@ -224,12 +237,6 @@ class PartitionMachine(RuleBasedStateMachine):
         channel[0] = channel[0][len(content) :]
         if not channel[0]:
             channel.pop(0)
-        if buffer.release is None:
-            return
-        if keep:
-            self.taken.append(buffer)
-        else:
-            buffer.release()
 
     @precondition(lambda self: any(self.blocked))
     @rule()
@@ -289,3 +296,11 @@ class PartitionMachine(RuleBasedStateMachine):
     def open_builders(self):
         """Return the builders taken after the wait had begun."""
         return [builder for builder in self.open.values() if not builder.is_finished]
+
+
+def add_to(channel, item):
+    """Add bytes or an event to what a channel expects; bytes may come in any pieces."""
+    if isinstance(item, bytes) and channel and isinstance(channel[-1], bytes):
+        channel[-1] += item
+    else:
+        channel.append(item)

@@ -54,7 +54,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         spiller: HybridSpiller | None = None
         if kind.is_hybrid:
             spiller = HybridSpiller(
-                services.store, key, partial(_writer_waits, pool), self._not_spilled
+                kind, services.store, key, partial(_writer_waits, pool), self._not_spilled
             )
         try:
             super().__init__(
@@ -79,7 +79,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
     # ---- the writer ------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """End every subpartition; the partition stays until its readers have read it.
+        """End every subpartition; the partition stays until it is read or released.
 
         Raises:
             SluiceError: The partition has failed or is released.
@@ -163,7 +163,11 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._services.partitions.wake(self._key)
 
     def _all_read(self) -> None:
-        """Release the partition: its last reader has gone."""
+        """Release the partition, unless it is kept: its last reader has gone."""
+        if self.partition_type.is_reconsumable:
+            self._consumption.end()
+            self._services.partitions.pipelined_consumed()
+            return
         self._fail(all_readers_gone(self._map_attempt_id))
         if self.is_read:
             self._consumption.end()

@@ -1,1 +1,1 @@
-"""Hybrid partitions: pipelined ones whose unread buffers move to the storage tiers."""
+"""Hybrid partitions: pipelined ones whose buffers move to the storage tiers."""

@@ -2,18 +2,19 @@
 
 A buffer is in one of these states; an event that is not a priority event is a buffer here::
 
-    state      its bytes are in      reader takes it   the write ends   partition ends
+    state      its bytes are in      reader takes it⁰  the write ends   partition ends
     IN_MEMORY  a segment             consumed          –                freed
     SPILLING   a segment, an extent  consumed          SPILLED¹         freed when the write ends
     SPILLED    an extent             consumed          –                freed
     consumed   nothing; a segment until the reader's connection has sent it
 
+⁰ In HYBRID_SELECTIVE. In HYBRID_FULL readers share the bytes, and the state stays.
 ¹ IN_MEMORY if no tier takes it.
 
 IN_MEMORY becomes SPILLING when the writer waits: complete buffers only, the oldest ones of a
-subpartition first. A buffer whose reader is in time is therefore never written. Subpartitions take
-turns: after a full region, the next one begins with the subpartition after the last one whose
-buffers were taken. The spiller::
+subpartition first. So a buffer of HYBRID_SELECTIVE whose reader is in time is never written; those
+of HYBRID_FULL all are in the end. Subpartitions take turns: after a full region, the next one
+begins with the subpartition after the last one whose buffers were taken. The spiller::
 
     state     memory_short²  in the next turn                              close
     IDLE      DEFERRED       –                                             CLOSED
@@ -42,6 +43,7 @@ from ....transport.errors import one_line
 from ....transport.loop import start_task
 from ...errors import failure_of
 from ...names import ShuffleKey
+from ...partition.partition_type import ResultPartitionType
 from ...partition.shared_buffer import BufferConsumer, BufferSlice
 from ...partition.view import SubpartitionOwner
 from ..bounds.accounts import Resource
@@ -49,8 +51,11 @@ from ..store.errors import StorageClosed, StorageError, StorageFull
 from ..store.region_writer import RegionWriter
 from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import Extent, Tier
-from .hybrid_subpartition import HybridSubpartition, Spilling
+from .hybrid_full_subpartition import HybridFullSubpartition
+from .hybrid_subpartition import HybridSubpartition
 from .spilled_run import SPILLED_SLICE_BYTES
+from .spilled_runs import SpilledRuns
+from .spilling_subpartition import Spilling, SpillingSubpartition
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +82,10 @@ class SpillerState(enum.Enum):
 
 
 class HybridSpiller:
-    """Moves unread buffers of one partition to the tiers. An ``Overflow``.
+    """Moves buffers of one partition to the tiers. An ``Overflow``.
 
     Args:
+        kind: The type of the partition, a hybrid one.
         store: The tiers.
         key: The shuffle, to whose application the bytes are counted.
         writer_waits: Whether the writer of the partition waits for memory, or is about to.
@@ -90,6 +96,7 @@ class HybridSpiller:
 
     def __init__(
         self,
+        kind: ResultPartitionType,
         store: ShuffleStore,
         key: ShuffleKey,
         writer_waits: Callable[[], bool],
@@ -102,20 +109,24 @@ class HybridSpiller:
         self._store: Final = store
         self._key: Final = key
         self._account: Final = store.accounts.of(key.application_id)
+        self._runs: Final = SpilledRuns(store, key, self._account)
+        self._is_full: Final = kind.is_reconsumable
         self._writer_waits = writer_waits
         self._failed = failed
         self._connection: Final = connection
-        self._subpartitions: deque[HybridSubpartition] = deque()  # the first has the next turn
+        self._subpartitions: deque[SpillingSubpartition] = deque()  # the first has the next turn
         self._loop: Final = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._was_logged = False
 
-    def make_subpartition(self, index: int, owner: SubpartitionOwner) -> HybridSubpartition:
+    def make_subpartition(self, index: int, owner: SubpartitionOwner) -> SpillingSubpartition:
         """Make a subpartition, whose buffers can be taken."""
-        made = HybridSubpartition(
-            index, owner, self._store, self._key, self._account, self._completed
-        )
+        made: SpillingSubpartition
+        if self._is_full:
+            made = HybridFullSubpartition(index, owner, self._runs, self._completed)
+        else:
+            made = HybridSubpartition(index, owner, self._runs, self._completed)
         self._subpartitions.append(made)
         return made
 
@@ -191,7 +202,7 @@ class HybridSpiller:
         self.state = SpillerState.IDLE
         self.memory_short()
 
-    async def _write_region(self, subpartitions: deque[HybridSubpartition]) -> bool:
+    async def _write_region(self, subpartitions: deque[SpillingSubpartition]) -> bool:
         """Write complete buffers as one region; return whether there were any.
 
         Raises:
@@ -200,7 +211,7 @@ class HybridSpiller:
             StorageError: Each tier that has room failed; this is the error of the first one.
         """
         batch = _Batch()
-        visited: list[HybridSubpartition] = []
+        visited: list[SpillingSubpartition] = []
         while not batch.is_full and len(visited) < len(subpartitions):
             subpartition = subpartitions[0]
             slices = subpartition.begin_spilling(batch.place)

@@ -1,140 +1,64 @@
-"""A subpartition of a hybrid partition: a pipelined one with a spilled part before its queue.
+"""A subpartition of a hybrid partition that is read once: what its reader takes is gone.
 
-The stream of a reader has three parts. Buffers move from right to left; a failed write moves its
-buffers back to the queue::
-
-    spilled runs   │ spilling            │ queue of the pipelined subpartition
-    in the tiers   │ in memory, and      │ in memory; the last one may be open
-                   │ being written       │
-
-The reader takes the leftmost bytes. It may take a buffer that is being written; the bytes written
-for it are never read then. The states of a buffer are a table in
-:mod:`sluice.shuffle.taskmanager.hybrid.hybrid_spiller`. Priority events are never spilled: they
-overtake the other parts.
+The stream of the reader has three parts, see
+:mod:`sluice.shuffle.taskmanager.hybrid.spilling_subpartition`. The reader takes the leftmost bytes.
+It may take a buffer that is being written; the bytes written for it are never read then. The states
+of a buffer are a table in :mod:`sluice.shuffle.taskmanager.hybrid.hybrid_spiller`. Priority events
+are never spilled: they overtake the other parts.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ....protocol.errors import SluiceError
-from ....protocol.limits import MAX_EVENT_BYTES, MAX_U32
+from ....protocol.limits import MAX_U32
 from ....protocol.schema import BLOCKING_EVENT, DATA
 from ...memory import LocalBufferPool
-from ...names import ShuffleKey, SubpartitionRange
 from ...partition.partition_states import SubpartitionState
-from ...partition.pipelined_subpartition import PipelinedSubpartition, PipelinedSubpartitionView
-from ...partition.shared_buffer import BufferBuilder, BufferConsumer
+from ...partition.pipelined_subpartition import PipelinedSubpartitionView
+from ...partition.shared_buffer import BufferBuilder
 from ...partition.view import DataListener, OutgoingBuffer, SubpartitionOwner
-from ..bounds.accounts import Account
-from ..serve.read_ahead_view import stored_view
 from ..serve.stored_partition_view import ReadSizes, StoredPartitionView
-from ..store.shuffle_store import ShuffleStore
 from ..store.tiers.tier import Extent
 from .spilled_run import SpilledRun
+from .spilled_runs import ReadBack, SpilledRuns, typed
+from .spilling_subpartition import SpillingSubpartition
 
 
-class Spilling(NamedTuple):
-    """A buffer that is being written, and where.
-
-    Attributes:
-        consumer: Has the bytes, as long as they are not written.
-        offset: Position in the extent.
-        length: Length in bytes.
-    """
-
-    consumer: BufferConsumer
-    offset: int
-    length: int
-
-
-class ReadBack(NamedTuple):
-    """How a reader reads spilled bytes.
-
-    Attributes:
-        sizes: How much a segment, a buffer and a credit stand for.
-        read_pool: Gives the pool for reads; called when it is needed first.
-    """
-
-    sizes: ReadSizes
-    read_pool: Callable[[], LocalBufferPool]
-
-    @property
-    def message_bytes(self) -> int:
-        """Most data of a message, which costs one credit."""
-        return min(self.sizes.segment_bytes, self.sizes.credit_bytes)
-
-
-class HybridSubpartition(PipelinedSubpartition):
+class HybridSubpartition(SpillingSubpartition):
     """A subpartition whose complete, unread buffers can be spilled.
 
     Args:
         index: The number in the partition.
         owner: Notified when the view is released.
-        store: Reads the spilled bytes.
-        key: The shuffle.
-        account: The application that is charged for what is kept of spilled buffers.
+        runs: Makes spilled runs and opens them.
         completed: Called when there may be another complete buffer, which can be spilled.
     """
 
     __slots__ = (
-        "_account",
-        "_completed",
-        "_key",
         "_read_back",
         "_reading",
         "_spilled",
         "_spilled_buffers",
         "_spilled_messages",
-        "_spilling",
-        "_store",
     )
 
     def __init__(
         self,
         index: int,
         owner: SubpartitionOwner,
-        store: ShuffleStore,
-        key: ShuffleKey,
-        account: Account,
+        runs: SpilledRuns,
         completed: Callable[[], None],
     ) -> None:
-        super().__init__(index, owner)
-        self._store = store
-        self._key = key
-        self._account = account
-        self._completed = completed
+        super().__init__(index, owner, runs, completed)
         self._spilled: deque[SpilledRun] = deque()
         # In the runs that are not being read; messages are known once there is a reader.
         self._spilled_buffers = 0
         self._spilled_messages = 0
-        self._spilling: deque[Spilling] = deque()
         self._reading: StoredPartitionView | None = None  # of the first run
         self._read_back: ReadBack | None = None
 
     # ---- the spiller -------------------------------------------------------------------------
-
-    def begin_spilling(self, place: Callable[[BufferConsumer], Spilling | None]) -> int:
-        """Move the complete buffers out of the queue, up to the first one that finds no place.
-
-        Returns:
-            The slices that :meth:`spilled` keeps of them; fewer if the reader takes some before.
-        """
-        slices = 0
-        end = -1  # of the bytes that the next buffer may continue; an event is its own slice
-        queue = self._queue
-        while self._complete:
-            placed = place(queue[0])
-            if placed is None:
-                break
-            queue.popleft()
-            self._complete -= 1
-            self._spilling.append(placed)
-            is_data = placed.consumer.data_type == DATA
-            if not is_data or placed.offset != end:
-                slices += 1
-            end = placed.offset + placed.length if is_data else -1
-        return slices
 
     def spilled(self, extent: Extent) -> None:
         """Record that the buffers are written, and free their memory."""
@@ -147,19 +71,13 @@ class HybridSubpartition(PipelinedSubpartition):
                 or not last.takes(data_type, extent, offset)
                 or (len(self._spilled) == 1 and self._reading is not None)
             ):
-                last = SpilledRun(data_type, self._account)
+                last = self._runs.make(data_type)
                 self._spilled.append(last)
             self._spilled_messages -= self._messages_of(last)
             last.add(extent, offset, length)
             self._spilled_messages += self._messages_of(last)
             self._spilled_buffers += 1
             consumer.close()
-
-    def not_spilled(self) -> None:
-        """Move the buffers that could not be written back to the front of the queue."""
-        spilling, self._spilling = self._spilling, deque()
-        self._queue.extendleft(each.consumer for each in reversed(spilling))
-        self._complete += len(spilling)
 
     # ---- the reader --------------------------------------------------------------------------
 
@@ -268,11 +186,7 @@ class HybridSubpartition(PipelinedSubpartition):
         buffer = reading.next_buffer(credit)
         if buffer is None:
             return None
-        if run.data_type != DATA:  # short, and in one buffer
-            event = OutgoingBuffer(bytes(buffer.payload), None, run.data_type)
-            if buffer.release is not None:
-                buffer.release()
-            buffer = event
+        buffer = typed(buffer, run.data_type)
         if reading.backlog == 0:
             self._reading = None
             self._spilled.popleft()
@@ -281,19 +195,7 @@ class HybridSubpartition(PipelinedSubpartition):
         return buffer
 
     def _open_run(self, run: SpilledRun, read_back: ReadBack) -> StoredPartitionView:
-        sizes = read_back.sizes
-        most = read_back.message_bytes
-        if run.data_type != DATA:
-            most = max(most, MAX_EVENT_BYTES)
-        reading = self._reading = stored_view(
-            self._store,
-            list(run.slices),
-            SubpartitionRange(self._key, self.index, self.index + 1),
-            ReadSizes(sizes.segment_bytes, most, most),
-            read_back.read_pool,
-            self._read_ended,
-            _nothing,
-        )
+        reading = self._reading = self._runs.open(run, self.index, read_back, self._read_ended)
         self._spilled_buffers -= run.buffers
         self._spilled_messages -= self._messages_of(run)
         return reading
@@ -340,7 +242,3 @@ class HybridSubpartitionView(PipelinedSubpartitionView):
         """Set how spilled bytes are read; without it the view gives none of them."""
         if not self._released and self._hybrid.state is not SubpartitionState.RELEASED:
             self._hybrid.read_back_by(ReadBack(sizes, read_pool))
-
-
-def _nothing(view: StoredPartitionView) -> None:
-    """Do nothing: the run counts its slices itself."""

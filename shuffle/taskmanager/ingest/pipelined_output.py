@@ -86,7 +86,7 @@ class PipelinedOutput(IncomingOutput):
         self._task_events: deque[tuple[int, bytes]] = deque()
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
-        self._is_hybrid: Final = kind.is_hybrid
+        self._kind: Final = kind
         self._pool = services.network_pool.create_local_pool(
             f"pipelined partition {message.map_attempt_id}",
             *pool_bounds(
@@ -101,6 +101,7 @@ class PipelinedOutput(IncomingOutput):
         spiller: HybridSpiller | None = None
         if kind.is_hybrid:
             spiller = HybridSpiller(
+                kind,
                 services.store,
                 self.key,
                 self._writer_waits,
@@ -160,7 +161,7 @@ class PipelinedOutput(IncomingOutput):
         """
         credit = self._credit.outstanding
         waits_for_client = self.state is PipelinedState.OPEN and credit > 0
-        has_data = self._pool.lent_segments > self._credit.ready and not self._is_hybrid
+        has_data = self._pool.lent_segments > self._credit.ready and not self._kind.is_hybrid
         if not waits_for_client and (self.partition.is_requested or not has_data):
             return None
         return self.total_bytes, credit, self._pool.lent_segments
@@ -174,7 +175,8 @@ class PipelinedOutput(IncomingOutput):
             UnexpectedMessage: The client has finished the partition.
             CreditExceeded: A buffer or event for which no credit was granted, or a priority event
                 while too many wait on account.
-            InvalidRequest: An unknown subpartition, or more than a segment holds.
+            InvalidRequest: An unknown subpartition, more than a segment holds, or a priority event
+                of a reconsumable partition.
             InvalidEvent: An event above the size limit.
         """
         if self.state is not PipelinedState.OPEN or type(message) is not PipelinedData:
@@ -183,6 +185,12 @@ class PipelinedOutput(IncomingOutput):
         if message.data_type != DATA and length > MAX_EVENT_BYTES:
             raise InvalidEvent("Event is too large", value=length, limit=MAX_EVENT_BYTES)
         if message.data_type == PRIORITY_EVENT:
+            if self._kind.is_reconsumable:
+                raise InvalidRequest(
+                    "A priority event cannot overtake buffers that are kept",
+                    value=self._kind.name,
+                    remedy="Send it as an ordinary event",
+                )
             self._credit.overdraw()
             self._arriving = bytearray(length)
             return memoryview(self._arriving)
@@ -322,8 +330,11 @@ class PipelinedOutput(IncomingOutput):
         self._services.partitions.wake(self.key)
 
     def _consumed(self) -> None:
-        """Release the partition; it calls this when its last reader is gone."""
-        if self.state is PipelinedState.FINISHED:
+        """Release the partition, unless it is kept; it calls this when its last reader is gone."""
+        if self._kind.is_reconsumable:
+            self._tell_consumption(None)
+            self._services.partitions.pipelined_consumed()
+        elif self.state is PipelinedState.FINISHED:
             is_read = self.partition.is_read
             self._let_go(None if is_read else reader_left(self.map_attempt_id))
         elif self.is_open:

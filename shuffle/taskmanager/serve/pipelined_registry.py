@@ -27,6 +27,10 @@ class ConsumablePartition(Protocol):
         """True once its consumption constraint lets readers in."""
 
     @property
+    def is_consumed(self) -> bool:
+        """True once its readers have had it all, and it is kept for others."""
+
+    @property
     def may_spill(self) -> bool:
         """Whether unread buffers may be in the storage tiers."""
 
@@ -34,7 +38,7 @@ class ConsumablePartition(Protocol):
         """Whether a reader needs segments for the part of a subpartition that is on a disk."""
 
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
-        """Make the one view of a subpartition.
+        """Make the view of a subpartition, or another one of a reconsumable one.
 
         Raises:
             SluiceError: The subpartition has, or had, its reader, or the partition failed.
@@ -55,10 +59,10 @@ def open_view(
     sizes: ReadSizes,
     read_pool: Callable[[], LocalBufferPool],
 ) -> PipelinedView:
-    """Make the one view of a subpartition, which also reads the part in the storage tiers.
+    """Make a view of a subpartition, which also reads the part in the storage tiers.
 
     The pool for reads comes first. If there is no memory for it and a part is on a disk, the
-    request can be repeated: the release of a view would drop what is spilled.
+    request can be repeated: the release of a view can drop what is spilled.
 
     Raises:
         InsufficientNetworkBuffers: No segment is left for reads of the storage tiers.

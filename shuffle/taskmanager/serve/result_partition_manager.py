@@ -5,8 +5,8 @@ consumption constraint lets readers in. Both are requested with
 :meth:`ResultPartitionManager.request_view`. A request for a partition that is not there yet waits,
 up to a deadline: a commit, a registration, a first output or a release wakes it.
 
-A pipelined partition is registered until it is consumed. The failure of one is remembered for a
-while, so that a consumer that asks late is told the reason instead of waiting.
+A pipelined partition is registered until it is consumed, a reconsumable one until it is released.
+The failure of one is remembered for a while, so that a consumer that asks late gets the reason.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ResultPartitionManager:
         on_shuffle_released: Called when a shuffle, or its map attempts below a number, is released
             without its application.
         on_replaced: Called with a copy that was dropped because its origin sends other bytes.
-        on_pipelined_gone: Called when a pipelined partition is consumed, has failed or is released.
+        on_pipelined_gone: Called when a pipelined partition is read, has failed or is released.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class ResultPartitionManager:
         return self._pipelined
 
     @property
-    def pipelined_partitions(self) -> int:
-        """Their number."""
-        return len(self._pipelined)
+    def has_unread_pipelined(self) -> bool:
+        """Whether one of them is still to be read."""
+        return not all(partition.is_consumed for _, _, partition in self._pipelined)
 
     @property
     def waiting_requests(self) -> int:
@@ -197,6 +197,10 @@ class ResultPartitionManager:
             self.wake(key)
             self._on_pipelined_gone()
 
+    def pipelined_consumed(self) -> None:
+        """Note that a pipelined partition was read, and is kept."""
+        self._on_pipelined_gone()
+
     def lost_of(self, application_id: str) -> Lost:
         """Return the map attempts of an application that were lost with a directory."""
         return self._store.lost_of(application_id)
@@ -268,9 +272,7 @@ class ResultPartitionManager:
         return freed
 
     async def end_pipelined(self) -> None:
-        """Release all pipelined partitions, because the TaskManager stops.
-
-        Their writers and readers get SHUTTING_DOWN.
+        """Release all pipelined partitions: writers and readers get SHUTTING_DOWN.
 
         Cancellation: safe.
         """

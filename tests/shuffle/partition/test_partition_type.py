@@ -16,7 +16,7 @@ from sluice.shuffle.partition.partition_type import (
     pool_bounds,
 )
 
-VALID = {(0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)}
+VALID = {(0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (4, 1)}
 
 
 @pytest.mark.parametrize("constraint", ConsumptionConstraint)
@@ -31,7 +31,7 @@ def test_only_valid_combinations_are_accepted(kind, constraint):
     assert told.value.code is ErrorCode.MALFORMED_MESSAGE
 
 
-@pytest.mark.parametrize(("kind", "constraint"), [(4, 0), (1, 3), (-1, 0), (1, -1)])
+@pytest.mark.parametrize(("kind", "constraint"), [(5, 0), (1, 3), (-1, 0), (1, -1)])
 def test_unknown_numbers_are_refused(kind, constraint):
     with pytest.raises(InvalidPartitionType, match="Unknown"):
         checked_partition_type(kind, constraint)
@@ -43,8 +43,14 @@ def test_only_a_bounded_partition_has_a_ceiling():
     assert pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 4, 1, 0) == (5, 5)
     assert pool_bounds(ResultPartitionType.HYBRID_SELECTIVE, 4, 2, 8) == (5, 16)
     assert pool_bounds(ResultPartitionType.BLOCKING, 4, 2, 8) == (1, None)
-    assert [kind.is_pipelined for kind in ResultPartitionType] == [False, True, True, True]
-    assert [kind.is_hybrid for kind in ResultPartitionType] == [False, False, False, True]
+    assert pool_bounds(ResultPartitionType.HYBRID_FULL, 4, 2, 8) == (5, 16)
+
+
+def test_what_is_read_while_it_is_written_and_what_again():
+    kinds = list(ResultPartitionType)
+    assert [kind.is_pipelined for kind in kinds] == [False, True, True, True, True]
+    assert [kind.is_hybrid for kind in kinds] == [False, False, False, True, True]
+    assert [kind.is_reconsumable for kind in kinds] == [True, False, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ async def test_a_reader_after_the_last_gets_partition_released(tmp_path):
                 await partition.emit_buffer(FULL, 0)
         async with client.open_gate([partition.location], 0) as gate:
             await next_of(gate)
-        assert cluster[0].partitions.pipelined_partitions == 0
+        assert len(cluster[0].partitions.pipelined) == 0
         async with client.open_gate([partition.location], 0) as gate:
             with pytest.raises(SluiceError) as caught:
                 await next_of(gate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +14,10 @@ from sluice.protocol.schema import (
     DATA,
     EVENT,
     EVERY_SUBPARTITION,
-    PARTITION_HYBRID_SELECTIVE,
     PARTITION_PIPELINED_BOUNDED,
     PRIORITY_EVENT,
     BacklogAnnouncement,
     ChecksummedBuffer,
-    ErrorResponse,
     PartitionConsumed,
     ReleaseShuffle,
     ResumeConsumption,
@@ -31,59 +28,33 @@ from sluice.shuffle.gate.partition_request_client import PartitionRequestClient
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.releases import INTERVAL_BYTES
+from tests.shuffle.taskmanager.hybrid.exchange import (
+    MANY,
+    READ_AT,
+    TIERS,
+    a_reader,
+    a_writer,
+    buffers,
+    joined,
+    read_bytes,
+    send_all,
+    stored_bytes,
+)
 from tests.support.api_clients import TASKS, embedded_clients
 from tests.support.mini_cluster import (
-    DISK_ONLY,
-    MEMORY_TIER,
     SEGMENT_SIZE_BYTES,
-    MiniCluster,
     eventually,
     mini_cluster,
     storage_leftovers,
     until_clean,
 )
-from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 
 if TYPE_CHECKING:
     from sluice.protocol.schema import Message
 
-TIERS = pytest.mark.parametrize("tier", [MEMORY_TIER, DISK_ONLY], ids=["memory", "disk"])
-READ_AT = pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
 HYBRID = ResultPartitionType.HYBRID_SELECTIVE
 BARRIER = encode_event(CheckpointBarrier(1, 2, False))
 UNALIGNED = encode_event(CheckpointBarrier(3, 4, True))
-MANY = 400
-"""Buffers that no pool of these TaskManagers holds."""
-
-
-async def a_writer(
-    cluster: MiniCluster,
-    subpartitions: int = 1,
-    partition_type: int = PARTITION_HYBRID_SELECTIVE,
-    attempt: int = 7,
-) -> PipelinedWriter:
-    client = await cluster.producer(0)
-    return await PipelinedWriter.open(client, attempt, subpartitions, partition_type=partition_type)
-
-
-async def a_reader(
-    cluster: MiniCluster,
-    writer: PipelinedWriter,
-    reader_at: int = 0,
-    subpartition: int = 0,
-    credit: int = 4,
-    attempt: int = 7,
-) -> PipelinedReader:
-    client = await cluster.consumer(reader_at)
-    return PipelinedReader(client, [(writer.client.ack, attempt)], subpartition, credit=credit)
-
-
-def buffers(count: int, size: int = SEGMENT_SIZE_BYTES) -> list[bytes]:
-    return [number.to_bytes(4, "big") * (size // 4) for number in range(count)]
-
-
-def stored_bytes(cluster: MiniCluster) -> int:
-    return sum(tier.used_bytes for tier in cluster[0].store.tiers())
 
 
 @TIERS
@@ -332,12 +303,12 @@ async def test_the_writer_is_told_when_the_reader_has_the_end(tmp_path):
             await writer.send(0, data)
         writer.client.send(WatchConsumption(writer.number))
         await writer.finish()
-        assert cluster[0].partitions.pipelined_partitions == 1  # a drain waits for it
+        assert len(cluster[0].partitions.pipelined) == 1  # a drain waits for it
         reader = await a_reader(cluster, writer)
         await reader.read_all()
         await reader.close()
         assert await writer.client.expect(PartitionConsumed) == PartitionConsumed(writer.number)
-        assert cluster[0].partitions.pipelined_partitions == 0
+        assert len(cluster[0].partitions.pipelined) == 0
 
 
 @TIERS
@@ -395,33 +366,3 @@ async def test_full_storage_fails_an_embedded_writer(tmp_path):
         with pytest.raises(SluiceError) as caught:
             await write(client)
         assert caught.value.code is ErrorCode.STORAGE_FULL
-
-
-async def send_all(writer: PipelinedWriter) -> None:
-    """Send more than any tier of the test has room for, until an error comes."""
-    for data in buffers(MANY):
-        await writer.send(0, data)
-    await writer.hear(ErrorResponse)
-
-
-async def read_bytes(gate) -> bytes:
-    found = []
-    async with asyncio.timeout(60):
-        while (taken := await gate.next_buffer_or_event()) is not None:
-            _, (payload, release, data_type) = taken
-            if data_type == DATA:
-                found.append(bytes(payload))
-            if release is not None:
-                release()
-    return b"".join(found)
-
-
-def joined(messages: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Join neighboring data: where a buffer ends says nothing."""
-    found: list[tuple[int, bytes]] = []
-    for kind, payload in messages:
-        if kind == DATA and found and found[-1][0] == DATA:
-            found[-1] = DATA, found[-1][1] + payload
-        else:
-            found.append((kind, payload))
-    return found

@@ -13,6 +13,7 @@ from sluice.protocol.schema import EVENT
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_states import PartitionState
+from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
@@ -50,6 +51,7 @@ class Rig:
         self.waits = True
         self.errors: list[SluiceError] = []
         self.spiller = HybridSpiller(
+            ResultPartitionType.HYBRID_SELECTIVE,
             self.tiers,
             ShuffleKey("app", 1),
             lambda: self.waits,

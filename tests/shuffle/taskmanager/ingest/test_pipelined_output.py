@@ -186,7 +186,7 @@ async def test_a_reader_after_one_that_left_gets_partition_released(tmp_path, ki
         await writer.finish()
         await reader.close()
         partitions = cluster[0].partitions
-        await eventually(lambda: partitions.pipelined_partitions == subpartitions - 1)
+        await eventually(lambda: len(partitions.pipelined) == subpartitions - 1)
         again = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
         await again.read_all()
         assert again.errors[0].code is ErrorCode.PARTITION_RELEASED
@@ -199,7 +199,7 @@ async def test_a_partition_that_was_read_leaves_no_reason(tmp_path):
         reader = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
         await reader.read_all()
         await reader.close()
-        await eventually(lambda: cluster[0].partitions.pipelined_partitions == 0)
+        await eventually(lambda: len(cluster[0].partitions.pipelined) == 0)
         again = PipelinedReader(await cluster.consumer(0), [(client.ack, 1)])
         await again.read_all()
         assert again.errors[0].code is ErrorCode.PARTITION_NOT_FOUND

@@ -64,7 +64,7 @@ def buffers(count: int, size: int = SEGMENT_SIZE_BYTES) -> list[bytes]:
 
 
 def pipelined_left(cluster: MiniCluster) -> int:
-    return sum(environment.partitions.pipelined_partitions for environment in cluster.environments)
+    return sum(len(environment.partitions.pipelined) for environment in cluster.environments)
 
 
 @READ_AT

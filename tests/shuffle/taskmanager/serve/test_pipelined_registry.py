@@ -19,6 +19,7 @@ KEY = ShuffleKey("app", 1)
 class Partition:
     num_subpartitions = 1
     is_consumable = True
+    is_consumed = False
     may_spill = False
 
     def needs_segments(self, subpartition):

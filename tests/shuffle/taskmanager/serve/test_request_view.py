@@ -41,6 +41,7 @@ class FakePartition:
     """A pipelined partition of four subpartitions, each with one reader."""
 
     num_subpartitions = 4
+    is_consumed = False
     may_spill = False
 
     def __init__(self, *, consumable: bool = True) -> None:
@@ -188,7 +189,7 @@ async def test_a_name_is_taken_once(store, manager):
     manager.unregister_pipelined(KEY, 7, partition)
     another = register(manager)
     manager.unregister_pipelined(KEY, 7, partition)  # late: another partition has taken its place
-    assert manager.pipelined_partitions == 1
+    assert len(manager.pipelined) == 1
     assert await request(manager, [7]) is another.views[0]
 
 
@@ -201,7 +202,7 @@ async def test_a_failed_producer_fails_waiting_and_later_requests(manager):
         await asked
     with pytest.raises(ProducerFailed):
         await request(manager, [5, 7])
-    assert manager.pipelined_partitions == 0
+    assert len(manager.pipelined) == 0
     register(manager)  # a new attempt of the same name
     await request(manager, [7])
 
@@ -229,7 +230,7 @@ async def test_release_of_a_shuffle(manager):
         await asked
     assert [error.code for error in mine.released] == [ErrorCode.PARTITION_RELEASED]
     assert other.released == failed.released == []
-    assert (manager.pipelined_partitions, manager.waiting_requests) == (1, 1)
+    assert (len(manager.pipelined), manager.waiting_requests) == (1, 1)
     again = request(manager, [9])  # its failure is forgotten with the shuffle
     await waiting(manager, 2)
     for task in (again, elsewhere):
@@ -247,4 +248,4 @@ async def test_release_of_an_application(store, manager):
         await asked
     assert all(partition.released for partition in partitions)
     assert not stranger.released
-    assert manager.pipelined_partitions == 1
+    assert len(manager.pipelined) == 1

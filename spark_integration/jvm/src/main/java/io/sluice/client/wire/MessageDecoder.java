@@ -278,7 +278,7 @@ public final class MessageDecoder extends FieldReader {
                 u32("shuffle_id"),
                 i64("map_attempt_id"),
                 number("num_subpartitions", 1, MAX_U32),
-                (int) number("partition_type", 0, 3),
+                (int) number("partition_type", 0, 4),
                 (int) number("consumption", 0, 2));
     }
 
