@@ -86,10 +86,6 @@ REMOTE_COPIES: Final = 1 << 3
 """Bit in the features of Hello and HelloAck: the TaskManager has a remote tier, takes
 ReplicateToRemote, and sends OutputsRemote to drivers."""
 
-FULL_HYBRID_PARTITIONS: Final = 1 << 7
-"""Bit in the features of Hello and HelloAck: a producer may open hybrid partitions that are kept
-until they are released."""
-
 COPIER_IDLE: Final = 1 << 5
 """Bit in the features of a copier's Hello: its TaskManager has no client of the application now."""
 
@@ -97,6 +93,9 @@ COPIER_ADOPTED: Final = 1 << 6
 """Bit in the features of a copier's Hello, besides COPIER_IDLE: its TaskManager adopted the
 application at its start, and has not had a client of it since. So it cannot know whether the
 application has ended."""
+
+HYBRID_FULL_PARTITIONS: Final = 1 << 7
+"""Bit in the features of Hello and HelloAck: a producer may open full hybrid partitions."""
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""

@@ -57,7 +57,7 @@ PARTITION_HYBRID_SELECTIVE: Final = 3
 TaskManager that takes it has HYBRID_PARTITIONS among its features."""
 PARTITION_HYBRID_FULL: Final = 4
 """As HYBRID_SELECTIVE, and kept until it is released, so that it can be read again. A TaskManager
-that takes it has FULL_HYBRID_PARTITIONS among its features."""
+that takes it has HYBRID_FULL_PARTITIONS among its features."""
 
 CONSUME_WHEN_REGISTERED: Final = 0
 CONSUME_AT_FIRST_OUTPUT: Final = 1

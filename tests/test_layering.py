@@ -53,6 +53,7 @@ THIRD_PARTY = {
     "shuffle.taskmanager.store": {"msgpack", "crc32c", "msgspec"},  # the rows of its journal
     "shuffle.taskmanager.serve": {"crc32c", "msgspec"},  # as in the gate
     "shuffle.taskmanager.ingest": {"crc32c", "msgspec"},
+    "shuffle.taskmanager.hybrid": {"crc32c"},  # of spilled runs
     "shuffle.taskmanager.metrics": {"prometheus_client", "msgspec"},
     "shuffle.taskmanager.http": {"aiohttp", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},

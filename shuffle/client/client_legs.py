@@ -9,7 +9,7 @@ from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import (
     DAMAGE_REPORTS,
-    FULL_HYBRID_PARTITIONS,
+    HYBRID_FULL_PARTITIONS,
     HYBRID_PARTITIONS,
     MAGIC,
     REMOTE_COPIES,
@@ -72,7 +72,7 @@ class LegConnector:
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
             return legs[-1]
 
-        features = HYBRID_PARTITIONS | FULL_HYBRID_PARTITIONS | REMOTE_COPIES
+        features = HYBRID_PARTITIONS | HYBRID_FULL_PARTITIONS | REMOTE_COPIES
         ack = await self._connect(self._hello(ROLE_PRODUCER, 0, features), handler, legs)
         return legs[-1], ack
 

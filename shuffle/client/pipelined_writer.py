@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...protocol.errors import InvalidEvent, SluiceError
-from ...protocol.limits import FULL_HYBRID_PARTITIONS, HYBRID_PARTITIONS, MAX_EVENT_BYTES
+from ...protocol.limits import HYBRID_FULL_PARTITIONS, HYBRID_PARTITIONS, MAX_EVENT_BYTES
 from ...protocol.schema import (
     DATA,
     EVENT,
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _FEATURES: Final = {
     ResultPartitionType.HYBRID_SELECTIVE: HYBRID_PARTITIONS,
-    ResultPartitionType.HYBRID_FULL: FULL_HYBRID_PARTITIONS,
+    ResultPartitionType.HYBRID_FULL: HYBRID_FULL_PARTITIONS,
 }
 """Features that a TaskManager needs to take partitions of a type."""
 
@@ -303,9 +303,13 @@ async def open_pipelined(
     kind = ResultPartitionType(location.partition_type)
     if _FEATURES.get(kind, 0) & ~leg.features:
         raise InvalidPartitionType(
-            "The TaskManager does not know partitions of this type",
+            "The TaskManager does not support this partition type",
             value=kind.name,
-            limit="BLOCKING, PIPELINED or PIPELINED_BOUNDED",
+            limit=", ".join(
+                each.name
+                for each in ResultPartitionType
+                if not _FEATURES.get(each, 0) & ~leg.features
+            ),
             remedy="Upgrade it, or write a partition of another type",
         )
     number = leg.new_number()

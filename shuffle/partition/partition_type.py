@@ -43,7 +43,7 @@ class ResultPartitionType(enum.IntEnum):
     """As PIPELINED_BOUNDED, but a slow or absent reader does not stop the writer: when the pool is
     used up, the TaskManager moves unread buffers to its storage tiers."""
     HYBRID_FULL = PARTITION_HYBRID_FULL
-    """As HYBRID_SELECTIVE, but kept until its shuffle is released: any number of readers begin at
+    """As HYBRID_SELECTIVE, but kept until its shuffle is released: each of its readers begins at
     its first buffer, also after one has failed."""
 
     @property

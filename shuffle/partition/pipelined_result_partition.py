@@ -96,7 +96,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         self._flusher = flusher
         self._listeners = listeners
         self._consumed = 0
-        self._requested = 0
+        self._requested: set[int] = set()
         self._overflow = overflow
         make: Callable[[int, SubpartitionOwner], PipelinedSubpartition] = (
             PipelinedSubpartition if overflow is None else overflow.make_subpartition
@@ -168,7 +168,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             self._give_up(self._failure)
 
     def close(self) -> None:
-        """Release the partition unless it is finished: then it stays until its readers have it."""
+        """Release the partition unless it is finished."""
         if self.state is not PartitionState.FINISHED:
             self.release()
 
@@ -208,13 +208,13 @@ class PipelinedResultPartition(BufferWritingPartition):
                 f"Partition {self.name} cannot be consumed yet", limit=self.consumption.name
             )
         view = self._subpartitions[subpartition].create_view(listener)
-        self._requested += 1
+        self._requested.add(subpartition)
         return view
 
     @property
     def is_requested(self) -> bool:
         """Whether every subpartition has, or had, its reader."""
-        return self._requested == self.num_subpartitions
+        return len(self._requested) == self.num_subpartitions
 
     @property
     def is_read(self) -> bool:
@@ -223,15 +223,20 @@ class PipelinedResultPartition(BufferWritingPartition):
 
     @property
     def is_consumed(self) -> bool:
-        """Whether ``fully_consumed`` was called; a reconsumable partition stays."""
+        """Whether all subpartitions are consumed."""
         return self._consumed == self.num_subpartitions
 
     def subpartition_consumed(self, index: int) -> None:
-        """Count the subpartitions that are consumed (called by these)."""
+        """Count a consumed subpartition (called by these)."""
         self._consumed += 1
         fully_consumed = self._listeners.fully_consumed
         if self.is_consumed and fully_consumed is not None:
             fully_consumed()
+
+    @property
+    def has_events_beside_pool(self) -> bool:
+        """Whether events wait that found no buffer in the pool."""
+        return self._event_buffers.beside_pool > 0
 
     # ---- the flusher, and the status ---------------------------------------------------------
 
@@ -309,7 +314,7 @@ class PipelinedResultPartition(BufferWritingPartition):
 
     def _add_event(self, payload: bytes, data_type: int, subpartition: int) -> None:
         if data_type == PRIORITY_EVENT and self.partition_type.is_reconsumable:
-            data_type = EVENT  # it keeps its place for those who read later
+            data_type = EVENT  # later readers need it in its place
         self._add(self._event_buffers.consumer_of(payload, data_type), subpartition)
 
     def _make_room(self) -> None:

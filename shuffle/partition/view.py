@@ -46,7 +46,10 @@ class SubpartitionOwner(Protocol):
     """The partition that its subpartitions notify of their readers."""
 
     def subpartition_consumed(self, index: int) -> None:
-        """Record that the view of a subpartition was released."""
+        """Record that a subpartition is consumed.
+
+        Its view was released or, if it is reconsumable, a reader has read it to the end.
+        """
 
 
 class SubpartitionView(Protocol):

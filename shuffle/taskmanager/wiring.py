@@ -16,7 +16,7 @@ from ...protocol.limits import (
     COPIER_IDLE,
     COPIES_COMPARED,
     DAMAGE_REPORTS,
-    FULL_HYBRID_PARTITIONS,
+    HYBRID_FULL_PARTITIONS,
     HYBRID_PARTITIONS,
     REMOTE_COPIES,
     VERSION,
@@ -396,7 +396,7 @@ class NetworkEnvironment:
             | COPIES_COMPARED
             | DAMAGE_REPORTS
             | HYBRID_PARTITIONS
-            | FULL_HYBRID_PARTITIONS
+            | HYBRID_FULL_PARTITIONS
             | (0 if self.store.remote is None else REMOTE_COPIES),
             *self.address,
             self._connector.instances.own_instance_id,

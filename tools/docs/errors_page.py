@@ -108,7 +108,8 @@ ENTRIES: Final = {
         READER, "The totals at the end of a channel differ from the data received: data was lost."
     ),
     ErrorCode.SUBPARTITION_IN_USE: Entry(
-        READER, "A pipelined subpartition already has its one reader."
+        READER,
+        "A pipelined subpartition already has its one reader, or a full hybrid one has 64.",
     ),
     ErrorCode.UNKNOWN_PRODUCER: Entry(
         READER, "A task event names a producer that has finished or runs elsewhere."
@@ -128,7 +129,9 @@ ENTRIES: Final = {
         "lost with its directory or damaged in storage.",
     ),
     ErrorCode.STORAGE_CORRUPT: Entry(
-        READER, "The disk did not return the bytes that were committed."
+        f"{READER}, {WRITER}",
+        "A storage tier did not return the bytes that were written. A writer gets this error for a "
+        "HYBRID_FULL partition.",
     ),
     ErrorCode.CONNECT_FAILED: Entry(CLIENT, "No answer from an address before the deadline."),
     ErrorCode.CONNECT_REFUSED: Entry(

@@ -88,8 +88,8 @@ class QuotaConfig(Settings):
     One is reserved for the driver."""
 
     quota_open_partitions: Most = 16384
-    """Map outputs being written, and pipelined partitions until they are read, or released if they
-    are kept for more readers."""
+    """Map outputs being written, and pipelined partitions until they are read (HYBRID_FULL: until
+    they are released)."""
 
     quota_channels: Most = 65536
     """Open channels of its reduce tasks, and of other TaskManagers that read from this one."""

@@ -5,8 +5,6 @@ and others get them over TCP. The task needs no credit: it shares the partition'
 TaskManager.
 """
 
-from functools import partial
-
 from ....protocol.errors import SluiceError
 from ...client.partition_location import PartitionLocation
 from ...client.shuffle_environment import PartitionSettings
@@ -17,7 +15,7 @@ from ...partition.consumption import Consumption, all_readers_gone, reader_left
 from ...partition.partition_states import PartitionState
 from ...partition.partition_type import ResultPartitionType, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
-from ..hybrid.hybrid_spiller import HybridSpiller
+from ..hybrid.hybrid_spiller import HybridSpiller, SpillingWriter
 from ..ingest.incoming_output import ProducerServices
 
 
@@ -53,9 +51,8 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         kind = ResultPartitionType(location.partition_type)
         spiller: HybridSpiller | None = None
         if kind.is_hybrid:
-            spiller = HybridSpiller(
-                kind, services.store, key, partial(_writer_waits, pool), self._not_spilled
-            )
+            writer = SpillingWriter(self._writer_waits, self._not_spilled, self._fail_and_release)
+            spiller = HybridSpiller(kind, pool, services.store, key, writer)
         try:
             super().__init__(
                 pool.name,
@@ -68,7 +65,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
                 overflow=spiller,
             )
             services.partitions.register_pipelined(
-                key, location.map_attempt_id, self, self._shuffle_released
+                key, location.map_attempt_id, self, self._fail_and_release
             )
         except BaseException:
             pool.destroy()
@@ -98,7 +95,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._fail(self._producer_failed(error))
 
     async def wait_consumed(self, timeout_seconds: float) -> None:
-        """Wait until the readers have reached the end.
+        """Wait until a reader of each subpartition has reached the end.
 
         Raises:
             DeadlineExceeded: They have not in time.
@@ -141,9 +138,20 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
             self._give_up(told)
         self._consumption.end(error)
 
+    def _writer_waits(self) -> bool:
+        """Return whether the spiller may write.
+
+        A task waits for a buffer, has ended, or has used up the pool with events.
+        """
+        pool = self.memory.pool
+        waiting = pool.waiting_listeners > 0 or pool.waiting_for_availability > 0
+        return waiting or pool.is_destroyed or self.has_events_beside_pool
+
     def _not_spilled(self, error: SluiceError) -> bool:
-        """Fail the partition; return whether it is finished and so cannot fail."""
+        """Fail the partition, or release it if it is read; return whether its readers need it."""
         self._fail(error, self._producer_failed(error))
+        if self.is_consumed:
+            self.release(error)
         return self.state is PartitionState.FINISHED
 
     def _producer_failed(self, error: SluiceError) -> ProducerFailed:
@@ -163,7 +171,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         self._services.partitions.wake(self._key)
 
     def _all_read(self) -> None:
-        """Release the partition, unless it is kept: its last reader has gone."""
+        """Release the partition after its last reader, unless it is reconsumable."""
         if self.partition_type.is_reconsumable:
             self._consumption.end()
             self._services.partitions.pipelined_consumed()
@@ -173,7 +181,8 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
             self._consumption.end()
         self.release(None if self.is_read else reader_left(self._map_attempt_id))
 
-    def _shuffle_released(self, error: SluiceError) -> None:
+    def _fail_and_release(self, error: SluiceError) -> None:
+        """Fail the partition: its shuffle was released, or spilled bytes are lost."""
         self._fail(error)
         self.release(error)
 
@@ -185,11 +194,6 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         except Exception as error:  # noqa: BLE001
             # The handler is the task's code: a bug in it ends this partition and nothing else.
             self.fail(failure_of(error, "handling a task event"))
-
-
-def _writer_waits(pool: LocalBufferPool) -> bool:
-    """Return whether the spiller may write: a task waits for a buffer, or has ended."""
-    return pool.is_destroyed or pool.waiting_listeners > 0 or pool.waiting_for_availability > 0
 
 
 def _pool(

@@ -1,26 +1,27 @@
-"""A subpartition of a hybrid partition that is kept: any number of readers, each from the start.
+"""A subpartition of a full hybrid partition: several readers, each from the start.
 
 The stream is numbered from its first buffer, and nothing leaves it before the subpartition is
-released. A reader is a number: that of the next buffer that it takes::
+released. A reader is a position: the number of the next buffer that it takes::
 
     runs in the tiers           │ spilling            │ queue of the pipelined subpartition
     0 … spilled_buffers - 1     │ in memory, and      │ in memory; the last one may be open
                                 │ being written       │
 
-A reader takes a buffer from memory while it is there, without a copy, and from the tiers
-afterwards. So one that keeps up reads nothing back. A run is opened as a whole, and then the reader
-is behind it. A run does not go beyond the buffer that a reader takes next: so a reader that has
-taken buffers from memory finds a run that begins where it is, and an open run does not grow.
+A reader takes a buffer from memory while it is there (:mod:`.shared_buffers`), and from the tiers
+afterwards. So one that keeps up reads nothing back. Opening a run moves the reader past it. A run
+ends at each reader's position, so a reader that has taken buffers from memory finds a run that
+begins there, and an open run does not grow.
+
+If bytes are lost in a tier, or have changed, the partition fails: every reader would find that.
 
 A flush lets readers take the open buffer; the first that does finishes it. A priority event keeps
 its place, as in a stored partition.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from ....protocol.errors import SluiceError
+from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.events import encode_end_of_partition
 from ....protocol.limits import MAX_U32
 from ....protocol.schema import BLOCKING_EVENT, DATA, EVENT
@@ -29,25 +30,16 @@ from ...memory import LocalBufferPool
 from ...partition.partition_states import SubpartitionState
 from ...partition.shared_buffer import BufferBuilder, BufferConsumer
 from ...partition.view import DataListener, OutgoingBuffer, SubpartitionOwner
-from ..serve.stored_partition_view import ReadSizes, StoredPartitionView
+from ..serve.stored_partition_view import ReadSizes
+from ..store.errors import RemoteObjectMissing, SpilledBytesDamaged, StorageReadFailed
 from ..store.tiers.tier import Extent
-from .spilled_run import SpilledRun
-from .spilled_runs import ReadBack, SpilledRuns, typed
+from .kept_runs import KeptRuns
+from .shared_buffers import SharedBuffers
+from .spilled_runs import ReadBack, RunReader, SpilledRuns
 from .spilling_subpartition import SpillingSubpartition
 
-
-class KeptRun(NamedTuple):
-    """A run and its place in the stream.
-
-    Attributes:
-        number: Number of its first buffer.
-        start_bytes: Spilled bytes before it.
-        run: The run.
-    """
-
-    number: int
-    start_bytes: int
-    run: SpilledRun
+MAX_READERS: Final = 64
+"""Most readers of a subpartition at a time: each costs time for every buffer."""
 
 
 class HybridFullSubpartition(SpillingSubpartition):
@@ -58,15 +50,17 @@ class HybridFullSubpartition(SpillingSubpartition):
         owner: Notified when the first reader that has taken the end releases its view.
         runs: Makes spilled runs and opens them.
         completed: Called when there may be another complete buffer, which can be spilled.
+        shared: Counts the buffers that readers of the partition have taken from memory.
+        damaged: Called when spilled bytes are lost or have changed. It fails the partition.
     """
 
     __slots__ = (
+        "_damaged",
         "_first_unread",
         "_kept",
-        "_spilled_bytes",
+        "_shared",
         "_views",
         "_was_consumed",
-        "spilled_buffers",
     )
 
     def __init__(
@@ -75,12 +69,13 @@ class HybridFullSubpartition(SpillingSubpartition):
         owner: SubpartitionOwner,
         runs: SpilledRuns,
         completed: Callable[[], None],
+        shared: SharedBuffers,
+        damaged: Callable[[SluiceError], None],
     ) -> None:
         super().__init__(index, owner, runs, completed)
-        self.spilled_buffers = 0
-        """Buffers in the runs, and so the number of the first one in memory."""
-        self._kept: list[KeptRun] = []
-        self._spilled_bytes = 0
+        self._shared = shared
+        self._damaged = damaged
+        self._kept = KeptRuns(runs)
         self._first_unread = 0
         self._views: list[HybridFullView] = []
         self._was_consumed = False
@@ -88,7 +83,7 @@ class HybridFullSubpartition(SpillingSubpartition):
     # ---- the producer ------------------------------------------------------------------------
 
     def extend_last(self, data: memoryview) -> bool:
-        """Copy bytes into the last buffer; False if a reader is behind it or it has no room."""
+        """Copy bytes into the last buffer; False if a reader has passed it or it is full."""
         last_number = self._end - 1
         if any(view.next_number > last_number for view in self._views):
             return False
@@ -113,23 +108,10 @@ class HybridFullSubpartition(SpillingSubpartition):
 
     # ---- the spiller -------------------------------------------------------------------------
 
-    def spilled(self, extent: Extent) -> None:
-        """Record that the buffers are written, and free their memory."""
-        stops = {view.next_number for view in self._views}
-        while self._spilling:
-            consumer, offset, length = self._spilling.popleft()
-            run = self._kept[-1].run if self._kept else None
-            if (
-                run is None
-                or self.spilled_buffers in stops
-                or not run.takes(consumer.data_type, extent, offset)
-            ):
-                run = self._runs.make(consumer.data_type)
-                self._kept.append(KeptRun(self.spilled_buffers, self._spilled_bytes, run))
-            run.add(extent, offset, length)
-            self.spilled_buffers += 1
-            self._spilled_bytes += length
-            consumer.close()
+    def _keep(self, extent: Extent, offset: int, content: memoryview, data_type: int) -> None:
+        number = self._kept.buffers
+        is_stop = any(view.next_number == number for view in self._views)
+        self._kept.add(extent, offset, content, data_type, begins_run=is_stop)
 
     # ---- the readers -------------------------------------------------------------------------
 
@@ -138,18 +120,32 @@ class HybridFullSubpartition(SpillingSubpartition):
 
         Raises:
             SluiceError: The subpartition failed or is released.
+            SUBPARTITION_IN_USE: It has MAX_READERS.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+        if len(self._views) >= MAX_READERS:
+            raise SluiceError(
+                "A full hybrid subpartition has as many readers as it may",
+                code=ErrorCode.SUBPARTITION_IN_USE,
+                value=f"subpartition {self.index}",
+                limit=MAX_READERS,
+                remedy="Wait until one of them has left",
+            )
         view = HybridFullView(self, listener)
         self._views.append(view)
-        view.look()
+        view.notify()
         return view
 
     @property
     def needs_segments(self) -> bool:
         """Whether a part is outside of memory, so that it is read into segments."""
-        return any(not each.extent.in_memory for kept in self._kept for each in kept.run.slices)
+        return self._kept.is_outside_memory
+
+    @property
+    def spilled_buffers(self) -> int:
+        """Buffers in the tiers, and so the number of the first one in memory."""
+        return self._kept.buffers
 
     @property
     def queued_buffers(self) -> int:
@@ -157,10 +153,7 @@ class HybridFullSubpartition(SpillingSubpartition):
         return self._end - self._first_unread
 
     def backlog_from(self, number: int, read_back: ReadBack | None) -> int:
-        """Return about how many buffers and events a reader gets from that number on.
-
-        Each run may count as one too many: it may not fill its last message.
-        """
+        """Return about how many buffers and events a reader gets from that number on."""
         in_memory = self.spilled_buffers + len(self._spilling) + self._complete - number
         if self._flushed:
             in_memory += 1
@@ -169,9 +162,7 @@ class HybridFullSubpartition(SpillingSubpartition):
         in_memory -= self.spilled_buffers - number
         if read_back is None:
             return in_memory
-        index = self._run_at(number)
-        left_bytes = self._spilled_bytes - self._kept[index].start_bytes
-        messages = -(-left_bytes // read_back.message_bytes) + len(self._kept) - index
+        messages = self._kept.messages_from(number, read_back.message_bytes)
         return min(in_memory + messages, MAX_U32)
 
     def has_in_memory(self, number: int) -> bool:
@@ -192,25 +183,35 @@ class HybridFullSubpartition(SpillingSubpartition):
         piece = consumer.copy().build_last()
         self._count(number + 1, consumer, len(piece.payload))
         if consumer.data_type == DATA:
-            return OutgoingBuffer(piece.payload, piece.recycle, DATA)
+            return self._shared.take(piece)
         event = OutgoingBuffer(bytes(piece.payload), None, consumer.data_type)
         piece.recycle()
         return event
 
     def open_run(
         self, number: int, read_back: ReadBack, listener: DataListener
-    ) -> tuple[SpilledRun, StoredPartitionView]:
-        """Open the run that begins with a spilled buffer, for one reader."""
-        run = self._kept[self._run_at(number)].run
+    ) -> tuple[int, RunReader]:
+        """Open the run that begins with a spilled buffer, for one reader.
+
+        Returns:
+            The number of buffers in it, and its reader.
+        """
+        run = self._kept.at(number)
         for each in run.slices:
             each.extent.retain()
         self._first_unread = max(self._first_unread, number + run.buffers)
-        return run, self._runs.open(run, self.index, read_back, listener)
+        return run.buffers, self._runs.open(run, self.index, read_back, listener)
 
     def taken(self, length: int) -> None:
         """Count data that a reader has taken from the tiers."""
         self.total_bytes += length
         self.total_buffers += 1
+
+    def not_read(self, error: SluiceError) -> None:
+        """Fail the partition if spilled bytes are gone; a disk that only hangs may come back."""
+        is_lost = isinstance(error, StorageReadFailed) and error.is_lost
+        if is_lost or isinstance(error, (SpilledBytesDamaged, RemoteObjectMissing)):
+            self._damaged(error)
 
     def end_taken(self) -> None:
         """Record that a reader has taken the end."""
@@ -237,22 +238,13 @@ class HybridFullSubpartition(SpillingSubpartition):
             self.total_bytes += length
             self.total_buffers += 1
 
-    def _run_at(self, number: int) -> int:
-        """Return the index of the run that begins with that buffer."""
-        return bisect_left(self._kept, number, key=_number_of)
-
     def _tell_reader(self, *, again: bool = False) -> None:
         for view in list(self._views):
-            view.look()
+            view.notify()
         self._completed()  # what readers may take can be spilled, too
 
     def _drop_all(self, failure: SluiceError | None, reason: str) -> BufferBuilder | None:
-        for kept in self._kept:
-            kept.run.release()
-        for each in self._spilling:
-            each.consumer.close()
-        self._kept = []
-        self._spilling.clear()
+        self._kept.free()
         return super()._drop_all(failure, reason)
 
 
@@ -267,11 +259,10 @@ class HybridFullView:
     __slots__ = (
         "_blocked",
         "_end_taken",
-        "_knows",
+        "_is_notified",
         "_listener",
         "_read_back",
         "_reading",
-        "_reading_type",
         "_released",
         "_subpartition",
         "_total_buffers",
@@ -287,20 +278,19 @@ class HybridFullView:
         self.next_number = 0
         self._subpartition: Final = subpartition
         self._listener: Final = listener
-        self._knows = False  # that it could take something, and will look again by itself
+        self._is_notified = False  # that it could take something, and will look again by itself
         self._blocked = False
         self._end_taken = False
         self._released = False
         self._read_back: ReadBack | None = None
-        self._reading: StoredPartitionView | None = None
-        self._reading_type = DATA
+        self._reading: RunReader | None = None
         self._total_bytes = 0
         self._total_buffers = 0
 
     def read_back_by(self, sizes: ReadSizes, read_pool: Callable[[], LocalBufferPool]) -> None:
         """Set how spilled bytes are read; without it the view gives none of them."""
         self._read_back = ReadBack(sizes, read_pool)
-        self.look()
+        self.notify()
 
     @property
     def backlog(self) -> int:
@@ -354,7 +344,7 @@ class HybridFullView:
         if self._reading is not None:
             buffer = self._next_read(self._reading, credit)
             if buffer is None:
-                self._knows = False
+                self._is_notified = False
                 return None
         elif subpartition.has_in_memory(self.next_number):
             self.next_number += 1
@@ -369,7 +359,7 @@ class HybridFullView:
             self._total_buffers += 1
         else:
             self._blocked = buffer.data_type == BLOCKING_EVENT
-        self._knows = self.is_available(1)
+        self._is_notified = self.is_available(1)
         return buffer
 
     def take_more(self, most_bytes: int) -> OutgoingBuffer | None:
@@ -384,7 +374,7 @@ class HybridFullView:
         """
         if self._blocked:
             self._blocked = False
-            self.look()
+            self.notify()
         elif not self._released and self.failure is None:
             raise InvalidRequest(
                 "Channel is not blocked: nothing to resume", value=self._subpartition.index
@@ -398,14 +388,14 @@ class HybridFullView:
         self._stop_reading()
         self._subpartition.leaves(self, at_end=self._end_taken)
 
-    def look(self) -> None:
-        """Call the listener if there is something of which the reader does not know."""
-        if not self._knows and self.is_available(1):
-            self._knows = True
+    def notify(self) -> None:
+        """Notify the reader of new buffers, once."""
+        if not self._is_notified and self.is_available(1):
+            self._is_notified = True
             self._listener()
 
     def fail(self, failure: SluiceError | None) -> None:
-        """Let the reader have a failure in place of what is left (the subpartition is gone)."""
+        """Fail the reader, unless it has reached the end."""
         self._stop_reading()
         self._blocked = False
         if not self._end_taken:
@@ -417,17 +407,19 @@ class HybridFullView:
     def _open_run(self) -> None:
         if self._read_back is None:
             raise RuntimeError("spilled bytes are read before it is set how")
-        run, self._reading = self._subpartition.open_run(
+        buffers, self._reading = self._subpartition.open_run(
             self.next_number, self._read_back, self._read_ended
         )
-        self._reading_type = run.data_type
-        self.next_number += run.buffers
+        self.next_number += buffers
 
-    def _next_read(self, reading: StoredPartitionView, credit: int) -> OutgoingBuffer | None:
-        buffer = reading.next_buffer(credit)
+    def _next_read(self, reading: RunReader, credit: int) -> OutgoingBuffer | None:
+        try:
+            buffer = reading.next_buffer(credit)
+        except SluiceError as error:
+            self._subpartition.not_read(error)
+            raise
         if buffer is None:
             return None
-        buffer = typed(buffer, self._reading_type)
         if buffer.data_type == DATA:
             self._subpartition.taken(len(buffer.payload))
         if reading.backlog == 0:
@@ -441,9 +433,5 @@ class HybridFullView:
 
     def _read_ended(self) -> None:
         """Notify the reader: bytes have been read, or cannot be."""
-        self._knows = False
-        self.look()
-
-
-def _number_of(kept: KeptRun) -> int:
-    return kept.number
+        self._is_notified = False
+        self.notify()

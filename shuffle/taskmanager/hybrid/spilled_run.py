@@ -9,6 +9,8 @@ last run that has bytes in it. Runs are short so that space comes back while a l
 
 from typing import Final
 
+from crc32c import crc32c
+
 from ....protocol.schema import DATA
 from ..bounds.accounts import Account, Resource
 from ..serve.stored_partition_view import Slice
@@ -31,7 +33,7 @@ class SpilledRun:
         account: The application that is charged for the slices.
     """
 
-    __slots__ = ("_account", "buffers", "data_type", "slices", "total_bytes")
+    __slots__ = ("_account", "buffers", "checksum", "data_type", "slices", "total_bytes")
 
     def __init__(self, data_type: int, account: Account) -> None:
         self.data_type: Final = data_type
@@ -39,6 +41,8 @@ class SpilledRun:
         """Buffers that the bytes were in."""
         self.total_bytes = 0
         """Length of the bytes."""
+        self.checksum = 0
+        """CRC-32C of the bytes."""
         self.slices: list[Slice] = []
         self._account: Final = account
 
@@ -48,10 +52,18 @@ class SpilledRun:
             return False
         return len(self.slices) < MAX_RUN_SLICES or self._ends_at(extent, offset)
 
-    def add(self, extent: Extent, offset: int, length: int) -> None:
-        """Add the bytes of a buffer, which follow the bytes before."""
+    def add(self, extent: Extent, offset: int, content: memoryview) -> None:
+        """Add the bytes of a buffer, which follow the bytes before.
+
+        Args:
+            extent: Has the bytes.
+            offset: Position in the extent.
+            content: The bytes in memory.
+        """
+        length = len(content)
         self.buffers += 1
         self.total_bytes += length
+        self.checksum = crc32c(content, self.checksum)
         slices = self.slices
         if self._ends_at(extent, offset):
             slices[-1] = slices[-1]._replace(length=slices[-1].length + length)

@@ -1,7 +1,10 @@
-"""Making the spilled runs of a partition, and opening one for a reader."""
+"""Makes, opens and frees the spilled runs of a partition."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from ....protocol.limits import MAX_EVENT_BYTES
 from ....protocol.schema import DATA
@@ -11,8 +14,12 @@ from ...partition.view import DataListener, OutgoingBuffer
 from ..bounds.accounts import Account
 from ..serve.read_ahead_view import stored_view
 from ..serve.stored_partition_view import ReadSizes, StoredPartitionView
+from ..store.errors import SpilledBytesDamaged
 from ..store.shuffle_store import ShuffleStore
 from .spilled_run import SpilledRun
+
+MAX_FREED_RUNS: Final = 1024
+"""Maximum runs that are freed in one turn of the event loop: about 2 ms."""
 
 
 class ReadBack(NamedTuple):
@@ -54,11 +61,11 @@ class SpilledRuns:
 
     def open(
         self, run: SpilledRun, subpartition: int, read_back: ReadBack, listener: DataListener
-    ) -> StoredPartitionView:
-        """Open a run as a view of stored bytes, which takes over references to the extents.
+    ) -> "RunReader":
+        """Open a run; the reader takes over references to its extents.
 
         Args:
-            run: The run; what is added to it later is not read.
+            run: The run, to which nothing is added later.
             subpartition: Number of the subpartition.
             read_back: How to read.
             listener: Called when bytes have been read, or cannot be.
@@ -66,7 +73,7 @@ class SpilledRuns:
         most = read_back.message_bytes
         if run.data_type != DATA:
             most = max(most, MAX_EVENT_BYTES)
-        return stored_view(
+        view = stored_view(
             self._store,
             list(run.slices),
             SubpartitionRange(self._key, subpartition, subpartition + 1),
@@ -75,16 +82,75 @@ class SpilledRuns:
             listener,
             _nothing,
         )
+        return RunReader(view, run)
+
+    def free(self, runs: Sequence[SpilledRun]) -> None:
+        """Free unread runs, at most MAX_FREED_RUNS in one turn of the event loop."""
+        for run in runs[:MAX_FREED_RUNS]:
+            run.release()
+        if len(runs) > MAX_FREED_RUNS:
+            asyncio.get_running_loop().call_soon(self.free, runs[MAX_FREED_RUNS:])
 
 
-def typed(buffer: OutgoingBuffer, data_type: int) -> OutgoingBuffer:
-    """Return a buffer of an opened run with the type of the run; an event is copied."""
-    if data_type == DATA:
-        return buffer
-    event = OutgoingBuffer(bytes(buffer.payload), None, data_type)
-    if buffer.release is not None:
-        buffer.release()
-    return event
+class RunReader:
+    """Gives the bytes of a run to one reader, and verifies them.
+
+    A reader of a damaged run gets the error instead of the last message; earlier messages may hold
+    changed bytes.
+
+    Args:
+        view: Reads the bytes.
+        run: The run.
+    """
+
+    __slots__ = ("_checksum", "_expected", "_view", "data_type")
+
+    def __init__(self, view: StoredPartitionView, run: SpilledRun) -> None:
+        self.data_type: Final = run.data_type
+        self._view: Final = view
+        self._expected: Final = run.checksum
+        self._checksum = 0
+
+    @property
+    def backlog(self) -> int:
+        """Messages still to come; 0 at the end."""
+        return self._view.backlog
+
+    @property
+    def holds_segments(self) -> bool:
+        """Whether bytes have been read, or are being read, into segments and not taken."""
+        return self._view.holds_segments
+
+    def is_available(self, credit: int) -> bool:
+        """Whether there is a buffer for the credit, or a read can begin."""
+        return self._view.is_available(credit)
+
+    def next_buffer(self, credit: int) -> OutgoingBuffer | None:
+        """Take the next buffer, or the event; None while a read is under way, or without credit.
+
+        Raises:
+            SpilledBytesDamaged: The bytes of the run have changed.
+            SluiceError: They cannot be read.
+        """
+        buffer = self._view.next_buffer(credit)
+        if buffer is None:
+            return None
+        payload, release, _ = buffer
+        self._checksum = crc32c(payload, self._checksum)
+        if self._checksum != self._expected and not self._view.backlog:
+            if release is not None:
+                release()
+            raise SpilledBytesDamaged(self._checksum, self._expected)
+        if self.data_type == DATA:
+            return buffer
+        event = OutgoingBuffer(bytes(payload), None, self.data_type)  # copied: events are short
+        if release is not None:
+            release()
+        return event
+
+    def release(self) -> None:
+        """Free what is read ahead, and the references to the extents. Idempotent."""
+        self._view.release()
 
 
 def _nothing(view: StoredPartitionView) -> None:

@@ -43,7 +43,7 @@ from ...partition.result_partition_writer import ALL_SUBPARTITIONS
 from ...partition.shared_buffer import finished_consumer
 from ..bounds.accounts import Resource
 from ..bounds.progress import Mark
-from ..hybrid.hybrid_spiller import HybridSpiller
+from ..hybrid.hybrid_spiller import HybridSpiller, SpillingWriter
 from .incoming_output import IncomingOutput, OpenOutputs
 from .output_states import DataMessage, MessageType, OutputMessage, PipelinedState, not_open
 from .pipelined_credit import PipelinedCredit
@@ -102,10 +102,10 @@ class PipelinedOutput(IncomingOutput):
         if kind.is_hybrid:
             spiller = HybridSpiller(
                 kind,
+                self._pool,
                 services.store,
                 self.key,
-                self._writer_waits,
-                self._not_spilled,
+                SpillingWriter(self._writer_waits, self._not_spilled, self.release),
                 id(outputs.connection),
             )
         self._credit = PipelinedCredit(
@@ -313,7 +313,7 @@ class PipelinedOutput(IncomingOutput):
         self._let_go(ProducerFailed(why, value=value, map_attempt_id=self.map_attempt_id))
 
     def release(self, error: SluiceError) -> None:
-        """Fail the partition because its shuffle is released; the manager has forgotten it."""
+        """Fail the partition: its shuffle was released, or spilled bytes are lost."""
         was_open = self.is_open
         self._let_go(error)
         if was_open:
@@ -330,7 +330,7 @@ class PipelinedOutput(IncomingOutput):
         self._services.partitions.wake(self.key)
 
     def _consumed(self) -> None:
-        """Release the partition, unless it is kept; it calls this when its last reader is gone."""
+        """Release the partition after its last reader, unless it is reconsumable."""
         if self._kind.is_reconsumable:
             self._tell_consumption(None)
             self._services.partitions.pipelined_consumed()
@@ -413,9 +413,11 @@ class PipelinedOutput(IncomingOutput):
         )
 
     def _not_spilled(self, error: SluiceError) -> bool:
-        """Fail the partition; return whether it is finished and so cannot fail."""
+        """Fail the partition, or release it if it is read; return whether its readers need it."""
         if self.is_open:
             self._outputs.fail(self.number, error)
+        elif self.partition.is_consumed:
+            self._let_go(error)
         return self.state is PipelinedState.FINISHED
 
     def _count_event(self, payload: bytes) -> None:

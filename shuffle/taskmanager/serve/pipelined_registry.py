@@ -28,7 +28,7 @@ class ConsumablePartition(Protocol):
 
     @property
     def is_consumed(self) -> bool:
-        """True once its readers have had it all, and it is kept for others."""
+        """Whether all subpartitions are consumed; only a reconsumable partition stays then."""
 
     @property
     def may_spill(self) -> bool:

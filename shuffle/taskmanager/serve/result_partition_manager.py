@@ -88,7 +88,7 @@ class ResultPartitionManager:
 
     @property
     def has_unread_pipelined(self) -> bool:
-        """Whether one of them is still to be read."""
+        """Whether a pipelined partition is still unread."""
         return not all(partition.is_consumed for _, _, partition in self._pipelined)
 
     @property
@@ -198,7 +198,7 @@ class ResultPartitionManager:
             self._on_pipelined_gone()
 
     def pipelined_consumed(self) -> None:
-        """Note that a pipelined partition was read, and is kept."""
+        """Notify that a pipelined partition was read and stays."""
         self._on_pipelined_gone()
 
     def lost_of(self, application_id: str) -> Lost:

@@ -173,6 +173,20 @@ class StorageReadFailed(StorageError):
         self.is_lost = is_lost
 
 
+class SpilledBytesDamaged(StorageError):
+    """Bytes of a hybrid partition changed in a storage tier."""
+
+    code = ErrorCode.STORAGE_CORRUPT
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(
+            "Spilled bytes of a hybrid partition do not match their checksum",
+            value=f"{found:08x}",
+            limit=f"{expected:08x}",
+            remedy="Check the disk; the producer has to run again",
+        )
+
+
 class StorageWriteFailed(StorageError):
     """A write to a data directory failed; the map attempt must be repeated.
 

@@ -46,7 +46,7 @@ def test_only_a_bounded_partition_has_a_ceiling():
     assert pool_bounds(ResultPartitionType.HYBRID_FULL, 4, 2, 8) == (5, 16)
 
 
-def test_what_is_read_while_it_is_written_and_what_again():
+def test_properties_of_each_partition_type():
     kinds = list(ResultPartitionType)
     assert [kind.is_pipelined for kind in kinds] == [False, True, True, True, True]
     assert [kind.is_hybrid for kind in kinds] == [False, False, False, True, True]

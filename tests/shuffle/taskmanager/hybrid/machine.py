@@ -14,7 +14,11 @@ from hypothesis.stateful import invariant, rule
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
-from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
+from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import (
+    HybridSpiller,
+    SpillerState,
+    SpillingWriter,
+)
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers
 from tests.support.partition_machine import SIZE, PartitionMachine
@@ -37,7 +41,13 @@ class HybridMachine(PartitionMachine):
         )
 
     async def make_spiller(self):
-        return HybridSpiller(self.kind, self.tiers, KEY, self.writer_waits, self.failed)
+        return HybridSpiller(
+            self.kind,
+            self.pool,
+            self.tiers,
+            KEY,
+            SpillingWriter(self.writer_waits, self.failed, self.errors.append),
+        )
 
     def writer_waits(self):
         pool = self.pool

@@ -1,9 +1,10 @@
-"""Hybrid partitions that are kept, on real TaskManagers: a lost reader costs no producer."""
+"""Full hybrid partitions on real TaskManagers: a lost reader costs no producer."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from sluice.protocol.schema import (
     EVENT,
     EVERY_SUBPARTITION,
     PARTITION_HYBRID_FULL,
+    PARTITION_HYBRID_SELECTIVE,
     PRIORITY_EVENT,
     ErrorResponse,
     PartitionConsumed,
@@ -24,9 +26,12 @@ from sluice.protocol.schema import (
     ShuffleReleased,
     WatchConsumption,
 )
+from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.partition.event_buffers import MAX_EVENTS_BESIDE_POOL
 from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
 from tests.shuffle.taskmanager.hybrid.exchange import (
     MANY,
     READ_AT,
@@ -74,7 +79,7 @@ async def released(cluster: MiniCluster) -> None:
 
 @TIERS
 @READ_AT
-async def test_a_lost_reader_is_replaced_while_the_writer_goes_on(tmp_path, tier, reader_at):
+async def test_a_new_reader_replaces_a_lost_one_during_writes(tmp_path, tier, reader_at):
     """Readers are lost in all parts of the stream; what they have taken is read again."""
     async with mini_cluster(tmp_path, memory_tier_bytes=tier) as cluster:
         writer = await a_kept_writer(cluster)
@@ -189,7 +194,7 @@ async def test_a_failed_producer_fails_its_readers(tmp_path):
         await until_clean(cluster[0], storage_leftovers)
 
 
-async def test_a_finished_partition_is_read_from_memory_while_storage_is_full(tmp_path):
+async def test_a_finished_partition_is_readable_with_full_storage(tmp_path):
     async with mini_cluster(
         tmp_path, 1, memory_tier_bytes=SEGMENT_SIZE_BYTES, disk_quota_bytes=0
     ) as cluster:
@@ -265,4 +270,140 @@ async def test_an_embedded_partition_outlives_its_client(tmp_path):
                 client.open_gate([partition.location], 0) as gate,
             ):
                 assert await read_bytes(gate) == b"".join(buffers(100))
+        await released(cluster)
+
+
+async def test_stuck_readers_do_not_stop_the_writer(tmp_path):
+    """Each has taken buffers at another place, more in all than half of the partition's pool."""
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=1 << 30) as cluster:
+        writer = await a_kept_writer(cluster)
+        content = buffers(6 * MANY)
+        stuck = [await a_reader(cluster, writer) for _ in range(8)]
+        for data in content[:100]:
+            await writer.send(0, data)
+        for number, reader in enumerate(stuck):
+            await reader.read_until(10 + number * 4)
+        for reader in stuck:
+            reader.add_credit(1_000_000)
+            reader.client.stop_reading()
+        healthy = await a_reader(cluster, writer)
+        for number, data in enumerate(content[100:], 100):
+            await writer.send(0, data)
+            await healthy.read_until(number)  # keeps up, so the others take from memory too
+        await writer.finish()
+        await healthy.read_all()
+        assert healthy.data() == b"".join(content)
+        for reader in stuck:
+            reader.client.vanish()
+        await healthy.close()
+        await released(cluster)
+
+
+@pytest.mark.parametrize("kind", [PARTITION_HYBRID_SELECTIVE, PARTITION_HYBRID_FULL])
+async def test_many_subpartitions_store_a_broadcast_buffer_once(tmp_path, kind):
+    """It has more copies than go to one region."""
+    subpartitions, count = 300, 60
+    async with mini_cluster(tmp_path, 1, network_segments=1024) as cluster:
+        writer = await a_writer(cluster, subpartitions, kind)
+        content = buffers(count)
+        for data in content:
+            await writer.send(EVERY_SUBPARTITION, data)
+        await writer.finish()
+        pool = cluster[0].network_pool
+        await eventually(lambda: pool.available_segments == pool.total_segments)
+        assert stored_bytes(cluster) == count * SEGMENT_SIZE_BYTES
+        reader = await a_reader(cluster, writer, 0, subpartitions - 1)
+        await reader.read_all()
+        assert reader.data() == b"".join(content)
+        await released(cluster)
+
+
+@TIERS
+async def test_damaged_bytes_fail_the_partition(tmp_path, tier):
+    """Also when it is finished: a new producer is the only remedy."""
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=tier) as cluster:
+        writer = await a_kept_writer(cluster)
+        for data in buffers(100):
+            await writer.send(0, data)
+        writer.client.send(WatchConsumption(writer.number))
+        await writer.finish()
+        pool = cluster[0].network_pool
+        await eventually(lambda: pool.available_segments == pool.total_segments)
+        (arena,) = (tmp_path / "tm0").glob(f"{'memory' if tier else 'data'}/**/arena-*")
+        with arena.open("r+b") as file:
+            file.seek(50 * SEGMENT_SIZE_BYTES)
+            file.write(b"changed")
+        other = await a_reader(cluster, writer)
+        await other.read_until(1)
+        reader = await a_reader(cluster, writer)
+        await reader.read_all()
+        assert reader.errors[0].code is ErrorCode.STORAGE_CORRUPT
+        assert len(reader.data()) < 100 * SEGMENT_SIZE_BYTES
+        with pytest.raises(RemoteError) as caught:
+            await writer.hear(PartitionConsumed)
+        assert caught.value.code is ErrorCode.STORAGE_CORRUPT
+        assert cluster[0].partitions.missing(ShuffleKey("app", 1), [7]) == [7]
+        await other.read_all()
+        assert other.errors[0].code is ErrorCode.STORAGE_CORRUPT
+        await until_clean(cluster[0], storage_leftovers)
+
+
+async def test_lost_bytes_fail_the_producer(tmp_path):
+    async with mini_cluster(tmp_path, 1, memory_tier_bytes=0) as cluster:
+        writer = await a_kept_writer(cluster)
+        for data in buffers(100):
+            await writer.send(0, data)
+        (arena,) = (tmp_path / "tm0").glob("data/**/arena-*")
+        os.truncate(arena, 0)
+        reader = await a_reader(cluster, writer)
+        await reader.read_all()
+        assert reader.errors[0].code is ErrorCode.STORAGE_CORRUPT
+        with pytest.raises(RemoteError) as caught:
+            await writer.hear(ErrorResponse)
+        assert caught.value.code is ErrorCode.STORAGE_CORRUPT
+        await until_clean(cluster[0], storage_leftovers)
+
+
+async def test_a_read_partition_that_cannot_spill_is_released(tmp_path, monkeypatch):
+    """Until then it waits in network memory, for readers and for room."""
+    monkeypatch.setattr(hybrid_spiller, "PAUSE_SECONDS", 0.05)
+    async with mini_cluster(
+        tmp_path, 1, memory_tier_bytes=SEGMENT_SIZE_BYTES, disk_quota_bytes=0
+    ) as cluster:
+        writer = await a_kept_writer(cluster)
+        for data in buffers(4):
+            await writer.send(0, data)
+        await writer.finish()
+        pool = cluster[0].network_pool
+        reader = await a_reader(cluster, writer)
+        await reader.read_all()
+        assert pool.available_segments < pool.total_segments
+        await reader.close()
+        await eventually(lambda: pool.available_segments == pool.total_segments)
+        late = await a_reader(cluster, writer)
+        await late.read_all()
+        assert late.errors[0].code is ErrorCode.STORAGE_FULL
+        await until_clean(cluster[0], storage_leftovers)
+
+
+@pytest.mark.parametrize("kind", [ResultPartitionType.HYBRID_SELECTIVE, FULL])
+async def test_events_alone_are_spilled_too(tmp_path, kind):
+    """They have memory of their own when the pool is used up."""
+    count = 3 * MAX_EVENTS_BESIDE_POOL
+    async with (
+        mini_cluster(tmp_path, 1) as cluster,
+        embedded_clients(cluster, 0) as (client,),
+    ):
+        async with client.open_result_partition(1, 7, 1, partition_type=kind) as partition:
+            writer: Any = partition.writer
+            for number in range(count):
+                writer.emit_event(BARRIER, EVENT, 0)
+                if number % 100 == 0:
+                    await eventually(lambda: not writer.has_events_beside_pool)
+        async with client.open_gate([partition.location], 0) as gate:
+            for _ in range(count):
+                taken = await gate.next_buffer_or_event()
+                assert taken is not None
+                assert bytes(taken.buffer.payload) == BARRIER
+            assert await read_bytes(gate) == b""
         await released(cluster)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from sluice.protocol.errors import SluiceError
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.events import EndOfPartition, decode_event
 from sluice.protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from sluice.shuffle.errors import PartitionReleased
@@ -26,7 +26,12 @@ from sluice.shuffle.partition.pipelined_result_partition import (
     PipelinedResultPartition,
 )
 from sluice.shuffle.partition.shared_buffer import finished_consumer
-from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
+from sluice.shuffle.taskmanager.hybrid.hybrid_full_subpartition import MAX_READERS
+from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import (
+    HybridSpiller,
+    SpillerState,
+    SpillingWriter,
+)
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
 from tests.shuffle.taskmanager.hybrid.machine import KEY, HybridMachine
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
@@ -84,7 +89,7 @@ class HybridFullMachine(HybridMachine):
         assert end.total_bytes == sum(sizes)
 
     def is_consumed(self):
-        """Only what was read whole is; when, other tests say."""
+        """A subpartition is consumed only after a whole read."""
         assert not self.consumed or all(self.was_read)
         return self.consumed
 
@@ -158,8 +163,10 @@ class Rig:
         self.pool = self.network.create_local_pool("partition", 1, 4)
         self.waits = False
         self.consumed = 0
+        self.lost: list[SluiceError] = []
+        writer = SpillingWriter(lambda: self.waits, self.failed, self.lost.append)
         self.spiller = HybridSpiller(
-            ResultPartitionType.HYBRID_FULL, self.tiers, KEY, lambda: self.waits, self.failed
+            ResultPartitionType.HYBRID_FULL, self.pool, self.tiers, KEY, writer
         )
         self.partition = PipelinedResultPartition(
             "test",
@@ -200,7 +207,7 @@ class Rig:
         self.waits = False
 
 
-async def test_a_reader_begins_again_after_another_has_left_in_the_middle():
+async def test_a_new_reader_starts_over_after_one_left_early():
     rig = Rig()
     rig.write(b"first")
     await rig.spill()
@@ -235,6 +242,17 @@ async def test_readers_share_what_is_in_memory():
     first.release()
     second.release()
     assert rig.pool.lent_segments == 0
+    rig.partition.release()
+
+
+async def test_readers_at_a_time_are_limited():
+    rig = Rig()
+    views = [rig.view() for _ in range(MAX_READERS)]
+    with pytest.raises(SluiceError, match=f"limit {MAX_READERS}") as caught:
+        rig.view()
+    assert caught.value.code is ErrorCode.SUBPARTITION_IN_USE
+    views[3].release()
+    rig.view()
     rig.partition.release()
 
 

@@ -19,7 +19,11 @@ from sluice.shuffle.partition.result_partition_writer import ALL_SUBPARTITIONS
 from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.taskmanager.bounds.accounts import QuotaExceeded, Resource
 from sluice.shuffle.taskmanager.hybrid import hybrid_spiller
-from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import HybridSpiller, SpillerState
+from sluice.shuffle.taskmanager.hybrid.hybrid_spiller import (
+    HybridSpiller,
+    SpillerState,
+    SpillingWriter,
+)
 from sluice.shuffle.taskmanager.hybrid.spilled_run import SPILLED_SLICE_BYTES
 from sluice.shuffle.taskmanager.serve.stored_partition_view import ReadSizes
 from sluice.shuffle.taskmanager.store.errors import (
@@ -52,10 +56,10 @@ class Rig:
         self.errors: list[SluiceError] = []
         self.spiller = HybridSpiller(
             ResultPartitionType.HYBRID_SELECTIVE,
+            self.pool,
             self.tiers,
             ShuffleKey("app", 1),
-            lambda: self.waits,
-            self.failed,
+            SpillingWriter(lambda: self.waits, self.failed, self.errors.append),
         )
         self.partition = PipelinedResultPartition("test", 2, self.pool, overflow=self.spiller)
 

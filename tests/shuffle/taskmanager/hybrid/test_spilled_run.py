@@ -24,7 +24,7 @@ def test_neighbors_of_an_extent_are_one_slice():
     extent = cast("Any", FakeExtent(tiers, 100))
     run = SpilledRun(DATA, account)
     for offset in (0, 10, 20, 50):
-        run.add(extent, offset, 10)
+        run.add(extent, offset, memoryview(bytes(10)))
     assert [(each.offset, each.length) for each in run.slices] == [(0, 30), (50, 10)]
     assert run.buffers == 4
     assert account.amount(Resource.METADATA_BYTES) == 2 * SPILLED_SLICE_BYTES
@@ -42,7 +42,7 @@ def test_a_run_takes_data_of_a_few_extents_or_one_event():
         extent = cast("Any", FakeExtent(tiers, 20))
         assert not run.takes(EVENT, extent, 0)
         assert run.takes(DATA, extent, 0)
-        run.add(extent, 0, 10)
+        run.add(extent, 0, memoryview(bytes(10)))
         extent.release()
     assert run.takes(DATA, extent, 10), "it continues the last slice"
     assert not run.takes(DATA, extent, 0)
@@ -56,7 +56,7 @@ def test_a_view_takes_over_the_references_of_a_run():
     account = tiers.accounts.of("app")
     extent = cast("Any", FakeExtent(tiers, 10))
     run = SpilledRun(DATA, account)
-    run.add(extent, 0, 10)
+    run.add(extent, 0, memoryview(bytes(10)))
     run.uncharge()
     assert account.amount(Resource.METADATA_BYTES) == 0
     assert extent.references == 2

@@ -11,7 +11,10 @@ from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.shared_buffer import finished_consumer
 from sluice.shuffle.taskmanager.hybrid.hybrid_full_subpartition import HybridFullSubpartition
-from sluice.shuffle.taskmanager.hybrid.hybrid_subpartition import HybridSubpartition
+from sluice.shuffle.taskmanager.hybrid.hybrid_selective_subpartition import (
+    HybridSelectiveSubpartition,
+)
+from sluice.shuffle.taskmanager.hybrid.shared_buffers import SharedBuffers
 from sluice.shuffle.taskmanager.hybrid.spilled_runs import SpilledRuns
 from sluice.shuffle.taskmanager.hybrid.spilling_subpartition import Spilling
 from tests.shuffle.taskmanager.hybrid.rig import FakeTiers, read
@@ -28,13 +31,16 @@ class Nobody:
         pass
 
 
-@pytest.fixture(params=[HybridSubpartition, HybridFullSubpartition])
+@pytest.fixture(params=[False, True], ids=["selective", "full"])
 def subpartition(request):
     tiers = cast("Any", FakeTiers())
     runs = SpilledRuns(tiers, ShuffleKey("app", 1), tiers.accounts.of("app"))
     network = NetworkBufferPool(8, SIZE)
     pool = network.create_local_pool("partition", 1, 8)
-    made = request.param(0, Nobody(), runs, lambda: None)
+    made: Any = HybridSelectiveSubpartition(0, Nobody(), runs, lambda: None)
+    if request.param:
+        shared = SharedBuffers(pool)
+        made = HybridFullSubpartition(0, Nobody(), runs, lambda: None, shared, lambda error: None)
     for content, kind in ((b"a", DATA), (b"b", DATA), (b"e", EVENT), (b"c", DATA)):
         buffer = pool.request_buffer_nowait()
         assert buffer is not None

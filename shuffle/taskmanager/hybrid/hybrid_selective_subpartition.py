@@ -18,14 +18,14 @@ from ...partition.partition_states import SubpartitionState
 from ...partition.pipelined_subpartition import PipelinedSubpartitionView
 from ...partition.shared_buffer import BufferBuilder
 from ...partition.view import DataListener, OutgoingBuffer, SubpartitionOwner
-from ..serve.stored_partition_view import ReadSizes, StoredPartitionView
+from ..serve.stored_partition_view import ReadSizes
 from ..store.tiers.tier import Extent
 from .spilled_run import SpilledRun
-from .spilled_runs import ReadBack, SpilledRuns, typed
+from .spilled_runs import ReadBack, RunReader, SpilledRuns
 from .spilling_subpartition import SpillingSubpartition
 
 
-class HybridSubpartition(SpillingSubpartition):
+class HybridSelectiveSubpartition(SpillingSubpartition):
     """A subpartition whose complete, unread buffers can be spilled.
 
     Args:
@@ -55,29 +55,24 @@ class HybridSubpartition(SpillingSubpartition):
         # In the runs that are not being read; messages are known once there is a reader.
         self._spilled_buffers = 0
         self._spilled_messages = 0
-        self._reading: StoredPartitionView | None = None  # of the first run
+        self._reading: RunReader | None = None  # of the first run
         self._read_back: ReadBack | None = None
 
     # ---- the spiller -------------------------------------------------------------------------
 
-    def spilled(self, extent: Extent) -> None:
-        """Record that the buffers are written, and free their memory."""
-        while self._spilling:
-            consumer, offset, length = self._spilling.popleft()
-            data_type = consumer.data_type
-            last = self._spilled[-1] if self._spilled else None
-            if (
-                last is None
-                or not last.takes(data_type, extent, offset)
-                or (len(self._spilled) == 1 and self._reading is not None)
-            ):
-                last = self._runs.make(data_type)
-                self._spilled.append(last)
-            self._spilled_messages -= self._messages_of(last)
-            last.add(extent, offset, length)
-            self._spilled_messages += self._messages_of(last)
-            self._spilled_buffers += 1
-            consumer.close()
+    def _keep(self, extent: Extent, offset: int, content: memoryview, data_type: int) -> None:
+        last = self._spilled[-1] if self._spilled else None
+        if (
+            last is None
+            or not last.takes(data_type, extent, offset)
+            or (len(self._spilled) == 1 and self._reading is not None)
+        ):
+            last = self._runs.make(data_type)
+            self._spilled.append(last)
+        self._spilled_messages -= self._messages_of(last)
+        last.add(extent, offset, content)
+        self._spilled_messages += self._messages_of(last)
+        self._spilled_buffers += 1
 
     # ---- the reader --------------------------------------------------------------------------
 
@@ -154,8 +149,8 @@ class HybridSubpartition(SpillingSubpartition):
 
     # ---- inside ------------------------------------------------------------------------------
 
-    def _make_view(self, listener: DataListener) -> "HybridSubpartitionView":
-        return HybridSubpartitionView(self, listener)
+    def _make_view(self, listener: DataListener) -> "HybridSelectiveView":
+        return HybridSelectiveView(self, listener)
 
     @property
     def _reading_backlog(self) -> int:
@@ -186,7 +181,6 @@ class HybridSubpartition(SpillingSubpartition):
         buffer = reading.next_buffer(credit)
         if buffer is None:
             return None
-        buffer = typed(buffer, run.data_type)
         if reading.backlog == 0:
             self._reading = None
             self._spilled.popleft()
@@ -194,7 +188,7 @@ class HybridSubpartition(SpillingSubpartition):
             reading.release()
         return buffer
 
-    def _open_run(self, run: SpilledRun, read_back: ReadBack) -> StoredPartitionView:
+    def _open_run(self, run: SpilledRun, read_back: ReadBack) -> RunReader:
         reading = self._reading = self._runs.open(run, self.index, read_back, self._read_ended)
         self._spilled_buffers -= run.buffers
         self._spilled_messages -= self._messages_of(run)
@@ -209,7 +203,6 @@ class HybridSubpartition(SpillingSubpartition):
         self._tell_reader(again=True)
 
     def _drop_all(self, failure: SluiceError | None, reason: str) -> BufferBuilder | None:
-        spilling, self._spilling = self._spilling, deque()
         spilled, self._spilled = self._spilled, deque()
         reading, self._reading = self._reading, None
         self._spilled_buffers = self._spilled_messages = 0
@@ -217,19 +210,16 @@ class HybridSubpartition(SpillingSubpartition):
         if reading is not None:
             reading.release()
             spilled.popleft().uncharge()
-        for run in spilled:
-            run.release()
-        for each in spilling:
-            each.consumer.close()
+        self._runs.free(list(spilled))
         return super()._drop_all(failure, reason)
 
 
-class HybridSubpartitionView(PipelinedSubpartitionView):
+class HybridSelectiveView(PipelinedSubpartitionView):
     """The reader's side, which also needs to know how to read spilled bytes."""
 
     __slots__ = ("_hybrid",)
 
-    def __init__(self, subpartition: HybridSubpartition, listener: DataListener) -> None:
+    def __init__(self, subpartition: HybridSelectiveSubpartition, listener: DataListener) -> None:
         super().__init__(subpartition, listener)
         self._hybrid = subpartition
 
