@@ -101,14 +101,14 @@ async def test_a_power_cut_leaves_what_was_acknowledged(tmp_path, monkeypatch, m
             daemon.pause()
             flags = os.WSTOPPED | os.WNOWAIT
             await asyncio.to_thread(os.waitid, os.P_PID, daemon.pid, flags)
-            try:
+            try:  # stopped until the check has ended, so that its writers are not far ahead
                 files = files_of(data, kept_by(keep))
+                lay_out(files, tmp_path / "cut", random_loss(files, generator))
+                if mode != "commit":
+                    monkeypatch.setattr(power_cuts, "boot_id", lambda cut=cut: f"boot-{cut}")
+                await check(tmp_path / "cut", must)
             finally:
                 daemon.resume()
-            lay_out(files, tmp_path / "cut", random_loss(files, generator))
-            if mode != "commit":
-                monkeypatch.setattr(power_cuts, "boot_id", lambda cut=cut: f"boot-{cut}")
-            await check(tmp_path / "cut", must)
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
