@@ -1,4 +1,7 @@
-"""Pipelined partitions: one task writes while others read, each through its TaskManager."""
+"""Pipelined partitions: one task writes while others read, each through its TaskManager.
+
+Readers of hybrid partitions may come late; some of those that are kept leave and begin again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from sluice.protocol.errors import SluiceError
+from sluice.protocol.schema import (
+    PARTITION_HYBRID_FULL,
+    PARTITION_HYBRID_SELECTIVE,
+    PARTITION_PIPELINED_BOUNDED,
+)
 from sluice.transport.address import Address
 from tests.simulation.processes import DATA_PORT
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_SUBPARTITIONS: Final = 3
 MAX_BUFFERS: Final = 30
+MAX_LATE_SECONDS: Final = 3.0
+KINDS: Final = (PARTITION_PIPELINED_BOUNDED, PARTITION_HYBRID_SELECTIVE, PARTITION_HYBRID_FULL)
 
 Buffers = list[tuple[int, bytes]]
 """The buffers of a partition in the order of writing, each with its subpartition."""
@@ -49,13 +59,14 @@ async def exchange(
         for _ in range(generator.randint(0, MAX_BUFFERS))
     ]
     shuffle_id, application_id = application.shuffle_id, application.application_id
-    what = f"pipelined {application_id}/{shuffle_id}/{attempt} of {at} through {through}"
+    kind = generator.choice(KINDS)
+    what = f"pipelined {application_id}/{shuffle_id}/{attempt} ({kind}) of {at} through {through}"
 
     async def write() -> None:
         client = await producer(Address(at.host, DATA_PORT), application_id)
         try:
             writer = await PipelinedWriter.open(
-                client, attempt, subpartitions, shuffle_id=shuffle_id
+                client, attempt, subpartitions, shuffle_id=shuffle_id, partition_type=kind
             )
             for subpartition, data in buffers:
                 await writer.send(subpartition, data)
@@ -64,13 +75,17 @@ async def exchange(
             if client.lost is None:
                 client.connection.close()
 
+    async def read(subpartition: int) -> bytes:
+        if kind != PARTITION_PIPELINED_BOUNDED:
+            await asyncio.sleep(generator.choice((0.0, generator.uniform(0.0, MAX_LATE_SECONDS))))
+        if kind == PARTITION_HYBRID_FULL:
+            for _ in range(generator.randrange(3)):
+                most = generator.randrange(MAX_BUFFERS)
+                await _read(application_id, through, ack, attempt, shuffle_id, subpartition, most)
+        return await _read(application_id, through, ack, attempt, shuffle_id, subpartition)
+
     ended = await asyncio.gather(
-        write(),
-        *(
-            _read(application_id, through, ack, attempt, shuffle_id, each)
-            for each in range(subpartitions)
-        ),
-        return_exceptions=True,
+        write(), *(read(each) for each in range(subpartitions)), return_exceptions=True
     )
     _check(world, what, buffers, ended[1:])
     for error in ended:
@@ -90,8 +105,9 @@ async def _read(
     attempt: int,
     shuffle_id: int,
     subpartition: int,
+    most: int | None = None,
 ) -> bytes:
-    """Read a subpartition to its end.
+    """Read a subpartition to its end, or so many messages of it.
 
     Raises:
         SluiceError: It failed.
@@ -99,7 +115,8 @@ async def _read(
     client = await consumer(Address(through.host, DATA_PORT), application_id)
     try:
         reader = PipelinedReader(client, [(ack, attempt)], subpartition, shuffle_id=shuffle_id)
-        await reader.read_all()
+        while reader.open and (most is None or len(reader.received[0]) < most):
+            await reader.read_one()
         for error in reader.errors.values():
             raise error
         return reader.data()
