@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 _PRODUCT: Final = ("sluice.protocol", "sluice.transport", "sluice.shuffle")
 _NOT_SIMULATED: Final = ("dataflow", ".http", ".processes", ".process.")
+_WITHOUT_HASHES: Final = ("tests.simulation.loop", "tests.simulation.strands")
+"""Modules whose objects are in no set, and are many."""
+
 _loops: list[SimulatedLoop] = []
+_SERIAL: Final = "serial of the simulation"
 _serials = itertools.count(1)
 _serial_of: dict[int, int] = {}
 
@@ -60,7 +64,7 @@ def load_product() -> None:
                 importlib.import_module(found.name)
     importlib.import_module("tests.simulation.world")
     for name, module in list(sys.modules.items()):
-        if name.startswith(("sluice.", "tests.")):
+        if name.startswith(("sluice.", "tests.")) and name not in _WITHOUT_HASHES:
             for each in list(vars(module).values()):
                 if isinstance(each, type) and each.__module__ == name:
                     _number(each)
@@ -89,13 +93,23 @@ def begin(loop: SimulatedLoop, seed: int) -> None:
         module.ThreadPoolExecutor = SimulatedExecutor
     starts: Any = sys.modules["sluice.shuffle.taskmanager.store.journal.start_calls"]
     starts.threading = SimulatedThreading
+    # Paths have no other owners here, and a check of each part takes longer than a probe.
+    probes: Any = sys.modules["sluice.shuffle.taskmanager.store.health.directory_probe"]
+    probes.require_private = lambda _: None
     descriptors: Any = sys.modules["sluice.transport.descriptors"]
     descriptors.free_descriptors = lambda: 4096
     _loops[:] = [loop]
 
 
 def _number(kind: Any) -> None:
-    """Give the objects of a class hashes in the order in which they are made."""
+    """Give the objects of a class hashes that do not depend on their addresses.
+
+    Objects with a ``__dict__`` are numbered when they are hashed first, others when they are made:
+    another object may get their address.
+    """
+    if kind.__hash__ is object.__hash__ and kind.__dictoffset__:
+        kind.__hash__ = _hash_of_named
+        return
     if kind.__hash__ is not object.__hash__ or kind.__new__ is not object.__new__:
         if kind.__hash__ is object.__hash__ and kind.__new__ is _new:
             kind.__hash__ = _hash
@@ -105,6 +119,14 @@ def _number(kind: Any) -> None:
         kind.__hash__ = _hash
     except TypeError:  # a compiled class
         return
+
+
+def _hash_of_named(self: object) -> int:
+    names = self.__dict__
+    serial: int | None = names.get(_SERIAL)
+    if serial is None:
+        serial = names[_SERIAL] = next(_serials)
+    return serial
 
 
 def _new(kind: Any, *_: object, **__: object) -> object:

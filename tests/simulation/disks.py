@@ -236,7 +236,8 @@ class Disks:
         self.random = random.Random(f"disks {seed}")
         self.blocked: list[str] = []
         """Disks that hung when the event loop called them."""
-        self._disks: list[Disk] = []
+        self._tops: list[tuple[str, Disk]] = []
+        """The disks, with their directories as text."""
         self._files: dict[int, tuple[Disk, str]] = {}
         self.real_pread = os.pread
         self._real_open = builtins.open
@@ -246,7 +247,7 @@ class Disks:
         """Make a disk."""
         path.mkdir(parents=True)
         disk = Disk(path, self, is_memory=is_memory)
-        self._disks.append(disk)
+        self._tops.append((str(path), disk))
         return disk
 
     def install(self) -> None:
@@ -283,8 +284,7 @@ class Disks:
     def _disk_at(self, path: object) -> Disk | None:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
         if isinstance(text, str) and text.startswith(self.root):
-            for disk in self._disks:
-                top = str(disk.path)
+            for top, disk in self._tops:
                 if text == top or text.startswith(top + "/"):
                     return disk
         return None

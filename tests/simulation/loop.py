@@ -3,14 +3,19 @@
 The loop has no selector. While a handle is ready it runs; otherwise time moves on to the next
 timer. Each handle belongs to the process of its context, and is dropped once that is dead: so a
 process can be killed at any await.
+
+The threads of :mod:`.strands` run the loop, one at a time.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import heapq
 import itertools
+import sys
+from collections import deque
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -70,12 +75,15 @@ class SimulatedFuture(asyncio.Future[T]):
 
     __slots__ = ("_serial",)
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        super().__init__(loop=loop)
-        self._serial = next(_serials)
+    _serial: int
+    """Set when it is hashed first."""
 
     def __hash__(self) -> int:
-        return self._serial
+        try:
+            return self._serial
+        except AttributeError:
+            self._serial = next(_serials)
+            return self._serial
 
 
 class SimulatedTask(asyncio.Task[T]):
@@ -90,12 +98,42 @@ class SimulatedTask(asyncio.Task[T]):
         return self._serial
 
 
+class SimulatedHandle(asyncio.Handle):
+    """A call that waits for its turn or its time, without what only debugging needs."""
+
+    __slots__ = ("_when",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: Context | None,
+        when: float,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._callback: Any = callback
+        self._args: Any = args
+        self._loop = loop
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+        self._when = when
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def when(self) -> float:
+        """Return the time of a timer."""
+        return self._when
+
+
 class Stuck(Exception):
     """No callback is left, and the simulation has not ended."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop without selector, socket or thread.
+    """An event loop without selector and socket.
 
     Attributes:
         network: Connects its processes.
@@ -108,8 +146,39 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = FIRST_SECOND
-        self._clock_resolution = 1e-9
+        self._queue: deque[SimulatedHandle] = deque()
+        """Handles that are ready."""
+        self._timers: list[tuple[float, int, SimulatedHandle]] = []
+        """A heap of the others; of two with the same time the older one is first."""
+        self._timer_serials = itertools.count()
+        self._turn = 0
+        """Handles that run before the next look at the timers."""
+        self._ended = _thread.allocate_lock()
+        self._failure: BaseException | None = None
         self.handles_run = 0
+
+    def run_forever(self) -> None:
+        """Let threads run the loop until :meth:`stop`; raise the error that ends it."""
+        self._ended.acquire()
+        _thread.start_new_thread(self.lead, ())
+        self._ended.acquire()
+        if self._failure is not None:
+            raise self._failure
+
+    def lead(self) -> None:
+        """Run handles in this thread, until the end or until another thread leads."""
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(
+            firstiter=self._asyncgen_firstiter_hook,  # type: ignore[attr-defined]
+            finalizer=self._asyncgen_finalizer_hook,  # type: ignore[attr-defined]
+        )
+        internals: Any = self
+        try:
+            while not internals._stopping:
+                self._run_once()
+        except BaseException as error:  # noqa: BLE001 - run_forever raises it
+            self._failure = error
+        self._ended.release()
 
     def time(self) -> float:
         return self._now
@@ -122,10 +191,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return SimulatedFuture(loop=self)
 
-    def call_soon_threadsafe(  # type: ignore[override]
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
+        handle = SimulatedHandle(callback, args, self, context, 0.0)
+        self._queue.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> SimulatedHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> SimulatedHandle:
+        handle = SimulatedHandle(callback, args, self, context, when)
+        heappush(self._timers, (when, next(self._timer_serials), handle))
+        return handle
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
@@ -178,38 +271,37 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process
         ]
 
-    def _process_events(self, event_list: object) -> None:
-        """Do nothing: there is no selector."""
-
-    def _write_to_self(self) -> None:
-        """Do nothing: there is no selector to wake."""
-
     def _run_once(self) -> None:
-        """Run the ready handles; if none is, move on to the next timer."""
-        internals: Any = self
-        ready, scheduled = internals._ready, internals._scheduled
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-        if not ready:
-            if not scheduled:
-                raise Stuck("no timer, no event")
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(PROCESS)
-            if process is not None and not process.is_alive:
-                process.buried.append(handle)
-                continue
-            self._now += HANDLE_SECONDS
-            self.handles_run += 1
-            handle._run()
-        handle = None  # refers to what it ran
+        """Run a ready handle; if none is ready, move on to the next timer."""
+        ready = self._queue
+        if not self._turn:
+            timers = self._timers
+            while timers and timers[0][2]._cancelled:
+                heappop(timers)
+            if not ready:
+                if not timers:
+                    raise Stuck("no timer, no event")
+                self._now = max(self._now, timers[0][0])
+            while timers and timers[0][0] <= self._now:
+                ready.append(heappop(timers)[2])
+            self._turn = len(ready)
+        self._turn -= 1
+        handle = ready.popleft()
+        if handle._cancelled:
+            return
+        process = handle._context.get(PROCESS)
+        if process is not None and not process.is_alive:
+            process.buried.append(handle)
+            return
+        self._now += HANDLE_SECONDS
+        self.handles_run += 1
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the handler gets it, as in asyncio
+            message = f"exception in the callback {handle._callback!r}"
+            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

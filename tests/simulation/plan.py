@@ -92,7 +92,7 @@ class Plan(NamedTuple):
             "network_segments": generator.choice((48, 64, 128)),
             "lost_after_seconds": generator.choice((5.0, 15.0, 30.0)),
             "synchronous_timeout_seconds": generator.choice((2.0, 20.0)),
-            "health_check_seconds": generator.choice((1.0, 3.0)),
+            "health_check_seconds": generator.choice((2.0, 3.0)),
             "peer_idle_timeout_seconds": generator.choice((0, 5.0)),
         }
         settings["journal_sync"] = random.Random(f"sync {seed}").choice(SYNC_MODES)

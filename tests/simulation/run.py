@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -118,9 +119,16 @@ def run_all(plans: Iterator[Plan], jobs: int, *, stops: bool = False) -> Iterato
     for plan in plans:
         running.append(Child(plan, stops=stops))
         if len(running) == jobs:
-            yield running.pop(0).outcome()
-    for child in running:
-        yield child.outcome()
+            yield _first(running).outcome()
+    while running:
+        yield _first(running).outcome()
+
+
+def _first(running: list[Child]) -> Child:
+    """Remove and return a child that has ended; wait for one."""
+    child: Child = select.select(running, [], [])[0][0]
+    running.remove(child)
+    return child
 
 
 class Child:
@@ -252,7 +260,7 @@ def _report(outcome: Outcome, *, shrinks: bool) -> None:
 
 def _line(outcome: Outcome) -> str:
     counts = ", ".join(f"{number} {name}" for name, number in outcome.counts.items())
-    spent = f"{outcome.real_seconds:.1f} s ({outcome.cpu_seconds:.1f} s of CPU)"
+    spent = f"{outcome.real_seconds:.1f} s ({outcome.cpu_seconds:.3f} s of CPU)"
     return (
         f"seed {outcome.plan.seed}: trace {outcome.digest}, {outcome.seconds:.0f} virtual s in "
         f"{spent}, {counts}, {len(outcome.violations)} violations"

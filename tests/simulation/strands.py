@@ -1,13 +1,16 @@
 """Blocking calls on virtual time.
 
-A strand runs one blocking call. It is a thread of the interpreter, but only one of the loop and all
-strands ever runs: the loop waits while a strand runs, and a strand that waits for a disk hands
-control back until its virtual time has come. So the order of steps depends on the seed only.
+A strand is one blocking call. Of all threads only one ever runs: it leads, which means that it runs
+the loop, and a strand that begins is just called. If the strand waits for a disk, its thread stops
+within the call, and another one leads. When the virtual time of the strand has come, the leader
+stops, and the thread of the strand goes on and leads after the call. So the order of steps depends
+on the seed only, and a call that does not wait needs no other thread.
 """
 
 from __future__ import annotations
 
 import _thread
+import asyncio
 import sys
 import traceback
 from collections import deque
@@ -21,47 +24,18 @@ if TYPE_CHECKING:
 
 
 class Strand:
-    """A thread that runs only while the loop waits for it."""
+    """One blocking call.
 
-    def __init__(self) -> None:
-        self._go = _thread.allocate_lock()
-        self._back = _thread.allocate_lock()
-        self._go.acquire()
-        self._back.acquire()
-        self._function: Callable[[], object] | None = None
-        self.context: Context
-        _thread.start_new_thread(self._main, ())
+    Args:
+        context: Its context.
+    """
 
-    @property
-    def is_done(self) -> bool:
-        """Whether its call has ended."""
-        return self._function is None
+    __slots__ = ("context", "wakes")
 
-    def assign(self, function: Callable[[], object], context: Context) -> None:
-        """Set its next call."""
-        self._function, self.context = function, context
-
-    def run(self) -> None:
-        """Run it until its call ends or waits. Called by the loop."""
-        self._go.release()
-        self._back.acquire()
-
-    def pause(self) -> None:
-        """Hand control back to the loop. Called by the strand itself."""
-        self._back.release()
-        self._go.acquire()
-
-    def _main(self) -> None:
-        self._go.acquire()
-        while True:
-            if self._function is None:
-                raise RuntimeError("a strand runs without a call")
-            try:
-                self.context.run(self._function)
-            except BaseException:  # noqa: BLE001 - the callers' own errors have been taken
-                traceback.print_exc(file=sys.stderr)
-            self._function = None
-            self.pause()
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.wakes: _thread.LockType | None = None
+        """Released when it goes on; None before it has waited."""
 
 
 class Strands:
@@ -73,7 +47,8 @@ class Strands:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
-        self._idle: list[Strand] = []
+        self._idle: list[_thread.LockType] = []
+        """Locks of the threads that can lead: released when one does."""
         self.current: Strand | None = None
         """The strand that runs now; None: the loop runs."""
 
@@ -85,13 +60,13 @@ class Strands:
         """Let virtual time pass for the current strand."""
         strand = self._require()
         self._loop.call_later(seconds, self.resume, strand)
-        strand.pause()
+        self._pause(strand)
 
     def wait(self, waiters: list[Strand] | deque[Strand]) -> None:
         """Wait until :meth:`wake` is called for the list; the current strand is appended to it."""
         strand = self._require()
         waiters.append(strand)
-        strand.pause()
+        self._pause(strand)
 
     def wait_for(self, waiters: list[Strand], seconds: float) -> None:
         """Wait like :meth:`wait`, but not longer than a time."""
@@ -112,17 +87,42 @@ class Strands:
         waiters.clear()
 
     def resume(self, strand: Strand) -> None:
-        """Run a strand on. Called by the loop only."""
-        self.current = strand
-        strand.run()
-        self.current = None
-        if strand.is_done:
-            self._idle.append(strand)
+        """Let the thread of a strand lead, and stop until this one leads again.
+
+        Called by the loop only.
+        """
+        if strand.wakes is None:
+            raise RuntimeError("the strand does not wait")
+        leads = _thread.allocate_lock()
+        leads.acquire()
+        self._idle.append(leads)
+        strand.wakes.release()
+        leads.acquire()
 
     def _begin(self, function: Callable[[], object], context: Context) -> None:
-        strand = self._idle.pop() if self._idle else Strand()
-        strand.assign(function, context)
-        self.resume(strand)
+        """Run a strand to its end. Called by the loop only."""
+        self.current = Strand(context)
+        asyncio._set_running_loop(None)
+        try:
+            context.run(function)
+        except BaseException:  # noqa: BLE001 - the callers' own errors have been taken
+            traceback.print_exc(file=sys.stderr)
+        asyncio._set_running_loop(self._loop)
+        self.current = None
+
+    def _pause(self, strand: Strand) -> None:
+        """Let another thread lead until :meth:`resume`. Called by the strand itself."""
+        self.current = None
+        wakes = strand.wakes
+        if wakes is None:
+            wakes = strand.wakes = _thread.allocate_lock()
+            wakes.acquire()
+        if self._idle:
+            self._idle.pop().release()
+        else:
+            _thread.start_new_thread(self._loop.lead, ())
+        wakes.acquire()
+        self.current = strand
 
     def _require(self) -> Strand:
         if self.current is None:

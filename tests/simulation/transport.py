@@ -82,7 +82,7 @@ class SimulatedTransport(asyncio.Transport):
         self._is_gone = False
         """Whether this end no longer exists: what arrives is answered by a reset."""
         self._end_sent = False
-        self._silence: asyncio.TimerHandle | None = None
+        self._silence: asyncio.Handle | None = None
         network.transports[self] = None
 
     def __hash__(self) -> int:
