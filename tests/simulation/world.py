@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -39,6 +40,10 @@ MAX_SECONDS: Final = 2000.0
 
 MAX_LOG_LINES: Final = 4000
 """Most log lines of all TaskManagers together."""
+
+_DIRECTORIES: Final = "/dev/shm/sluice-simulation"
+_DIRECTORY: Final = re.compile(f"{_DIRECTORIES}/?[0-9]*")
+"""The directory of a simulation, perhaps the beginning of it, because messages are cut."""
 
 
 class Found(NamedTuple):
@@ -97,7 +102,7 @@ class World:
 
     def trace(self, text: str) -> None:
         """Record what happens."""
-        text = text.replace(str(self.directory), "")
+        text = _DIRECTORY.sub("", text)
         line = f"{self.loop.time() - FIRST_SECOND:10.4f} {text}"
         self._hash.update(line.encode())
         if self._prints:
@@ -105,7 +110,7 @@ class World:
 
     def violation(self, text: str) -> None:
         """Record that a rule does not hold."""
-        text = text.replace(str(self.directory), "")
+        text = _DIRECTORY.sub("", text)
         self.violations.append(f"{self.loop.time() - FIRST_SECOND:.2f} {text}")
         self.trace(f"VIOLATION {text}")
         if self._on_violation is not None:
@@ -208,7 +213,7 @@ def simulate(
         on_violation: Called at the first violation, when its disks are removed; it may end the
             process.
     """
-    directory = Path(f"/dev/shm/sluice-simulation/{os.getpid()}")
+    directory = Path(f"{_DIRECTORIES}/{os.getpid():07}")  # messages are cut at the same place
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
 
