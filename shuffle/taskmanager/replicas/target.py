@@ -218,6 +218,8 @@ class PeerTarget:
             return Outcome.FAILED
         if error.code is ErrorCode.CHECKSUM_MISMATCH:
             return Outcome.FAILED
+        if error.code is ErrorCode.REGION_MISMATCH:
+            return Outcome.REFUSED  # it has other bytes of this name, and takes other map outputs
         if error.code is not ErrorCode.PARTITION_RELEASED:
             placement.refuse(self.name, output.key.application_id)
         elif not is_own:

@@ -13,7 +13,7 @@ from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import CloseRequest
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.replicas.target import Outcome, PeerTarget
-from tests.support.copies import KEY, copying, holders, read
+from tests.support.copies import KEY, copying, holders, read, write
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -126,6 +126,16 @@ async def test_a_copy_that_is_not_made_has_an_outcome(tmp_path, target_when, out
             (candidate,) = services.placement.candidates(attempt, (), lambda place: False)
             refused = outcome is Outcome.REFUSED and application_id == "app"
             assert candidate.has_refused is refused
+
+
+async def test_a_name_conflict_does_not_stop_other_copies(tmp_path):
+    async with copying(tmp_path) as (cluster, _):
+        await cluster.write(0, 7, REGIONS)
+        await cluster.write(1, 7, [[b"other bytes"]])
+        assert await target_of(cluster).copy(stored(cluster)) is Outcome.REFUSED
+        assert "REGION_MISMATCH" in cluster[0].copies.services.placement.last_refusal
+        await write(cluster[0], 8, REGIONS)
+        assert holders(cluster, 8) == [0, 1]
 
 
 @TIERS
