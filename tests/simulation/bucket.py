@@ -22,11 +22,11 @@ from sluice.shuffle.taskmanager.store.objects.remote_names import (
 )
 from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteObject
 from sluice.shuffle.taskmanager.store.remote.remote_manifest import unpack_manifest
-from tests.simulation.loop import WALL_CLOCK
+from tests.simulation.loop import PROCESS, WALL_CLOCK
 from tests.simulation.plan import BUCKET_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.oracle import Output
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DOWN, SLOW, MUTE = BUCKET_KINDS
-"""Faults: no request arrives; requests and answers are slow; half of the answers are lost."""
+"""Faults: no request arrives; requests and answers are slow; half of the answers are lost, often
+several to one TaskManager in a row."""
+
+_CHANGE_RATE: Final = 0.25
+"""Part of the answers of a mute bucket before which it begins, or ceases, to lose answers."""
 
 PAGE: Final = 3
 """Objects in a page of a listing: S3 has 1,000, and a simulation fewer objects."""
@@ -64,6 +68,10 @@ class Bucket:
         """Requests that arrived."""
         self.faults: Counter[str] = Counter()
         """Faults that act now, by kind."""
+        self._losing: dict[str, bool] = {}
+        """Whether answers to a process are lost while the bucket is mute."""
+        self.changed: Callable[[Iterable[str]], None] = lambda names: None
+        """Called with the names of objects that were stored or deleted."""
 
     def has(self, output: Output) -> bool:
         """Return whether a map output is complete here, with the bytes of this attempt."""
@@ -71,8 +79,16 @@ class Bucket:
         if manifest is None:
             return False
         regions = unpack_manifest(manifest.data).regions
-        return [each.crc32c for each in regions] == output.checksums() and all(
+        return [each.crc32c for each in regions] == output.checksums and all(
             not each.name or each.name in self.objects for each in regions
+        )
+
+    def is_incomplete(self, attempt: MapAttemptKey) -> bool:
+        """Return whether there is a manifest of a map output that names a missing object."""
+        manifest = self.objects.get(manifest_name(attempt))
+        return manifest is not None and any(
+            each.name and each.name not in self.objects
+            for each in unpack_manifest(manifest.data).regions
         )
 
     def lacks(self, output: Output) -> bool:
@@ -93,6 +109,13 @@ class Bucket:
             raise RemoteFailure("it exists already", exists=True)
         now = datetime.datetime.fromtimestamp(WALL_CLOCK + self._loop.time(), datetime.UTC)
         self.objects[name] = _Stored(data, now)
+        self.changed([name])
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects, and ignore missing ones."""
+        for name in names:
+            self.objects.pop(name, None)
+        self.changed(names)
 
     def get(self, name: str) -> _Stored:
         """Return an object."""
@@ -107,6 +130,7 @@ class Bucket:
             RemoteFailure: It failed, or its answer does not come in time.
         """
         answer: asyncio.Future[T] = self._loop.create_future()
+        process = str(PROCESS.get())
 
         def arrive() -> None:
             if self.faults[DOWN]:
@@ -117,7 +141,7 @@ class Bucket:
                 result = work()
             except RemoteFailure as error:
                 failure = error
-            if not self.faults[MUTE] or self._random.random() < 0.5:
+            if not self._loses_answer(process):
                 self._later(lambda: _settle(answer, result, failure))
 
         self._later(arrive)
@@ -126,6 +150,13 @@ class Bucket:
                 return await answer
         except TimeoutError:
             raise RemoteFailure("no answer in time") from None
+
+    def _loses_answer(self, process: str) -> bool:
+        if not self.faults[MUTE]:
+            return False
+        changes = self._random.random() < _CHANGE_RATE
+        loses = self._losing[process] = self._losing.get(process, False) is not changes
+        return loses
 
     def _later(self, callback: Callable[[], None]) -> None:
         """Call after a delay, outside of all processes: a kill does not cancel it."""
@@ -190,7 +221,7 @@ class BucketObjects:
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects, and ignore missing ones."""
-        await self._request(lambda: [self._bucket.objects.pop(name, None) for name in names])
+        await self._request(lambda: self._bucket.delete(names))
 
     async def listed(self, prefix: str) -> AsyncGenerator[RemoteObject]:
         """List objects page by page, in the order of their names."""

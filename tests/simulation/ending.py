@@ -47,7 +47,7 @@ or the TaskManager that knows of them is away."""
 async def end(world: World) -> None:
     """Check what must be true after the last fault, then end all applications."""
     await asyncio.sleep(CALM_SECONDS)
-    world.load_ends = True
+    world.load_ends = world.oracle.is_calm = True
     world.trace("the load ends")
     for member in world.members:
         if member.taskmanager is None:
@@ -68,11 +68,13 @@ async def end(world: World) -> None:
     for application in world.applications:
         if generator.random() < 0.5:  # otherwise its end releases everything
             key = ShuffleKey(application.application_id, application.shuffle_id)
+            member = generator.choice(world.members)  # which still makes copies of the last output
+            await _in_context(world, application, application.write(member))
             world.oracle.released(key)
             application.driver.release(key.shuffle_id)
     await asyncio.sleep(RETRY_SECONDS)
     world.oracle.look()
-    if world.plan.has_bucket and not _LEAVE_OBJECTS & {each.kind for each in world.plan.faults}:
+    if world.plan.has_bucket:
         await _until_released(world, world.loop.time() + RECOVERY_SECONDS)
     await _end_applications(world, generator)
     await _until_clean(world)
@@ -105,16 +107,21 @@ async def _repeat(
 ) -> None:
     """Repeat an operation until it succeeds or the deadline has passed."""
     while True:
-        task = world.loop.create_task(
-            _awaited(work(application)), context=application.process.context.copy()
-        )
-        error = await task
+        error = await _in_context(world, application, work(application))
         if error is None:
             return
         if world.loop.time() > deadline:
             world.violation(f"{what} fails {RECOVERY_SECONDS} s after the last fault: {error}")
             return
         await asyncio.sleep(RETRY_SECONDS)
+
+
+def _in_context(
+    world: World, application: Application, work: Awaitable[BaseException | None]
+) -> asyncio.Task[BaseException | None]:
+    """Do the work of an application in its process."""
+    context = application.process.context.copy()
+    return world.loop.create_task(_awaited(work), context=context)
 
 
 async def _awaited(work: Awaitable[BaseException | None]) -> BaseException | None:
@@ -168,8 +175,7 @@ async def _end_applications(world: World, generator: random.Random) -> None:
         world.oracle.ended(application.application_id)
         for member in world.members:
             write = application.write(member, is_late=True)
-            context = application.process.context.copy()
-            late.append(world.loop.create_task(_awaited(write), context=context))
+            late.append(_in_context(world, application, write))
     await asyncio.sleep(generator.uniform(0.0, MAX_LATE_SECONDS))
     for application in world.applications:
         if generator.random() < 0.3:
@@ -185,7 +191,8 @@ async def _end_applications(world: World, generator: random.Random) -> None:
 
 async def _until_released(world: World, deadline: float) -> None:
     """Wait until the bucket has no released map output; report those that it has."""
-    while kept := world.oracle.released_in_bucket():
+    in_calm = bool(_LEAVE_OBJECTS & {each.kind for each in world.plan.faults})
+    while kept := world.oracle.released_in_bucket(in_calm=in_calm):
         if world.loop.time() > deadline:
             world.violation(f"the bucket has {', '.join(kept)} after the release")
             return

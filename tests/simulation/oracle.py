@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from sluice.shuffle.names import MapAttemptKey
-from sluice.shuffle.taskmanager.store.objects.remote_names import moved_output
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey
+from sluice.shuffle.taskmanager.store.objects.remote_names import MOVED, moved_output
 
 if TYPE_CHECKING:
-    from sluice.shuffle.names import ShuffleKey
+    from collections.abc import Iterable
+
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
     from sluice.shuffle.taskmanager.taskmanager import TaskManager
     from tests.simulation.processes import Member
@@ -31,6 +33,7 @@ class Output:
         to_remote: Whether its producer asked for a copy in the bucket.
         is_acknowledged: Whether its commit was answered.
         is_released: Whether the driver has begun to release its shuffle.
+        is_released_in_calm: Whether it did so after the last fault.
         seen: Numbers of the TaskManagers that have it, as far as it was seen there.
         gone: Numbers of the TaskManagers from which it went with its release.
         released_at: Numbers of the TaskManagers that had it, and acknowledged its release.
@@ -56,6 +59,7 @@ class Output:
         self.to_remote = False
         self.is_acknowledged = False
         self.is_released = False
+        self.is_released_in_calm = False
         self.seen: set[int] = set()
         self.doubtful: set[int] = set()
         """Numbers of the TaskManagers that may return other bytes, from disks that changed them:
@@ -63,17 +67,19 @@ class Output:
         self.gone: set[int] = set()
         self.released_at: set[int] = set()
         self.earlier: list[Output] = []
-        """Outputs of the same name whose commits were not answered, at other TaskManagers."""
+        """Outputs of the same name whose commits were not answered, at other TaskManagers. Their
+        copies may be anywhere; nobody reads them."""
 
     def __str__(self) -> str:
         return f"{self.key.application_id}/{self.key.shuffle_id}/{self.map_attempt_id}"
 
     def is_same(self, found: MapOutput) -> bool:
         """Return whether a map output of this name has these bytes, by its checksums."""
-        return [region.crc32c for region in found.regions] == self.checksums()
+        return [region.crc32c for region in found.regions] == self.checksums
 
+    @cached_property
     def checksums(self) -> list[int]:
-        """Return the checksums of its regions."""
+        """The checksums of its regions."""
         return [crc32c(b"".join(region)) for region in self.regions]
 
     def content(self, subpartition: int) -> bytes:
@@ -94,6 +100,8 @@ class Oracle:
         self._world = world
         self._mode = world.plan.settings["journal_sync"]
         self.outputs: dict[tuple[ShuffleKey, int], Output] = {}
+        self.is_calm = False
+        """Whether the last fault was some time ago."""
         self._ended: set[str] = set()
         self._released: set[ShuffleKey] = set()
         """Shuffles that the driver has begun to release as a whole."""
@@ -134,7 +142,8 @@ class Oracle:
         else:
             self._bounds[key] = max(end, self._bounds.get(key, 0))
         for output in self.of(key):
-            output.is_released |= end is None or output.map_attempt_id < end
+            if not output.is_released and (end is None or output.map_attempt_id < end):
+                output.is_released, output.is_released_in_calm = True, self.is_calm
 
     def release_acknowledged(self, member: int, key: ShuffleKey, end: int | None) -> None:
         """Note that a TaskManager has acknowledged a release: no restart undoes it."""
@@ -225,12 +234,9 @@ class Oracle:
                     self._world.violation(f"{output} came back at {member} after its release")
                     output.gone.discard(number)
                     output.released_at.discard(number)
-                elif (
-                    any(each.member == number for each in output.earlier)
-                    and found is not None
-                    and not output.is_same(found)
-                ):
-                    pass  # its own attempt, which nobody reads
+                elif found is not None and not output.is_same(found):
+                    if not any(each.is_same(found) for each in output.earlier):
+                        self._world.violation(f"{member} has unknown bytes as {output}")
                 elif found is not None and not output.is_released:
                     if not found.is_moved:  # a moved one is in the bucket; a restart drops it
                         output.seen.add(number)
@@ -267,12 +273,16 @@ class Oracle:
             if output.seen == {member} and not self._world.bucket.has(output):
                 self._world.violation(f"tm{member} says that {output} has moved; no other has it")
 
-    def released_in_bucket(self) -> list[str]:
-        """Return the objects of released outputs that the bucket has."""
+    def released_in_bucket(self, *, in_calm: bool) -> list[str]:
+        """Return the objects of outputs that the bucket has after their release.
+
+        Args:
+            in_calm: Only outputs that were released after the last fault.
+        """
         released = tuple(
             moved_output(MapAttemptKey(each.key, each.map_attempt_id)) + "/"
             for each in self.outputs.values()
-            if each.is_released
+            if (each.is_released_in_calm if in_calm else each.is_released)
         )
         return [name for name in self._world.bucket.leftovers() if name.startswith(released)]
 
@@ -288,6 +298,19 @@ class Oracle:
                 store = taskmanager.environment.store
                 if store.lookup(output.key, output.map_attempt_id) is None:
                     self._world.violation(f"{output} is not at tm{number}, which had it")
+
+    def bucket_changed(self, names: Iterable[str]) -> None:
+        """Check that map outputs which can be found in the bucket are complete there."""
+        for prefix in dict.fromkeys(name.rpartition("/")[0] for name in names):
+            top, *parts = prefix.split("/")
+            if top != MOVED or len(parts) != 3:
+                continue
+            attempt = MapAttemptKey(ShuffleKey(parts[0], int(parts[1])), int(parts[2]))
+            output = self.outputs.get((attempt.shuffle, attempt.map_attempt_id))
+            if output is None or output.is_released or output.key in self._released:
+                continue
+            if self._world.bucket.is_incomplete(attempt):
+                self._world.violation(f"the bucket has a manifest of {output}, and not all regions")
 
     def check_bucket(self) -> None:
         """Check that the bucket has what TaskManagers count as copied there, with its bytes."""
@@ -305,8 +328,13 @@ class Oracle:
                     if each.is_same(found) and not bucket.has(each):
                         self._world.violation(f"{member} counts a copy of {each} that is not there")
 
-    def holders(self, output: Output) -> set[int]:
-        """Return the numbers of the TaskManagers that have a map output of their own."""
+    def holders(self, output: Output, *, of_others: bool = False) -> set[int]:
+        """Return the numbers of the TaskManagers that have a map output of their own.
+
+        Args:
+            output: The map output.
+            of_others: Those that have other bytes of its name instead.
+        """
         running = {
             member.index: member.taskmanager.environment.store
             for member in self._world.members
@@ -316,7 +344,11 @@ class Oracle:
             number: store.lookup(output.key, output.map_attempt_id)
             for number, store in running.items()
         }
-        return {each for each, stored in found.items() if stored and not stored.is_moved}
+        return {
+            number
+            for number, stored in found.items()
+            if stored and not stored.is_moved and output.is_same(stored) is not of_others
+        }
 
     def lacking_copies(self) -> list[str]:
         """Return the outputs with fewer copies than their producers asked for.
@@ -328,7 +360,7 @@ class Oracle:
         for output in self.readable():
             holders = self.holders(output)
             is_short = len(holders) < output.replicas and holders - output.doubtful
-            if any(each.member in holders for each in output.earlier):
+            if self.holders(output, of_others=True):
                 continue
             if is_short:
                 where = ", ".join(f"tm{number}" for number in sorted(holders))

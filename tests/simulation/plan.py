@@ -118,7 +118,13 @@ class Plan(NamedTuple):
                 faults.append(Fault(at, "kill", each.other, each.member, 1.0))
         if has_bucket:
             kinds = bucket.sample(BUCKET_KINDS, bucket.randint(0, 2))
-            faults += [_fault(bucket, [each], members) for each in kinds]
+            for kind in kinds:
+                fault = _fault(bucket, [kind], members)
+                seconds = round(fault.seconds + bucket.choice((0.0, 2.0, 10.0)), 2)
+                faults.append(fault._replace(seconds=seconds))  # longer than a request may take
+                if kind == "bucket mute" and bucket.random() < 0.5:
+                    at = round(fault.at + bucket.uniform(0.0, seconds), 2)
+                    faults.append(fault._replace(at=at, kind="bucket down", seconds=seconds))
             # Longer than a fault keeps TaskManagers from saying that an application is alive.
             settings["remote_orphan_seconds"] = 90.0 if kinds else 20.0
         return cls(seed, members, settings, tuple(sorted(faults)))

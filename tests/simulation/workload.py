@@ -16,7 +16,7 @@ from tests.simulation.loop import Process
 from tests.simulation.oracle import Output
 from tests.simulation.pipelined import exchange
 from tests.simulation.processes import DATA_PORT
-from tests.support.wire_clients import consumer, producer, read_gate, write_map_output
+from tests.support.wire_clients import Client, consumer, producer, read_gate, write_map_output
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -39,6 +39,15 @@ AGAIN_RATE: Final = 0.5
 
 PARTIAL_RATE: Final = 0.4
 """Part of the releases that have a bound: a stage runs again with new map attempts."""
+
+KILL_RATE: Final = 0.1
+"""Part of the writers that are killed."""
+
+KILL_SECONDS: Final = 0.1
+"""About the time that a writer needs."""
+
+LAST_RATE: Final = 0.5
+"""Part of the releases just after the commit of a map output, whose copies are still made."""
 
 RELEASE_SECONDS: Final = 8.0, 30.0
 """Bounds of the time until the driver releases a shuffle and begins the next one."""
@@ -131,7 +140,10 @@ class Application:
             members = self._world.members
             member = generator.choice(members)
             attempt = next(self._attempts)
-            if await self.write(member, attempt) is not None and generator.random() < AGAIN_RATE:
+            is_killed = generator.random() < KILL_RATE
+            dies_after = generator.uniform(0.0, KILL_SECONDS) if is_killed else None
+            error = await self.write(member, attempt, dies_after=dies_after)
+            if error is not None and generator.random() < AGAIN_RATE:
                 others = [each for each in members if each is not member]
                 await self.write(generator.choice(others), attempt, again=True)
 
@@ -171,7 +183,10 @@ class Application:
             await asyncio.sleep(generator.uniform(*RELEASE_SECONDS))
             if self._world.load_ends:
                 return
+            is_last = generator.random() < LAST_RATE
             if generator.random() < PARTIAL_RATE:
+                if is_last:
+                    await self.write(generator.choice(self._world.members))
                 end = next(self._attempts)
                 successor = generator.choice(self._world.members), end  # it is not released
                 is_first = generator.random() < 0.5
@@ -185,6 +200,8 @@ class Application:
                 continue
             shuffle_id, self.shuffle_id = self.shuffle_id, self.shuffle_id + 1
             await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))  # writers end
+            if is_last:
+                await self.write(generator.choice(self._world.members), shuffle_id=shuffle_id)
             self._world.oracle.released(ShuffleKey(self.application_id, shuffle_id))
             self._world.trace(f"{self.application_id} releases {shuffle_id}")
             self.driver.release(shuffle_id)
@@ -194,20 +211,24 @@ class Application:
         member: Member,
         attempt: int | None = None,
         *,
+        shuffle_id: int | None = None,
         again: bool = False,
         is_late: bool = False,
+        dies_after: float | None = None,
     ) -> SluiceError | TimeoutError | None:
         """Write one map output with new bytes; return the error that the writer got.
 
         Args:
             member: The TaskManager.
             attempt: Its map attempt; None: a new one.
+            shuffle_id: Its shuffle; None: the current one.
             again: Whether it was written before at another TaskManager, which did not answer.
             is_late: Whether the application ends meanwhile: nothing is expected of it.
+            dies_after: Seconds after which the writer is killed, unless it has ended.
         """
         if attempt is None:
             attempt = next(self._attempts)
-        key = ShuffleKey(self.application_id, self.shuffle_id)
+        key = ShuffleKey(self.application_id, self.shuffle_id if shuffle_id is None else shuffle_id)
         seed = f"{self._world.plan.seed} {self.application_id} {attempt} {again}"
         output = Output(key, attempt, member.index, self.replicas, seed)
         output.to_remote = self.to_remote
@@ -224,6 +245,8 @@ class Application:
         )
         try:
             client = await producer(Address(member.host, DATA_PORT), self.application_id)
+            if dies_after is not None:
+                self._world.loop.call_later(dies_after, _kill, client)
             try:
                 await write_map_output(
                     client,
@@ -243,7 +266,8 @@ class Application:
             self.refused += 1
             self._world.trace(f"{output} not written at {member}: {error}")
             if (
-                hangs_since is not None
+                dies_after is None
+                and hangs_since is not None
                 and hangs_since == member.hangs_since
                 and began - hangs_since > DETECTION_SECONDS
                 and self._world.faults.only_hanging_disks
@@ -283,3 +307,9 @@ class Application:
         self._world.oracle.check_read(output, subpartition, content, holder, what)
         self._world.trace(f"{what} read")
         return None
+
+
+def _kill(client: Client) -> None:
+    """Kill the process of a client, unless it has ended."""
+    if client.lost is None and not client.connection.closing:
+        client.vanish()

@@ -88,6 +88,7 @@ class World:
         self.disks = Disks(self.loop, directory, plan.seed)
         self.bucket = Bucket(self.loop, plan.seed)
         self.oracle = Oracle(self)
+        self.bucket.changed = self.oracle.bucket_changed
         self.graveyard: list[Process] = []
         """Processes that were killed; kept so that nothing of them ends."""
         self.load_ends = False
@@ -182,6 +183,7 @@ class World:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.oracle.look()
+            self.oracle.check_bucket()
 
     def _log(self) -> None:
         world = self
