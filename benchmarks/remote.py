@@ -1,5 +1,6 @@
-"""bench-remote: a job whose data are three times memory and disk tier together, over disks alone.
+"""bench-remote: what the remote tier costs, as a tier and for a copy of each map output.
 
+First, a job whose data are three times memory and disk tier together, over disks alone.
 Four writers send map outputs to a TaskManager, four readers then read a quarter of the partitions
 each, and the shuffle is released. Three TaskManagers take turns after a warm-up each:
 
@@ -10,6 +11,13 @@ each, and the shuffle is released. Three TaskManagers take turns after a warm-up
 
 Figures are medians of the ratios of one round: ``remote_over_disk`` and ``directory_over_disk`` of
 the time of the whole job, ``write_over_disk`` and ``read_over_disk`` of its halves with S3.
+
+Then the copies, at a TaskManager with all its data in the memory tier. The writers take turns:
+without copies in the bucket, with copies that are made behind the commit, and with commits that
+wait for them. ``async_over_none`` and ``sync_over_none`` are of the time of the writers. A map
+output can be lost with its TaskManager from its commit until its copy is made: ``window_seconds``
+is the median of that time over all map outputs of a turn, ``longest_window_seconds`` the longest.
+``copy_cpu_seconds_per_gb`` is the CPU time that copies behind the commit add to the TaskManager.
 """
 
 import argparse
@@ -19,13 +27,21 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import uvloop
 
 from benchmarks.report import Report, median_and_spread, open_console
-from sluice.protocol.schema import ReleaseShuffle, ShuffleReleased
+from sluice.protocol.schema import (
+    OutputsRemote,
+    ReleaseShuffle,
+    ReplicateToRemote,
+    ShuffleReleased,
+)
 from sluice.transport.address import Address
+from tests.support.cpu_time import of_process
+from tests.support.daemon import Daemon
 from tests.support.daemons import Daemons
 from tests.support.s3 import CREDENTIALS, SERVER, s3_server
 from tests.support.wire_clients import consumer, driver, producer, read_gate, write_map_output
@@ -39,6 +55,52 @@ TASKS: Final = 4
 """Writers, readers, and subpartitions."""
 
 SIDES: Final = ("disk", "s3", "directory")
+MODES: Final = ("none", "async", "sync")
+COPIED_OUTPUTS: Final = 16
+COPY_DEADLINE_SECONDS: Final = 60.0
+
+
+async def copied_job(daemon: Daemon, shuffle_id: int, data: bytes, mode: str) -> dict[str, float]:
+    """Write and release a shuffle whose map outputs get copies, or none; return its figures."""
+    before = of_process(daemon.pid)
+    alive = await driver(daemon.address)
+    committed: dict[int, float] = {}
+    copied: dict[int, float] = {}
+
+    async def write(number: int) -> None:
+        client = await producer(daemon.address)
+        for attempt in range(number, COPIED_OUTPUTS, TASKS):
+            to_remote = None if mode == "none" else ReplicateToRemote(0, mode == "sync")
+            await write_map_output(
+                client, shuffle_id, attempt, [[data]] * REGIONS, to_remote=to_remote
+            )
+            committed[attempt] = time.perf_counter()
+        await client.close()
+
+    async def watch() -> None:
+        while len(copied) < COPIED_OUTPUTS:
+            told = await alive.expect(OutputsRemote, COPY_DEADLINE_SECONDS)
+            if isinstance(told, OutputsRemote):
+                now = time.perf_counter()
+                copied.update((attempt, now) for attempt in told.map_attempt_ids)
+
+    began = time.perf_counter()
+    watching = asyncio.create_task(watch()) if mode != "none" else None
+    await asyncio.gather(*map(write, range(TASKS)))
+    seconds = time.perf_counter() - began
+    if watching is not None:
+        await watching
+    cpu_seconds = of_process(daemon.pid) - before
+    alive.send(ReleaseShuffle(shuffle_id))
+    await alive.expect(ShuffleReleased)
+    await alive.close()
+    windows = [max(0.0, copied[each] - committed[each]) for each in copied] or [0.0]
+    return {
+        f"{mode}_copy_seconds": seconds,
+        f"{mode}_cpu_seconds": cpu_seconds,
+        f"{mode}_window_seconds": median(windows),
+        f"{mode}_longest_window_seconds": max(windows),
+    }
 
 
 async def job(address: Address, shuffle_id: int, data: bytes) -> tuple[float, float]:
@@ -72,8 +134,10 @@ async def job(address: Address, shuffle_id: int, data: bytes) -> tuple[float, fl
     return written - began, read_at - written
 
 
-async def measure(addresses: dict[str, Address], rounds: int) -> list[dict[str, float]]:
-    """Let the sides take turns."""
+async def measure(
+    addresses: dict[str, Address], copying: Daemon, rounds: int
+) -> list[dict[str, float]]:
+    """Let the sides take turns, then the modes of copies."""
     data = os.urandom(REGION_BYTES)
     runs: list[dict[str, float]] = []
     for number in range(-1, rounds):
@@ -81,6 +145,8 @@ async def measure(addresses: dict[str, Address], rounds: int) -> list[dict[str, 
         for side in SIDES:
             wrote, read = await job(addresses[side], number + 1, data)
             run |= {f"{side}_write_seconds": wrote, f"{side}_read_seconds": read}
+        for turn, mode in enumerate(MODES):
+            run |= await copied_job(copying, 3 * (number + 1) + turn, data, mode)
         if number >= 0:
             runs.append(run)
     return runs
@@ -104,6 +170,18 @@ def report_of(runs: list[dict[str, float]]) -> Report:
     for name, (side, steps) in named.items():
         ratios = [seconds(run, side, *steps) / seconds(run, "disk", *steps) for run in runs]
         figures[name], spread[name] = median_and_spread(ratios)
+    gb = COPIED_OUTPUTS * REGIONS * REGION_BYTES / 1e9
+    copies = {
+        "async_over_none": [run["async_copy_seconds"] / run["none_copy_seconds"] for run in runs],
+        "sync_over_none": [run["sync_copy_seconds"] / run["none_copy_seconds"] for run in runs],
+        "window_seconds": [run["async_window_seconds"] for run in runs],
+        "longest_window_seconds": [run["async_longest_window_seconds"] for run in runs],
+        "copy_cpu_seconds_per_gb": [
+            (run["async_cpu_seconds"] - run["none_cpu_seconds"]) / gb for run in runs
+        ],
+    }
+    for name, found in copies.items():
+        figures[name], spread[name] = median_and_spread(found)
     for side in SIDES:
         rates = [
             OUTPUTS * REGIONS * REGION_BYTES / seconds(run, side, *whole) / 1e6 for run in runs
@@ -129,23 +207,29 @@ def main() -> None:
             "disk": {},
             "s3": small | {"remote": bucket, "remote_endpoint": server.endpoint},
             "directory": small | {"remote": top / "remote"},
+            "copies": {
+                "memory_tier_bytes": 2 * COPIED_OUTPUTS * REGIONS * REGION_BYTES,
+                "quota_memory_tier_bytes": "100 %",
+                "remote": bucket,
+                "remote_endpoint": server.endpoint,
+            },
         }
-        addresses: dict[str, Address] = {}
-        for side in SIDES:
+        daemons: dict[str, Daemon] = {}
+        for side, own in settings.items():
             (daemon,) = resources.enter_context(
                 Daemons(
                     top / f"tm-{side}",
                     hosts=["127.0.0.1"],
                     authenticated=False,
                     environment=CREDENTIALS,
-                    memory_tier_bytes=TIER_BYTES,
+                    **{"memory_tier_bytes": TIER_BYTES, **own},
                     min_free_bytes=0,
                     region_areas_bytes=0,
-                    **settings[side],
                 )
             )
-            addresses[side] = daemon.address
-        runs = uvloop.run(measure(addresses, arguments.rounds))
+            daemons[side] = daemon
+        addresses = {side: daemons[side].address for side in SIDES}
+        runs = uvloop.run(measure(addresses, daemons["copies"], arguments.rounds))
     report = report_of(runs)
     report.write()
     report.show(open_console())
