@@ -96,6 +96,9 @@ def begin(loop: SimulatedLoop, seed: int) -> None:
     # Paths have no other owners here, and a check of each part takes longer than a probe.
     probes: Any = sys.modules["sluice.shuffle.taskmanager.store.health.directory_probe"]
     probes.require_private = lambda _: None
+    for name in ("journal_files", "start_journals"):
+        journals: Any = sys.modules[f"sluice.shuffle.taskmanager.store.journal.{name}"]
+        journals.COMPACTION_FLOOR_BYTES = 2048  # so that those of a simulation are rewritten
     descriptors: Any = sys.modules["sluice.transport.descriptors"]
     descriptors.free_descriptors = lambda: 4096
     _loops[:] = [loop]

@@ -126,6 +126,7 @@ class Driver:
             pending.remove(release)
             key = ShuffleKey(self.application_id, message.shuffle_id)
             self._world.oracle.release_acknowledged(member.index, key, release[1])
+            self._world.faults.promised(member.index)
         elif isinstance(message, ApplicationReleased):
             self.ended[member.index] = None
 

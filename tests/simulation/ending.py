@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from sluice.protocol.schema import ROLE_COPIER
 from sluice.shuffle.names import ShuffleKey
-from tests.simulation.plan import BUCKET_KINDS
+from sluice.shuffle.taskmanager.bounds.accounts import Resource
+from tests.simulation.plan import BUCKET_KINDS, KILL_AFTER
 from tests.support.mini_cluster import network_leftovers, storage_leftovers
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ MAX_READS: Final = 15
 
 RETRY_SECONDS: Final = 2.0
 
-_LEAVE_OBJECTS: Final = {*BUCKET_KINDS, "kill", "power cut", "restart", "leave"}
+_CHARGES: Final = Resource.MEMORY_TIER_BYTES, Resource.DISK_TIER_BYTES
+
+_LEAVE_OBJECTS: Final = {*BUCKET_KINDS, KILL_AFTER, "kill", "power cut", "restart", "leave"}
 """Faults that may leave released objects in the bucket until the application ends: a listing fails,
 or the TaskManager that knows of them is away."""
 
@@ -62,6 +65,7 @@ async def end(world: World) -> None:
         await _repeat(world, f"a stream at {member}", deadline, application, _stream(member, world))
     await _read_all(world, deadline)
     await _until_copied(world, deadline)
+    await _until_charged(world, deadline)
     world.oracle.check_holders()
     world.oracle.check_bucket()
     generator = random.Random(f"end of {world.plan.seed}")
@@ -207,6 +211,33 @@ async def _until_copied(world: World, deadline: float) -> None:
                 world.violation(text)
             return
         await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _until_charged(world: World, deadline: float) -> None:
+    """Wait until the accounts of applications agree with the stores; report where they do not."""
+    while wrong := _wrong_charges(world):
+        if world.loop.time() > deadline:
+            world.violation(", ".join(wrong))
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+def _wrong_charges(world: World) -> list[str]:
+    """Return the applications that are charged other bytes than their map outputs take."""
+    wrong: list[str] = []
+    for member in world.members:
+        if member.taskmanager is None:
+            continue
+        environment = member.taskmanager.environment
+        for application in world.applications:
+            account = environment.accounts.of(application.application_id)
+            charged = sum(account.amount(each) for each in _CHARGES)
+            used = world.oracle.used_bytes(environment, application.application_id)
+            if charged != used:
+                wrong.append(
+                    f"{member} charges {charged} bytes to {application.application_id}, not {used}"
+                )
+    return wrong
 
 
 async def _until_clean(world: World) -> None:

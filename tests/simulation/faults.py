@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.simulation.loop import FIRST_SECOND
-from tests.simulation.plan import BUCKET_KINDS
+from tests.simulation.plan import BUCKET_KINDS, KILL_AFTER
 from tests.simulation.tenants import misbehave
 
 if TYPE_CHECKING:
     from tests.simulation.plan import Fault
     from tests.simulation.processes import Member
     from tests.simulation.world import World
+
+
+MAX_WAIT_SECONDS: Final = 15.0
+"""Longest time that a fault waits for an answer of a TaskManager."""
 
 
 class Faults:
@@ -30,6 +35,8 @@ class Faults:
         """Faults that act now, by kind."""
         self.begun = 0
         """Faults that have begun."""
+        self._promises: dict[int, list[asyncio.Future[None]]] = {}
+        """Completed when a TaskManager answers a commit or a release."""
 
     async def run(self) -> None:
         """Begin each fault at its time, and wait until all have ended."""
@@ -53,6 +60,11 @@ class Faults:
             if member.process is None:
                 await member.start()
 
+    def promised(self, index: int) -> None:
+        """Record that a TaskManager has answered a commit or a release."""
+        for waiting in self._promises.pop(index, ()):
+            waiting.set_result(None)
+
     @property
     def only_hanging_disks(self) -> bool:
         """Whether nothing but hanging disks disturbs the cluster now."""
@@ -71,6 +83,15 @@ class Faults:
         network = world.network
         if fault.kind in ("kill", "power cut"):
             member.kill(power=fault.kind == "power cut")
+            await asyncio.sleep(fault.seconds)
+            await member.start()
+        elif fault.kind == KILL_AFTER:
+            promised = world.loop.create_future()
+            self._promises.setdefault(fault.member, []).append(promised)
+            await asyncio.wait({promised}, timeout=MAX_WAIT_SECONDS)
+            generator = random.Random(f"kill after {fault.at} of {world.plan.seed}")
+            await asyncio.sleep(generator.choice((0.0, 0.001, 0.01)))
+            member.kill()
             await asyncio.sleep(fault.seconds)
             await member.start()
         elif fault.kind in ("restart", "leave"):

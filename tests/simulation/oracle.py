@@ -10,12 +10,15 @@ from crc32c import crc32c
 
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.store.objects.remote_names import MOVED, moved_output
+from sluice.shuffle.taskmanager.store.tiers.slot_allocator import occupied_bytes
+from tests.simulation.pipelined import spilled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
     from sluice.shuffle.taskmanager.taskmanager import TaskManager
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.simulation.processes import Member
     from tests.simulation.world import World
 
@@ -286,6 +289,18 @@ class Oracle:
         )
         return [name for name in self._world.bucket.leftovers() if name.startswith(released)]
 
+    def check_adopted(self, member: Member, *, had_faults: bool) -> None:
+        """Check that a TaskManager which has just started has what it had."""
+        if member.taskmanager is None or had_faults or member.has_disk_faults:
+            return
+        store = member.taskmanager.environment.store
+        for output in self.readable():
+            if (
+                member.index in output.seen
+                and store.lookup(output.key, output.map_attempt_id) is None
+            ):
+                self._world.violation(f"{member} has not adopted {output} at its start")
+
     def check_holders(self) -> None:
         """Check, after the last fault, that what was seen is still there."""
         self.look()
@@ -327,6 +342,23 @@ class Oracle:
                 for each in (output, *output.earlier):
                     if each.is_same(found) and not bucket.has(each):
                         self._world.violation(f"{member} counts a copy of {each} that is not there")
+
+    def used_bytes(self, environment: NetworkEnvironment, application_id: str) -> int:
+        """Return the bytes of an application's data in memory and on disks."""
+        found = [
+            environment.store.lookup(*attempt)
+            for attempt in self.outputs
+            if attempt[0].application_id == application_id
+        ]
+        extents = {
+            region.extent
+            for output in found
+            if output is not None
+            for region in output.regions
+            if region.extent is not None
+        }
+        extents |= spilled(environment, application_id)
+        return sum(occupied_bytes(each.length) for each in extents if each.tier.kind != "remote")
 
     def holders(self, output: Output, *, of_others: bool = False) -> set[int]:
         """Return the numbers of the TaskManagers that have a map output of their own.

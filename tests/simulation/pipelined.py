@@ -1,19 +1,23 @@
 """Pipelined partitions: one task writes while others read, each through its TaskManager.
 
-Readers of hybrid partitions may come late; some of those that are kept leave and begin again.
+Readers of hybrid partitions may come late; some of full ones leave and start again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.protocol.errors import SluiceError
 from sluice.protocol.schema import (
     PARTITION_HYBRID_FULL,
     PARTITION_HYBRID_SELECTIVE,
     PARTITION_PIPELINED_BOUNDED,
+)
+from sluice.shuffle.taskmanager.hybrid.hybrid_full_subpartition import HybridFullSubpartition
+from sluice.shuffle.taskmanager.hybrid.hybrid_selective_subpartition import (
+    HybridSelectiveSubpartition,
 )
 from sluice.transport.address import Address
 from tests.simulation.processes import DATA_PORT
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluice.protocol.schema import HelloAck
+    from sluice.shuffle.taskmanager.store.tiers.tier import Extent
+    from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
     from tests.simulation.processes import Member
     from tests.simulation.workload import Application
     from tests.simulation.world import World
@@ -107,7 +113,7 @@ async def _read(
     subpartition: int,
     most: int | None = None,
 ) -> bytes:
-    """Read a subpartition to its end, or so many messages of it.
+    """Read a subpartition to its end, or at most ``most`` messages.
 
     Raises:
         SluiceError: It failed.
@@ -134,3 +140,22 @@ def _check(world: World, what: str, buffers: Buffers, read: Sequence[object]) ->
                 f"wrong bytes of subpartition {subpartition} of {what}: {len(found)} bytes, "
                 f"expected {len(expected)}"
             )
+
+
+def spilled(environment: NetworkEnvironment, application_id: str) -> set[Extent]:
+    """Return what the hybrid partitions of an application have in the tiers of a TaskManager."""
+    partitions: list[Any] = [
+        partition
+        for key, _, partition in environment.partitions.pipelined
+        if key.application_id == application_id
+    ]
+    extents: set[Extent] = set()
+    for subpartition in (each for partition in partitions for each in partition._subpartitions):
+        if isinstance(subpartition, HybridFullSubpartition):
+            runs = [kept.run for kept in subpartition._kept._kept]
+        elif isinstance(subpartition, HybridSelectiveSubpartition):
+            runs = list(subpartition._spilled)
+        else:
+            continue
+        extents.update(each.extent for run in runs for each in run.slices)
+    return extents

@@ -36,6 +36,9 @@ KINDS: Final = {
 }
 """Kinds of faults, and how often each is drawn."""
 
+KILL_AFTER: Final = "kill after"
+"""Kills a TaskManager just after it has answered a commit or a release."""
+
 BUCKET_RATE: Final = 0.4
 """Part of the seeds with a remote tier."""
 
@@ -48,7 +51,7 @@ class Fault(NamedTuple):
 
     Attributes:
         at: When it begins, in seconds after the start of the load.
-        kind: One of ``KINDS``.
+        kind: One of ``KINDS`` or ``BUCKET_KINDS``, or ``KILL_AFTER``.
         member: Number of the TaskManager that it concerns.
         other: Number of the other TaskManager, or of the disk.
         seconds: How long it lasts.
@@ -104,6 +107,7 @@ class Plan(NamedTuple):
             settings["remote_timeout_seconds"] = bucket.choice((2.0, 10.0))
         kinds = generator.sample(list(KINDS), generator.randint(1, 5))
         faults = [_fault(generator, kinds, members) for _ in range(generator.randint(1, 10))]
+        kills = random.Random(f"kills {seed}")
         for each in faults[:]:
             if each.kind == "disk full" and generator.random() < 0.4:
                 at = round(each.at + generator.uniform(0.0, each.seconds), 2)
@@ -112,10 +116,16 @@ class Plan(NamedTuple):
                 faults.append(_beside(generator, each))
             elif each.kind in ("disk hangs", "disk slow", "disk full") and generator.random() < 0.5:
                 at = round(each.at + generator.uniform(0.0, each.seconds), 2)
-                faults.append(Fault(at, "kill", each.member, each.other, 1.0))
+                kind = kills.choice(("kill", KILL_AFTER))
+                faults.append(Fault(at, kind, each.member, each.other, 1.0))
+                if kills.random() < 0.4:  # once more, when the disk works again
+                    at = round(each.at + each.seconds + kills.uniform(1.0, 10.0), 2)
+                    faults.append(Fault(at, kind, each.member, each.other, 1.0))
             elif each.kind == "driver cut" and generator.random() < 0.5:
                 at = round(each.at + generator.uniform(0.0, each.seconds), 2)
                 faults.append(Fault(at, "kill", each.other, each.member, 1.0))
+        if kills.random() < 0.2:
+            faults.append(_fault(kills, [KILL_AFTER], members))
         if has_bucket:
             kinds = bucket.sample(BUCKET_KINDS, bucket.randint(0, 2))
             for kind in kinds:

@@ -93,6 +93,7 @@ class Member:
             await taskmanager.start()
             return taskmanager
 
+        had_faults = self.has_disk_faults
         started = await self.run(start())
         if process is not self.process:
             return  # killed meanwhile
@@ -102,6 +103,7 @@ class Member:
         else:
             self.taskmanager = started
             self._world.trace(f"{self} runs")
+            self._world.oracle.check_adopted(self, had_faults=had_faults)
 
     async def stop(self, *, migrate: bool = False) -> None:
         """Stop it in good order, after a drain that may move its map outputs."""

@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation import determinism
-from tests.simulation.plan import BUCKET_KINDS, KINDS, Plan
+from tests.simulation.plan import BUCKET_KINDS, KILL_AFTER, KINDS, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,8 +99,8 @@ def prepare(module: str) -> None:
 def plans_with(first: int, kinds: str | None) -> Iterator[Plan]:
     """Yield the plans of all seeds, or of those with a fault of some kinds."""
     wanted = set() if kinds is None else set(kinds.split(","))
-    if not wanted <= {*KINDS, *BUCKET_KINDS}:
-        msg = f"no such kinds of faults: {', '.join(sorted(wanted - {*KINDS, *BUCKET_KINDS}))}"
+    if unknown := wanted - {*KINDS, *BUCKET_KINDS, KILL_AFTER}:
+        msg = f"no such kinds of faults: {', '.join(sorted(unknown))}"
         raise SystemExit(msg)
     for plan in map(Plan.of, itertools.count(first)):
         if not wanted or any(fault.kind in wanted for fault in plan.faults):

@@ -1,10 +1,9 @@
 """Blocking calls on virtual time.
 
-A strand is one blocking call. Of all threads only one ever runs: it leads, which means that it runs
-the loop, and a strand that begins is just called. If the strand waits for a disk, its thread stops
-within the call, and another one leads. When the virtual time of the strand has come, the leader
-stops, and the thread of the strand goes on and leads after the call. So the order of steps depends
-on the seed only, and a call that does not wait needs no other thread.
+A strand is one blocking call. One thread runs at a time: the leader, which runs the loop and calls
+new strands directly. When a strand waits for a disk, its thread blocks and another thread leads.
+When its time has come, the leader blocks, and the thread of the strand resumes and leads. So the
+order of steps depends on the seed only, and a call that does not wait needs no other thread.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Strand:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.wakes: _thread.LockType | None = None
-        """Released when it goes on; None before it has waited."""
+        """Released when it resumes; None before it has waited."""
 
 
 class Strands:

@@ -40,6 +40,9 @@ AGAIN_RATE: Final = 0.5
 PARTIAL_RATE: Final = 0.4
 """Part of the releases that have a bound: a stage runs again with new map attempts."""
 
+BROKEN_RATE: Final = 0.5
+"""Part of the map outputs written to a TaskManager whose disks have faults, if there is one."""
+
 KILL_RATE: Final = 0.1
 """Part of the writers that are killed."""
 
@@ -47,7 +50,8 @@ KILL_SECONDS: Final = 0.1
 """About the time that a writer needs."""
 
 LAST_RATE: Final = 0.5
-"""Part of the releases just after the commit of a map output, whose copies are still made."""
+"""Part of the releases just after the commit of a map output, whose copies are still made, or
+during it."""
 
 RELEASE_SECONDS: Final = 8.0, 30.0
 """Bounds of the time until the driver releases a shuffle and begins the next one."""
@@ -138,7 +142,7 @@ class Application:
         while not self._world.load_ends:
             await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))
             members = self._world.members
-            member = generator.choice(members)
+            member = self._choose(generator)
             attempt = next(self._attempts)
             is_killed = generator.random() < KILL_RATE
             dies_after = generator.uniform(0.0, KILL_SECONDS) if is_killed else None
@@ -146,6 +150,12 @@ class Application:
             if error is not None and generator.random() < AGAIN_RATE:
                 others = [each for each in members if each is not member]
                 await self.write(generator.choice(others), attempt, again=True)
+
+    def _choose(self, generator: random.Random) -> Member:
+        """Return a TaskManager to write to: often one of those whose disks have faults."""
+        members = self._world.members
+        broken = [each for each in members if each.has_disk_faults]
+        return generator.choice(broken if broken and generator.random() < BROKEN_RATE else members)
 
     async def _read_often(self, generator: random.Random, number: int) -> None:
         while not self._world.load_ends:
@@ -186,7 +196,7 @@ class Application:
             is_last = generator.random() < LAST_RATE
             if generator.random() < PARTIAL_RATE:
                 if is_last:
-                    await self.write(generator.choice(self._world.members))
+                    await self._write_last(generator)
                 end = next(self._attempts)
                 successor = generator.choice(self._world.members), end  # it is not released
                 is_first = generator.random() < 0.5
@@ -201,10 +211,19 @@ class Application:
             shuffle_id, self.shuffle_id = self.shuffle_id, self.shuffle_id + 1
             await asyncio.sleep(generator.uniform(0.0, PAUSE_SECONDS))  # writers end
             if is_last:
-                await self.write(generator.choice(self._world.members), shuffle_id=shuffle_id)
+                await self._write_last(generator, shuffle_id)
             self._world.oracle.released(ShuffleKey(self.application_id, shuffle_id))
             self._world.trace(f"{self.application_id} releases {shuffle_id}")
             self.driver.release(shuffle_id)
+
+    async def _write_last(self, generator: random.Random, shuffle_id: int | None = None) -> None:
+        """Write a map output, to its commit or until about then."""
+        write = self.write(self._choose(generator), shuffle_id=shuffle_id)
+        if generator.random() < 0.5:
+            await write
+        else:
+            self._run(write)
+            await asyncio.sleep(generator.uniform(0.0, KILL_SECONDS))
 
     async def write(
         self,
@@ -257,6 +276,7 @@ class Application:
                     to_remote=to_remote,
                 )
                 self._world.oracle.acknowledged(output, started)
+                self._world.faults.promised(member.index)
                 if copies is not None:
                     copies.check()
             finally:
