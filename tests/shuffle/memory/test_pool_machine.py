@@ -203,8 +203,9 @@ class PoolMachine(RuleBasedStateMachine):
         pool.recycle(segment)
         # The surplus goes back first. The pool may draw it again if its limit rises at once: a
         # request that was cancelled in this turn of the loop is withdrawn then.
-        if over and pool.size_segments <= limit:
-            assert pool.held_segments < held
+        if over:
+            is_drawn_again = limit < pool.size_segments and pool.held_segments <= pool.size_segments
+            assert pool.held_segments < held or is_drawn_again
 
     @precondition(lambda self: self.lent)
     @rule(data=st.data())

@@ -71,7 +71,7 @@ def test_the_oldest_go_first_and_neighbors_are_one_slice(subpartition):
     assert subpartition.queued_buffers == 4
 
 
-def test_what_could_not_be_written_is_read_in_order(subpartition):
+def test_buffers_of_a_failed_write_are_read_in_order(subpartition):
     subpartition.begin_spilling(place_up_to(3, []))
     subpartition.not_spilled()
     placed: list[Spilling] = []
