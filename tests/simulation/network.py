@@ -248,6 +248,10 @@ class Network:
             return self.random.uniform(SLOWEST_SECONDS, SLOW_SECONDS)
         return self.random.uniform(FASTEST_SECONDS, SLOWEST_SECONDS)
 
+    def longest_delay(self, host: str) -> float:
+        """Return how long a packet of a host may be on its way, in seconds."""
+        return SLOW_SECONDS if host in self.slow_hosts else SLOWEST_SECONDS
+
     def silence_seconds(self) -> float:
         """Return the time after which a kernel notices that the other side is silent."""
         return self.random.uniform(*SILENCE_SECONDS)

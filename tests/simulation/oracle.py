@@ -40,6 +40,7 @@ class Output:
         seen: Numbers of the TaskManagers that have it, as far as it was seen there.
         gone: Numbers of the TaskManagers from which it went with its release.
         released_at: Numbers of the TaskManagers that had it, and acknowledged its release.
+        died_with: When each TaskManager that had it was last killed, by its number.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Output:
         only the checksum of a block, which readers verify, can tell."""
         self.gone: set[int] = set()
         self.released_at: set[int] = set()
+        self.died_with: dict[int, float] = {}
         self.earlier: list[Output] = []
         """Outputs of the same name whose commits were not answered, at other TaskManagers. Their
         copies may be anywhere; nobody reads them."""
@@ -157,6 +159,15 @@ class Oracle:
             is_covered = end is None or output.map_attempt_id < end
             if is_covered and member in output.seen | output.gone:
                 output.released_at.add(member)
+
+    def dies(self, member: Member) -> None:
+        """Note what a TaskManager has when it is killed: it may just have said so."""
+        if member.taskmanager is None:
+            return
+        store = member.taskmanager.environment.store
+        for output in self.readable():
+            if store.lookup(output.key, output.map_attempt_id) is not None:
+                output.died_with[member.index] = self._world.loop.time()
 
     def killed(self, member: int) -> None:
         """Note that a TaskManager may come back without a release that it did not acknowledge."""
@@ -270,10 +281,20 @@ class Oracle:
             )
 
     def check_moved(self, member: int) -> None:
-        """Check that all outputs of a TaskManager that says that it moved them are elsewhere."""
+        """Check that all outputs of a TaskManager that says that it moved them are elsewhere.
+
+        One that another had a packet's delay ago is good: its answer is here, its end is not.
+        """
         self.look()
         for output in self.readable():
-            if output.seen == {member} and not self._world.bucket.has(output):
+            if output.seen != {member} or self._world.bucket.has(output):
+                continue
+            if not any(
+                self._world.loop.time() - died
+                <= self._world.network.longest_delay(self._world.members[number].host)
+                for number, died in output.died_with.items()
+                if number != member
+            ):
                 self._world.violation(f"tm{member} says that {output} has moved; no other has it")
 
     def released_in_bucket(self, *, in_calm: bool) -> list[str]:

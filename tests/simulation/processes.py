@@ -164,6 +164,7 @@ class Member:
         network.process_died(self.process, silently=power)
         network.watch_silence()
         kept = self._world.oracle.synced_at(self) if power else []
+        self._world.oracle.dies(self)
         self._end()
         self._world.oracle.killed(self.index)
         if power:
