@@ -297,6 +297,10 @@ class Oracle:
             ):
                 self._world.violation(f"tm{member} says that {output} has moved; no other has it")
 
+    def has_conflict(self, member: int) -> bool:
+        """Return whether another place may have other bytes of a name that a TaskManager has."""
+        return any(member in each.seen and each.earlier for each in self.readable())
+
     def released_in_bucket(self, *, in_calm: bool) -> list[str]:
         """Return the objects of outputs that the bucket has after their release.
 

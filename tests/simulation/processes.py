@@ -150,7 +150,7 @@ class Member:
             if not progress.left:
                 self.has_moved = True
                 self._world.oracle.check_moved(self.index)
-            elif self._world.faults.begun == 1:
+            elif self._world.faults.begun == 1 and not self._world.oracle.has_conflict(self.index):
                 self._world.violation(f"{self} moves not all, and nothing disturbs: {progress}")
 
     def kill(self, *, power: bool = False) -> None:
