@@ -182,6 +182,7 @@ class FrameDecoder:
         """Drop all memory and the sink. Do not call other methods afterwards."""
         self._drop_control()
         self._sink = self.payloads = _NO_SINK
+        self.blocked = False
         self._message = None
         self._target = None
         self._pieces = _NO_PIECES

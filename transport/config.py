@@ -135,7 +135,8 @@ class TransportConfig(Settings):
     the data, and a stuck reader stops all channels of its connection. Clients always use credit."""
 
     close_timeout_seconds: Seconds = Field(5, gt=0)
-    """Time in which a closing connection may flush its write buffer."""
+    """Time in which a closing connection may flush its write buffer, and in which the other side
+    may read an error and close."""
 
     event_loop: Literal["uvloop", "asyncio"] = "uvloop"
     """Event loop of the data plane; `asyncio` is for debugging and twice as slow."""

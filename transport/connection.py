@@ -104,6 +104,9 @@ class Traffic:
 MAX_ENCRYPTED_BYTES: Final = 256 * 1024
 """Largest payload of a message that TLS encrypts."""
 
+_discarded: Final = memoryview(bytearray(64 * 1024))
+"""Takes what comes after an error; all connections share it."""
+
 UNKNOWN: Final = "?"
 """The other end of a connection that the event loop has not made yet."""
 
@@ -164,6 +167,8 @@ class Connection:
         self._error: SluiceError | None = None
         self._frame_deadline = FrameDeadline(self._decoder, config.frame_timeout_seconds, self.fail)
         self._close_timer: asyncio.TimerHandle | None = None
+        self._lingers = False
+        """Whether an error was sent, and what the other side still sends is discarded."""
         if accepting is not None and accepting.control_memory is not None:
             self.count_in(accepting.control_memory)
 
@@ -306,23 +311,41 @@ class Connection:
 
     def close(self) -> None:
         """Flush and close; aborts after the close deadline. Idempotent."""
-        if self.state.state is State.CLOSED:
+        if self.state.state is not State.CLOSED:
+            self._enter_closed()
+            self._abort_later()
+        elif not self._lingers:
             return
-        self._enter_closed()
+        self._lingers = False
         if self._transport is not None:
-            seconds, abort = self._config.close_timeout_seconds, self._transport.abort
-            self._close_timer = self._loop.call_later(seconds, abort)
             self._transport.close()
 
     def fail(self, error: SluiceError) -> None:
-        """Send an error to the peer, and close."""
-        if self.state.state is State.CLOSED:
+        """Send an error to the peer, and close once it has closed, or after the close deadline.
+
+        Until then what the peer sends is discarded: a close with unread bytes sends a reset, which
+        makes the peer's writes fail before it has read the error. During the handshake each side
+        waits for the other, so the connection is closed at once.
+        """
+        before = self.state.state
+        if before is State.CLOSED:
             return
         self._error = error
         why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
         log_end(logger, "closing", self.remote, f"{error.code.name}{why}", error)
         self.send(error_response(None, error))
-        self.close()
+        transport = self._transport
+        if before is not State.OPEN or transport is None:
+            self.close()
+            return
+        self._enter_closed()
+        self._abort_later()
+        self._lingers = True
+        if self._decoder.blocked:
+            transport.resume_reading()
+        self._decoder.close()
+        if transport.can_write_eof():
+            transport.write_eof()
 
     def abort(self, error: SluiceError) -> None:
         """Drop the connection at once; the handler gets ``error``."""
@@ -357,11 +380,14 @@ class Connection:
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next bytes."""
-        return self._decoder.get_buffer(sizehint)
+        return _discarded if self._lingers else self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decode received bytes."""
         self.bytes_in += nbytes
+        if self._lingers:
+            self._read_turn.after_read(self._transport, nbytes)
+            return
         decoder = self._decoder
         try:
             decoder.buffer_updated(nbytes)
@@ -444,6 +470,11 @@ class Connection:
 
     # ---- internal ----------------------------------------------------------------------------
 
+    def _abort_later(self) -> None:
+        if self._transport is not None:
+            seconds, abort = self._config.close_timeout_seconds, self._transport.abort
+            self._close_timer = self._loop.call_later(seconds, abort)
+
     def _enter_closed(self) -> None:
         self.state.close()
         self._greeting.end()
@@ -510,7 +541,7 @@ class Connection:
 
     def _evicted(self, error: SluiceError) -> None:
         """Close: too much is unread, or another connection took the memory."""
-        if self._out.backlog_bytes:
+        if self._out.backlog_bytes or self.closing:
             log_end(logger, "dropping", self.remote, error.code.name, error)
             self.abort(error)
         else:

@@ -207,6 +207,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._reading_paused = False
             self._loop.call_soon(self._deliver_and_read_on)
 
+    def can_write_eof(self) -> bool:
+        """Return False: OpenSSL accepts no data after its close notification."""
+        return False
+
     def close(self) -> None:
         """Flush and close, without waiting for the other side's close notification."""
         if self._state is _TlsState.HANDSHAKE and self._early:

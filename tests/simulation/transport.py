@@ -139,6 +139,9 @@ class SimulatedTransport(asyncio.Transport):
     def abort(self) -> None:
         self._force(None)
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._is_closing
 

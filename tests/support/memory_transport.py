@@ -114,6 +114,9 @@ class MemoryTransport(asyncio.Transport):
         self._closing = True
         self._end()
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._closing
 

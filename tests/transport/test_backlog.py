@@ -188,15 +188,14 @@ async def test_long_messages_of_one_application_do_not_stop_those_of_another() -
             await handler.until(lambda: handler.received)
             assert handler.received == [(LONG, b"")]
             # One of the greedy application's was closed, with the reason.
-            closed = [each for each in service.handlers if each.lost]
-            (lost,) = [await each.until_lost() for each in closed]
-            assert lost.code is ErrorCode.LIMIT_EXCEEDED
             await until(lambda: budget.used_bytes <= held)
-            answers = [asyncio.ensure_future(peer.read_frame()) for peer in greedy[:3]]
+            answers = {asyncio.ensure_future(peer.read_frame()): peer for peer in greedy[:3]}
             done, pending = await asyncio.wait(
                 answers, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            (answer, _) = done.pop().result()
+            (answered,) = done
+            answers[answered].sock.close()
+            (answer, _) = answered.result()
             for each in pending:
                 each.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
@@ -205,6 +204,9 @@ async def test_long_messages_of_one_application_do_not_stop_those_of_another() -
             assert answer.retryable
             assert answer.limit == str(MAX_CONTROL_BYTES)
             assert "max_control_memory_bytes" in answer.message
+            await until(lambda: any(each.lost for each in service.handlers))
+            (lost,) = [error for each in service.handlers for error in each.lost]
+            assert lost.code is ErrorCode.LIMIT_EXCEEDED
         await until(lambda: not service.listener.connections)
         assert budget.used_bytes == 0
         assert budget.refused_total == 1

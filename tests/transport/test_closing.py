@@ -8,7 +8,16 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode, UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError, error_response
-from sluice.protocol.schema import DATA, BufferResponse, CloseRequest, ErrorResponse, Ping, encode
+from sluice.protocol.schema import (
+    DATA,
+    ROLE_PRODUCER,
+    BufferResponse,
+    CloseRequest,
+    ErrorResponse,
+    Ping,
+    RegionData,
+    encode,
+)
 from sluice.transport.address import Address
 from sluice.transport.errors import ConnectionLost
 from tests.support.peers import (
@@ -107,6 +116,47 @@ async def test_fail_sends_its_error_to_the_peer_and_the_handler() -> None:
             "3",
         )
         assert client.received == []
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_a_peer_that_still_sends_gets_the_error(blocked: bool) -> None:
+    """A close with unread bytes would send a reset, and the peer's next write would fail first."""
+    async with a_service() as service:
+        service.segments = 0 if blocked else 1
+        with await RawPeer.connect(service.address, receive_buffer_bytes=4096) as peer:
+            await peer.shake_hands(role=ROLE_PRODUCER, application_id="app")
+            handler = await service.handler()
+            await peer.send_message(RegionData(0, 0), bytes(SEGMENT))
+            await handler.until(lambda: handler.supplier.refused or handler.received)
+            error = UnexpectedMessage("Not like this")
+            handler.connection.fail(error)
+            assert handler.connection.closing
+            await turns(10)
+            for number in range(200):
+                await peer.send_message(RegionData(0, number), bytes(SEGMENT))
+            answer, _ = await peer.read_frame()
+            assert isinstance(answer, ErrorResponse)
+            assert answer.code == ErrorCode.UNEXPECTED_MESSAGE
+            assert await peer.read_to_end() == b""
+        assert await handler.until_lost() is error
+        assert len(handler.received) == (0 if blocked else 1)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_peer_that_stays_after_an_error_is_given_up(closes: bool) -> None:
+    """After the close deadline, or at once if this side closes."""
+    seconds = PATIENCE_SECONDS * 2 if closes else 0.1
+    async with a_service(a_config(close_timeout_seconds=seconds)) as service:
+        with await RawPeer.connect(service.address) as peer:
+            await peer.shake_hands()
+            handler = await service.handler()
+            handler.connection.fail(UnexpectedMessage("Not like this"))
+            answer, _ = await peer.read_frame()
+            assert isinstance(answer, ErrorResponse)
+            assert await peer.read_to_end() == b""
+            if closes:
+                handler.connection.close()
+            await handler.until_lost()
 
 
 async def test_an_error_of_one_channel_goes_to_the_handler() -> None:

@@ -122,7 +122,7 @@ async def test_an_error_of_a_handler_closes_its_connection_only(
                 answer, _ = await peer.read_frame()
                 assert isinstance(answer, ErrorResponse)
                 assert answer.code == code
-                assert isinstance(await handler.until_lost(), SluiceError)
+            assert isinstance(await handler.until_lost(), SluiceError)
             await _answers(other)
             await end(other)
     assert "a bug of ours" in caplog.text

@@ -33,7 +33,7 @@ async def opened(service: Service, peer: RawPeer) -> RecordingHandler:
 
 
 async def test_a_frame_that_arrives_byte_by_byte_is_given_up_after_the_deadline() -> None:
-    config = a_config(frame_timeout_seconds=0.2)
+    config = a_config(frame_timeout_seconds=0.2, close_timeout_seconds=0.1)
     async with a_service(config) as service, FaultProxy(service.address) as proxy:
         with await RawPeer.connect(Address(proxy.host, proxy.port)) as peer:
             handler = await opened(service, peer)
@@ -52,7 +52,7 @@ async def test_a_frame_that_arrives_byte_by_byte_is_given_up_after_the_deadline(
 @pytest.mark.parametrize("begun", [1, 8, 9, 12, 13, 60])
 async def test_a_frame_that_stops_after_its_first_bytes_is_given_up(begun: int) -> None:
     frame = encode(RegionData(1, 0), 50) + bytes(50)
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+    async with a_service(a_config(frame_timeout_seconds=0.1, close_timeout_seconds=0.1)) as service:
         with await RawPeer.connect(service.address) as peer:
             handler = await opened(service, peer)
             await peer.send(frame[:begun])
@@ -60,7 +60,7 @@ async def test_a_frame_that_stops_after_its_first_bytes_is_given_up(begun: int) 
 
 
 async def test_a_connection_between_frames_may_be_silent() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+    async with a_service(a_config(frame_timeout_seconds=0.1, close_timeout_seconds=0.1)) as service:
         with await RawPeer.connect(service.address) as peer:
             handler = await opened(service, peer)
             await peer.send(encode(Ping(1))[:5])
@@ -74,7 +74,7 @@ async def test_a_connection_between_frames_may_be_silent() -> None:
 
 
 async def test_time_in_which_this_side_does_not_read_does_not_count() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+    async with a_service(a_config(frame_timeout_seconds=0.1, close_timeout_seconds=0.1)) as service:
         service.segments = 0
         with await RawPeer.connect(service.address) as peer:
             handler = await opened(service, peer)
@@ -94,7 +94,7 @@ async def test_time_in_which_this_side_does_not_read_does_not_count() -> None:
 
 
 async def test_after_a_pause_the_rest_of_the_frame_has_a_deadline_again() -> None:
-    async with a_service(a_config(frame_timeout_seconds=0.1)) as service:
+    async with a_service(a_config(frame_timeout_seconds=0.1, close_timeout_seconds=0.1)) as service:
         service.segments = 0
         with await RawPeer.connect(service.address) as peer:
             handler = await opened(service, peer)

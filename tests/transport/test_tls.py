@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.protocol.errors import ErrorCode, Fault, SluiceError
+from sluice.protocol.errors import ErrorCode, Fault, SluiceError, UnexpectedMessage
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import (
     DATA,
@@ -38,6 +38,7 @@ from tests.support.peers import (
     end,
     open_client,
     small_send_buffer,
+    turns,
     until,
 )
 from tests.support.tls_files import load_tls
@@ -90,6 +91,29 @@ async def test_both_sides_talk_over_tls(authority: Authority, minimum: str) -> N
         assert server.connection.is_encrypted
         await end(client)
     assert server.lost
+
+
+async def test_a_client_that_still_sends_gets_the_error(authority: Authority) -> None:
+    config = tls_config(authority)
+    async with a_service(config) as service:
+        client = await open_client(
+            service.address, config, role=ROLE_PRODUCER, application_id="app"
+        )
+        server = await service.handler()
+        server.on_message = lambda message: server.connection.fail(UnexpectedMessage("No"))
+        client.connection._transport.pause_reading()  # type: ignore[union-attr]
+        client.connection.send(RegionData(0, 0), pattern(0))
+        await server.until(lambda: server.connection.closing)
+        await turns(10)
+        for number in range(200):
+            client.connection.send(RegionData(0, number), pattern(number))
+            await turns()
+        client.connection._transport.resume_reading()  # type: ignore[union-attr]
+        error = await client.until_lost()
+        assert isinstance(error, RemoteError)
+        assert error.code is ErrorCode.UNEXPECTED_MESSAGE
+        await server.until_lost()
+        assert len(server.received) == 1
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
