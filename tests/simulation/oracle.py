@@ -304,6 +304,8 @@ class Oracle:
     def released_in_bucket(self, *, in_calm: bool) -> list[str]:
         """Return the objects of outputs that the bucket has after their release.
 
+        A commit that follows the release of a whole shuffle writes it again: it has no bound.
+
         Args:
             in_calm: Only outputs that were released after the last fault.
         """
@@ -311,8 +313,17 @@ class Oracle:
             moved_output(MapAttemptKey(each.key, each.map_attempt_id)) + "/"
             for each in self.outputs.values()
             if (each.is_released_in_calm if in_calm else each.is_released)
+            and not (each.key in self._released and self._has_any(each))
         )
         return [name for name in self._world.bucket.leftovers() if name.startswith(released)]
+
+    def _has_any(self, output: Output) -> bool:
+        """Return whether a TaskManager that runs has an output."""
+        return any(
+            each.taskmanager is not None
+            and each.taskmanager.environment.store.lookup(output.key, output.map_attempt_id)
+            for each in self._world.members
+        )
 
     def check_adopted(self, member: Member, *, had_faults: bool) -> None:
         """Check that a TaskManager which has just started has what it had."""
