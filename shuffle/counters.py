@@ -238,10 +238,6 @@ class Counters:
         default_factory=ServingSeconds
     )
     """Of channels that reduce tasks read."""
-    event_loop_lag_seconds: Annotated[
-        float, total("Sum of the lags of the event loop, measured once a second.")
-    ] = 0.0
-
     events_by_type: Annotated[
         BoundedCounts,
         total("Events that producers of pipelined partitions sent.", "events_received", key="type"),

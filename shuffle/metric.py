@@ -14,7 +14,8 @@
 
 The name of a metric is by default that of the field, with the prefix of the struct. A number stands
 for itself, a list for its length and a text for 1, so that structs are counted by it. If there are
-several structs, as in a list of pools, their values are added up.
+several structs, as in a list of pools, their values are added up. A field of a ``histogram`` is a
+``HistogramStatus``.
 
 The same annotations say how the statuses of several data processes become one
 (``taskmanager/processes/combined_status.py``). Numbers are added, unless the metric of a field has
@@ -51,7 +52,7 @@ class Metric:
         labels: Further labels of the field.
     """
 
-    kind: Literal["gauge", "counter", "info"]
+    kind: Literal["gauge", "counter", "info", "histogram"]
     text: str
     name: str = ""
     by: tuple[str, ...] = ()
@@ -105,6 +106,14 @@ def total(
 ) -> Metric:
     """Return a metric that only grows while the daemon lives."""
     return Metric("counter", text, name, tuple(by.split()), key, _tuples(zeros))
+
+
+def histogram(text: str, name: str = "", *, by: str = "") -> Metric:
+    """Return a metric of a ``HistogramStatus``; ``by`` is split at its blanks.
+
+    No two structs of a status have the same values of ``by``.
+    """
+    return Metric("histogram", text, name, tuple(by.split()))
 
 
 def _tuples(values: Sequence[str | tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -36,7 +36,9 @@ def test_the_committed_page_is_the_generated_one():
 
 def test_every_metric_has_a_row():
     rows = re.findall(r"^\| `(sluice_\w+)` \|", COMMITTED, re.MULTILINE)
-    assert sorted(rows) == sorted(name for name in known() if name.startswith("sluice_"))
+    parts = re.compile(r"(_seconds)_(bucket|count|sum)$")  # of a histogram, which has one row
+    names = {parts.sub(r"\1", name) for name in known() if name.startswith("sluice_")}
+    assert sorted(rows) == sorted(names)
 
 
 def test_the_text_speaks_of_metrics_and_labels_that_there_are():

@@ -40,6 +40,7 @@ from ...transport.listener import Listener
 from ...transport.peer_networks import PeerNetworks
 from ..counters import Counters
 from ..gate.local_input_channel import TaskEventDispatcher
+from ..histogram import Histogram
 from ..memory import NetworkBufferPool
 from .bounds.accounts import Accounts, Resource
 from .bounds.connection_rules import refuse_writers, require_whole_segments
@@ -110,6 +111,8 @@ class NetworkEnvironment:
         self.network_pool = opened.network_pool
         self.store = opened.store
         self.region_areas = opened.region_areas
+        self.peer_credit_waits = Histogram()
+        """Waits for credit of the channels that other TaskManagers read."""
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
         self.embedded: set[EmbeddedClient] = set()
@@ -154,6 +157,8 @@ class NetworkEnvironment:
             self.listener.control_memory,
         )
         self.peers = self._connector.readers
+        self.connects = self._connector.connects
+        """How long it took to connect to other TaskManagers."""
         stack.callback(self.peers.close)
         stack.push_async_callback(self.listener.close)
         self.drivers = Drivers(self.handlers.values)
@@ -456,6 +461,7 @@ class NetworkEnvironment:
                 self.counters,
                 ServingEvents(self._idle.set, lost),
                 self.config.memory.max_channels_per_connection,
+                self.peer_credit_waits,
             )
         else:
             handler = DriverHandler(

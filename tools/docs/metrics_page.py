@@ -51,6 +51,7 @@ _OPEN_SETS: Final = (
     "application",
     "code",
     "directory",
+    "le",
     "process",
     "resource",
     "taskmanager_id",

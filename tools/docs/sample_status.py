@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from sluice.shuffle.counters import PROGRESS_KINDS, BoundedCounts, Counters, ServingSeconds
+from sluice.shuffle.histogram import BOUNDS_SECONDS, Histogram
+from sluice.shuffle.histogram_status import HistogramStatus
 from sluice.shuffle.partition_status import PipelinedPartitionStatus
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
@@ -13,6 +15,7 @@ from sluice.shuffle.taskmanager.serve.serving_status import (
     GateStatus,
     ServedChannelsStatus,
 )
+from sluice.shuffle.taskmanager.status.latencies_status import LatenciesStatus
 from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
 from sluice.shuffle.taskmanager.status.process_status import ProcessStatus
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
@@ -25,10 +28,20 @@ from sluice.shuffle.taskmanager.status.status import (
 )
 from sluice.shuffle.taskmanager.store.store_status import (
     RegionAreasStatus,
+    RegionReadsStatus,
     RemoteStatus,
     ShuffleStatus,
     TierStatus,
 )
+
+
+def _histogram(number: int) -> HistogramStatus:
+    """Return a histogram of other numbers for each argument, with a time in every bucket."""
+    histogram = Histogram()
+    for seconds in (*BOUNDS_SECONDS, *[number / 1024] * number, 2.0 * BOUNDS_SECONDS[-1]):
+        histogram.record(seconds)
+    return HistogramStatus.taken(histogram)
+
 
 COUNTERS = Counters(
     producer_bytes_in=1001,
@@ -85,7 +98,6 @@ COUNTERS = Counters(
     pipelined_credit_wait_seconds=1021.5,
     peer_serving=ServingSeconds(2001.5, 2002.5, 2003.5, 2004.5, 2005.5),
     consumer_serving=ServingSeconds(3001.5, 3002.5, 3003.5, 3004.5, 3005.5),
-    event_loop_lag_seconds=1022.5,
     socket_file_restorations=1,
     events_by_type=BoundedCounts(CheckpointBarrier=1028),
     backward_messages=BoundedCounts(TaskEvent=1029),
@@ -193,6 +205,20 @@ STATUS = TaskManagerStatus(
         ApplicationStatus("app-2", 0, 12.5, 1000, (HoldingStatus("channels", 3, None),)),
     ),
     event_loop=EventLoopStatus(0.25, 0.75),
+    latencies=LatenciesStatus(
+        commit=_histogram(1),
+        region_reads=(
+            RegionReadsStatus("disk", "/data/1", _histogram(2)),
+            RegionReadsStatus("remote", "s3://bucket", _histogram(3)),
+        ),
+        map_output_credit_wait=_histogram(4),
+        pipelined_credit_wait=_histogram(5),
+        peer_credit_wait=_histogram(6),
+        consumer_credit_wait=_histogram(7),
+        partition_request_wait=_histogram(8),
+        connect=_histogram(9),
+        event_loop_lag=_histogram(10),
+    ),
     tls_certificate_expires_at=1800000000.0,
     counters=COUNTERS,
     serves="authenticated",

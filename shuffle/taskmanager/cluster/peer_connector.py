@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, TypeVar
 
 from ....protocol.control_memory import ControlMemory
@@ -31,6 +32,7 @@ from ...gate.partition_request_client import (
     PartitionRequestClient,
     UncreditedPartitionRequestClient,
 )
+from ...histogram import Histogram
 from ...legs.producer_leg import ProducerLeg
 from ...names import TaskManagerPlace
 from .foreign_answers import without_foreign_bytes
@@ -57,6 +59,7 @@ class PeerConnector:
 
     Attributes:
         readers: The connections for reading, one pool for all gates.
+        connects: How long it took to make each connection.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class PeerConnector:
         self._counters = counters
         self._control_memory = control_memory
         self.instances: Final = Instances(taskmanager_id)
+        self.connects: Final = Histogram()
         self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
             self.reader, transport.connections_per_peer, transport.peer_idle_timeout_seconds
         )
@@ -177,6 +181,7 @@ class PeerConnector:
             connection.count_in(self._control_memory)
             return legs[0]
 
+        began = monotonic()
         await connect(
             address,
             hello,
@@ -187,6 +192,7 @@ class PeerConnector:
             self._networks,
             self.instances.lost,
         )
+        self.connects.record(monotonic() - began)
         return legs[0]
 
 

@@ -1,5 +1,7 @@
 """Stores the regions of a partition whose task runs in the TaskManager's own process."""
 
+from time import monotonic
+
 from ....protocol.schema import EVERY_SUBPARTITION
 from ...names import ShuffleKey
 from ...partition.region_builder import OutgoingRegion
@@ -77,6 +79,7 @@ class StoreSink:
 
         Cancellation: safe; the commit continues.
         """
+        began = monotonic()
         written, self._regions = self._regions, []
         output = MapOutput(
             self._key,
@@ -87,7 +90,7 @@ class StoreSink:
             is_synchronous=self._synchronous,
             to_remote=self._to_remote,
         )
-        await self._services.commit(output)
+        await self._services.commit(output, began)
         self._services.counters.map_outputs_committed += 1
 
     def abort(self) -> None:

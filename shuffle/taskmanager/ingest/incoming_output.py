@@ -4,6 +4,7 @@ import abc
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final, TypeAlias
 
 from ....protocol.errors import ChannelInUse, ErrorCode, SluiceError, UnexpectedMessage
@@ -20,6 +21,7 @@ from ....transport.connection import Connection
 from ...counters import Counters
 from ...errors import LimitExceeded, ShuttingDown
 from ...gate.local_input_channel import TaskEventDispatcher
+from ...histogram import Histogram
 from ...memory import NetworkBufferPool, ScratchMemory
 from ...names import shuffle_key
 from ..bounds.accounts import QuotaExceeded, Resource
@@ -70,9 +72,15 @@ class ProducerServices:
     no longer wait for copies; None: it need not wait."""
     map_output_credit_wait: Waiting = field(default_factory=Waiting)
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
+    commits: Histogram = field(default_factory=Histogram)
+    """How long producers waited for the commits that succeeded."""
 
-    async def commit(self, output: MapOutput) -> None:
+    async def commit(self, output: MapOutput, began: float) -> None:
         """Commit a map output, and wait for its copies if they are synchronous.
+
+        Args:
+            output: The map output.
+            began: The monotonic time at which its producer asked for it.
 
         Raises:
             SluiceError: It could not be made durable. A copy that cannot be made is not an error.
@@ -83,6 +91,7 @@ class ProducerServices:
         copied = self.copies_of(output)
         if copied is not None:
             await asyncio.shield(copied)
+        self.commits.record(monotonic() - began)
 
 
 class IncomingOutput:

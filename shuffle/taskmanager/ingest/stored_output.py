@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
@@ -202,7 +203,7 @@ class StoredOutput(IncomingOutput):
             self._storing = start_task(self._store(partial(self._secure, message, resumption)))
         elif type(message) is FinishPartition:
             check_totals(message, self.total_bytes, self.regions, self.map_attempt_id)
-            self._storing = start_task(self._store(self._commit))
+            self._storing = start_task(self._store(partial(self._commit, monotonic())))
         elif type(message) is ReplicatePartition:
             self._replicas = message.replicas
             self._synchronous |= message.synchronous
@@ -282,7 +283,7 @@ class StoredOutput(IncomingOutput):
         self.state = StoredState.OPEN
         self._connection.send(RegionSecured(self.number, message.region))
 
-    async def _commit(self) -> None:
+    async def _commit(self, began: float) -> None:
         regions = await self._flushed()
         if self._resumption is not None:
             regions = self._resumption.take(regions)
@@ -297,7 +298,7 @@ class StoredOutput(IncomingOutput):
             to_remote=self._to_remote,
         )
         self.state = StoredState.COMMITTING
-        await self._services.commit(output)
+        await self._services.commit(output, began)
         self._storing = None
         self._counters.map_outputs_committed += 1
         self._end(drop=False)

@@ -5,18 +5,22 @@ A sum of finished waits only would hide a wait that does not end.
 
 from time import monotonic
 
+from ...histogram import Histogram
+
 
 class Waiting:
     """The number of waiters now, and the time that all have waited together.
 
     Attributes:
         count: The number of waiters now.
+        waits: The waits that have ended.
     """
 
-    __slots__ = ("_seconds", "_since", "count")
+    __slots__ = ("_seconds", "_since", "count", "waits")
 
     def __init__(self) -> None:
         self.count = 0
+        self.waits = Histogram()
         self._seconds = 0.0
         self._since = 0.0
 
@@ -39,35 +43,39 @@ class Waiter:
 
     Args:
         everybody: The sum to which it adds.
+
+    Attributes:
+        is_waiting: Whether it waits now.
     """
 
-    __slots__ = ("_alone", "_everybody")
+    __slots__ = ("_began", "_everybody", "_seconds", "is_waiting")
 
     def __init__(self, everybody: Waiting) -> None:
+        self.is_waiting = False
         self._everybody = everybody
-        self._alone = Waiting()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it waits now."""
-        return self._alone.count > 0
+        self._seconds = 0.0  # of waits that have ended
+        self._began = 0.0
 
     @property
     def seconds(self) -> float:
         """The time that it has waited, up to now; only grows."""
-        return self._alone.seconds
+        if not self.is_waiting:
+            return self._seconds
+        return self._seconds + monotonic() - self._began
 
     def begin(self) -> None:
         """Begin to wait. Idempotent."""
-        if not self._alone.count:
-            self._change(1)
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._began = now = monotonic()
+            self._everybody.change(1, now)
 
     def end(self) -> None:
         """End the wait. Idempotent."""
-        if self._alone.count:
-            self._change(-1)
-
-    def _change(self, by: int) -> None:
-        now = monotonic()
-        self._alone.change(by, now)
-        self._everybody.change(by, now)
+        if self.is_waiting:
+            self.is_waiting = False
+            now = monotonic()
+            waited = now - self._began
+            self._seconds += waited
+            self._everybody.change(-1, now)
+            self._everybody.waits.record(waited)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import typing
 from itertools import repeat
 from operator import attrgetter
@@ -17,7 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from ...metric import Metric, Part
@@ -29,10 +35,13 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric as Family
 
+    from ...histogram_status import HistogramStatus
+
 _FAMILIES: Final = {
     "gauge": GaugeMetricFamily,
     "counter": CounterMetricFamily,
     "info": InfoMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
 
 _REASONS: Final = {
@@ -75,6 +84,14 @@ class TaskManagerCollector(Collector):
             if metric.kind == "info":
                 texts = {each.name: getattr(parts.status, each.name) for each in sources}
                 family.add_metric((), texts)
+            elif metric.kind == "histogram":
+                for source in sources:
+                    for values, histogram in _histograms(parts, source):
+                        family.add_metric(
+                            (*source.labels.values(), *values),
+                            _buckets(histogram),
+                            histogram.sum_seconds,
+                        )
             else:
                 for source in sources:
                     for values, number in _samples(parts, source):
@@ -156,6 +173,22 @@ def _samples(parts: _Parts, source: _Source) -> Iterator[tuple[tuple[str, ...], 
             yield labels, sum(map(len, values))
         elif values[0] is not None:
             yield labels, _combined(source.metric, values)
+
+
+def _histograms(
+    parts: _Parts, source: _Source
+) -> Iterator[tuple[tuple[str, ...], HistogramStatus]]:
+    """Yield the labels and the value of each histogram of a field."""
+    for labels, group in parts.groups(source).items():
+        (only,) = group
+        yield labels, getattr(only, source.name)
+
+
+def _buckets(histogram: HistogramStatus) -> list[tuple[str, float]]:
+    return [
+        ("+Inf" if bound == math.inf else repr(bound), count)
+        for bound, count in histogram.cumulative()
+    ]
 
 
 def _combined(metric: Metric, values: list[float]) -> float:

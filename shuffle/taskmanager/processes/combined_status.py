@@ -8,9 +8,11 @@ How the values of a field become one follows from its type and its annotations
 - A flag is set if one process sets it. Of texts the first that is not empty counts.
 - Structs are combined field by field. Lists are joined, and structs in them that agree in the
   ``key_fields`` of their class become one.
+- The buckets of histograms are added, and the percentiles of all are computed from them.
 
 Prometheus takes a total that falls for a restart, and computes a wrong rate. So the totals of data
-processes that have ended stay part of the whole: the fields with a metric of kind ``counter``.
+processes that have ended stay part of the whole: the fields with a metric of kind ``counter``, and
+histograms.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from ...counters import BoundedCounts
+from ...histogram_status import HistogramStatus
 from ...metric import Combined, Metric
 from ..status.process_status import ProcessStatus
 from ..status.status import TaskManagerStatus
@@ -150,6 +153,8 @@ def _field(kind: Any, name: str, hint: Any, default: object) -> _Field:
     bare, *notes = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
     if name in getattr(kind, "key_fields", ()):
         return _Field(name, True, functools.partial(_leaves, _first, default))
+    if bare is HistogramStatus:
+        return _Field(name, True, functools.partial(_leaves, _histogram, default))
     if _is_struct(bare):
         return _Field(name, _has_totals(bare), functools.partial(_combined, bare))
     if typing.get_origin(bare) is tuple:
@@ -225,6 +230,15 @@ def _added(values: Sequence[float | None]) -> float | None:
     if any(isinstance(number, float) for number in numbers):
         return sum(math.floor(each * UNITS_PER_SECOND) for each in numbers) / UNITS_PER_SECOND
     return sum(numbers)
+
+
+def _histogram(values: Sequence[HistogramStatus]) -> HistogramStatus:
+    counts = itertools.zip_longest(*(each.bucket_counts for each in values), fillvalue=0)
+    return HistogramStatus.of(
+        [sum(each) for each in counts],
+        _added([each.sum_seconds for each in values]) or 0.0,
+        max(each.max_seconds for each in values),
+    )
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

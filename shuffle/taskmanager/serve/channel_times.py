@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final
 
 from ...counters import ServingSeconds
+from ...histogram import Histogram
 
 WAITING_FOR_DATA: Final = 0
 WAITING_FOR_CREDIT: Final = 1
@@ -24,15 +25,17 @@ class ChannelTimes:
 
     Args:
         total: Takes the sums when the last of these channels is closed for good.
+        credit_waits: Takes each wait for credit when it ends.
 
     Attributes:
         counts: Number of channels of each activity now.
     """
 
-    __slots__ = ("_seconds", "_since", "_total", "counts")
+    __slots__ = ("_seconds", "_since", "_total", "counts", "credit_waits")
 
-    def __init__(self, total: ServingSeconds) -> None:
+    def __init__(self, total: ServingSeconds, credit_waits: Histogram) -> None:
         self.counts = [0, 0, 0]
+        self.credit_waits = credit_waits
         self._total: ServingSeconds | None = total
         self._seconds = ServingSeconds()
         self._since = 0.0
@@ -42,16 +45,31 @@ class ChannelTimes:
         self._pass()
         self.counts[activity] += 1
 
-    def change(self, before: int, after: int) -> None:
-        """Count a channel that has changed its activity."""
+    def change(self, before: int, after: int, since: float) -> float:
+        """Count a channel that has changed its activity.
+
+        Args:
+            before: Its activity until now.
+            after: Its activity from now on.
+            since: The time at which ``before`` began.
+
+        Returns:
+            The time now.
+        """
         self._pass()
+        now = self._since
         self.counts[before] -= 1
         self.counts[after] += 1
+        if before == WAITING_FOR_CREDIT:
+            self.credit_waits.record(now - since)
+        return now
 
-    def close(self, activity: int) -> None:
-        """Count a channel that has closed."""
+    def close(self, activity: int, since: float) -> None:
+        """Count a channel that has closed, and whose activity began at a time."""
         self._pass()
         self.counts[activity] -= 1
+        if activity == WAITING_FOR_CREDIT:
+            self.credit_waits.record(self._since - since)
 
     def seconds(self) -> ServingSeconds:
         """Return the sums up to now; the caller must not change them."""

@@ -226,7 +226,9 @@ class ConsumerHandler(ServingHandler):
             gate = InputGate(opener)
             self.gates[message.gate] = gate, channels
             self.counters.gates_opened += 1
-            times = self.gate_times[message.gate] = ChannelTimes(self.counters.consumer_serving)
+            times = self.gate_times[message.gate] = ChannelTimes(
+                self.counters.consumer_serving, self._services.credit_waits
+            )
             for channel in message.channels:
                 reader = self.new_reader(
                     channel.channel, message.initial_credit, times, self._account

@@ -34,6 +34,7 @@ from ....protocol.limits import MAX_U32
 from ....protocol.schema import BLOCKING_EVENT, DATA, EVENT, PRIORITY_EVENT
 from ...counters import ServingSeconds
 from ...errors import detached
+from ...histogram import Histogram
 from ...partition.view import OutgoingBuffer, SubpartitionView, release_all
 from .channel_times import SENDING, WAITING_FOR_CREDIT, WAITING_FOR_DATA, ChannelTimes
 from .stored_partition_view import StoredPartitionView
@@ -64,6 +65,7 @@ class CreditBasedViewReader:
         "_connection_limit_bytes",
         "_message_limit_bytes",
         "_notify",
+        "_since",
         "account",
         "activity",
         "buffers_out",
@@ -109,8 +111,9 @@ class CreditBasedViewReader:
         """Credit that they cost."""
         self._connection_limit_bytes = self._message_limit_bytes = 0
         self._notify = notify
-        self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds())
+        self.times: ChannelTimes | None = times or ChannelTimes(ServingSeconds(), Histogram())
         """None once it is released."""
+        self._since = 0.0
         self.activity = WAITING_FOR_DATA
         self.times.open(self.activity)
 
@@ -239,7 +242,7 @@ class CreditBasedViewReader:
     def _does(self, activity: int) -> None:
         before = self.activity
         if activity != before and self.times is not None:
-            self.times.change(before, activity)
+            self._since = self.times.change(before, activity, self._since)
             self.activity = activity
 
     def release(self) -> None:
@@ -247,7 +250,7 @@ class CreditBasedViewReader:
         self._notify = _nobody
         times, self.times = self.times, None
         if times is not None:
-            times.close(self.activity)
+            times.close(self.activity, self._since)
         view, self.view = self.view, None
         if view is not None:
             view.release()

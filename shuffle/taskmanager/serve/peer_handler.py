@@ -18,6 +18,7 @@ from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, UnknownProducer, failure_of
 from ...gate.local_input_channel import TaskEventDispatcher
 from ...gate.task_events import KeptTaskEvents
+from ...histogram import Histogram
 from ...names import ShuffleKey, SubpartitionRange
 from ...partition.view import is_pipelined
 from ..bounds.accounts import QuotaExceeded
@@ -55,9 +56,10 @@ class PeerHandler(ServingHandler):
         counters: The TaskManager's counters.
         events: What the TaskManager is told.
         max_channels: Most channels open at a time.
+        credit_waits: Takes the waits of its channels for credit.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them are of one connection
         self,
         connection: Connection,
         partitions: ResultPartitionManager,
@@ -66,11 +68,12 @@ class PeerHandler(ServingHandler):
         counters: Counters,
         events: ServingEvents,
         max_channels: int,
+        credit_waits: Histogram,
     ) -> None:
         super().__init__(
             connection, read_pool, counters, events, connection.max_payload_bytes, max_channels
         )
-        self._times = ChannelTimes(counters.peer_serving)
+        self._times = ChannelTimes(counters.peer_serving, credit_waits)
         if connection.flow_control == FLOW_WATERMARK:
             self.reader_type = UncreditedViewReader
         self._checksums = not connection.is_encrypted  # TLS has its own

@@ -294,7 +294,7 @@ class ReadAheadView(StoredPartitionView):
     async def _read(self, reads: list[ExtentRead], groups: list[BufferGroup]) -> None:
         complete = False
         try:
-            await self._store.read_all(reads, self._flow, groups)
+            await self._store.read_all(reads, self._flow, groups, for_reader=True)
             complete = True
         except Exception as error:  # noqa: BLE001
             # Also a bug fails this channel, and never passes for data.

@@ -12,11 +12,13 @@ The failure of one is remembered for a while, so that a consumer that asks late 
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 
 from mypy_extensions import mypyc_attr
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ...errors import InvalidRequest, PartitionReleased, ShuttingDown
+from ...histogram import Histogram
 from ...memory import LocalBufferPool
 from ...names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from ...partition.view import DataListener, SubpartitionView
@@ -31,7 +33,7 @@ from .new_copies import require_new_copy
 from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registration, open_view
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
-from .stored_slices import StoredSlices, bad_range, charge_of
+from .stored_slices import StoredSlices, bad_range, charge_of, lost_output
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -75,6 +77,8 @@ class ResultPartitionManager:
         """Map outputs that are read elsewhere."""
         self.damage = DamageChecks(store)
         """Verifies the map outputs that readers report as damaged."""
+        self.request_waits = Histogram()
+        """How long requests waited for their partitions, or until they ended."""
 
     @property
     def accounts(self) -> Accounts:
@@ -336,6 +340,7 @@ class ResultPartitionManager:
 
         Cancellation: safe, nothing is left behind.
         """
+        began = monotonic()
         slices = StoredSlices(wanted, self.accounts.of(wanted.shuffle.application_id))
         try:
             return await self._request_view(
@@ -352,6 +357,7 @@ class ResultPartitionManager:
             )
         finally:
             slices.release()
+            self.request_waits.record(monotonic() - began)
 
     async def _request_view(
         self,
@@ -409,14 +415,7 @@ class ResultPartitionManager:
                     sought_for = missing
                 why = self._store.why_lost(key, missing)
                 if why and (sought is None or sought.done()):
-                    raise SluiceError(
-                        f"Map attempt {missing} of shuffle {key.shuffle_id} is no longer here: "
-                        f"it {why}",
-                        code=ErrorCode.STORAGE_UNAVAILABLE,
-                        value=missing,
-                        remedy="Its task has to run again",
-                        map_attempt_id=missing,
-                    )
+                    raise lost_output(key, missing, why)
                 what, remedy = "is not here", "Its task has to run again"
             await self._wait(key, missing, deadline, what, remedy)
 

@@ -10,10 +10,11 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.limits import MAX_GATE_ATTEMPTS
 from ....protocol.schema import EVERY_SUBPARTITION
 from ...errors import InvalidRequest, LimitExceeded
-from ...names import SubpartitionRange
+from ...names import ShuffleKey, SubpartitionRange
 from ..bounds.accounts import Account, Resource
 from ..store.stored_outputs import MapOutput
 from .stored_partition_view import Slice
@@ -156,6 +157,17 @@ def append_slices(slices: list[Slice], output: MapOutput, start: int, end: int) 
         offset, length = region.slice(start, end)
         if length:
             slices.append(Slice(extent, offset, length, region.repeats(start, end)))
+
+
+def lost_output(key: ShuffleKey, map_attempt_id: int, why: str) -> SluiceError:
+    """Make the error about a map output that was here and is lost."""
+    return SluiceError(
+        f"Map attempt {map_attempt_id} of shuffle {key.shuffle_id} is no longer here: it {why}",
+        code=ErrorCode.STORAGE_UNAVAILABLE,
+        value=map_attempt_id,
+        remedy="Its task has to run again",
+        map_attempt_id=map_attempt_id,
+    )
 
 
 def bad_range(wanted: SubpartitionRange, most: int) -> InvalidRequest:

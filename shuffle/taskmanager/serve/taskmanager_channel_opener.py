@@ -25,6 +25,7 @@ from ...gate.channel_opener import (
 from ...gate.local_input_channel import LocalInputChannel, TaskEventDispatcher
 from ...gate.partition_request_client import PartitionRequestClient
 from ...gate.remote_input_channel import RemoteInputChannel
+from ...histogram import Histogram
 from ...memory import MemorySegment, NetworkBufferPool, SegmentOwner
 from ...names import SubpartitionRange
 from ...partition.view import DataListener
@@ -64,6 +65,7 @@ class GateServices:
         accounts: What applications hold.
         transport: How long a TaskManager that does not answer is waited for.
         dials: Connections that are being made: clients choose the addresses.
+        credit_waits: Waits for credit of the channels that reduce tasks read.
     """
 
     taskmanager_id: str
@@ -75,6 +77,7 @@ class GateServices:
     accounts: Accounts = field(default_factory=Accounts)
     transport: TransportConfig = field(default_factory=TransportConfig)
     dials: OwnerSlots = field(default_factory=_dials)
+    credit_waits: Histogram = field(default_factory=Histogram)
 
     def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
         """Verify map outputs here, or ask the TaskManager that has them to do so.

@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from ...histogram import Histogram
+
 PERIOD_SECONDS: Final = 1.0
 """At one timer a second the cost is too small to be measured."""
 
@@ -19,8 +21,8 @@ class EventLoopLag:
     """
 
     def __init__(self) -> None:
-        self.total_seconds = 0.0
-        """Sum of all lags."""
+        self.lags = Histogram()
+        """All lags."""
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -50,5 +52,5 @@ class EventLoopLag:
     def _measure(self) -> None:
         lag = max(0.0, asyncio.get_running_loop().time() - self._due)
         self._recent.append(lag)
-        self.total_seconds += lag
+        self.lags.record(lag)
         self.start()

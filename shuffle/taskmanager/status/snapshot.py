@@ -15,6 +15,7 @@ from ....protocol.schema import (
 )
 from ....transport.connection import Connection
 from ...counters import BoundedCounts, Counters
+from ...histogram_status import HistogramStatus
 from ...memory import LocalBufferPool
 from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
@@ -30,6 +31,7 @@ from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import ShuffleStatus
 from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
+from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .room import StorageRoom
 from .status import (
@@ -127,6 +129,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         ),
         applications=_applications(environment, shuffles),
         event_loop=EventLoopStatus(lag.last_seconds, lag.max_seconds),
+        latencies=_latencies(environment, vitals),
         tls_certificate_expires_at=None if certificate is None else certificate.expires_at,
         counters=counters,
         serves=_serves(environment),
@@ -243,12 +246,27 @@ def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
     counters.damaged_map_outputs_repaired = environment.store.statistics().repaired_map_outputs
     counters.memory_tier_refusals = environment.store.memory_refusals
     counters.applications_expired = environment.applications.expired_total
-    counters.event_loop_lag_seconds = vitals.event_loop_lag.total_seconds
     counters.log_lines_dropped = vitals.log_lines_dropped
     services = environment.producer_services
     counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
     counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds
     return counters
+
+
+def _latencies(environment: NetworkEnvironment, vitals: Vitals) -> LatenciesStatus:
+    services = environment.producer_services
+    taken = HistogramStatus.taken
+    return LatenciesStatus(
+        commit=taken(services.commits),
+        region_reads=tuple(environment.store.region_reads()),
+        map_output_credit_wait=taken(services.map_output_credit_wait.waits),
+        pipelined_credit_wait=taken(services.pipelined_credit_wait.waits),
+        peer_credit_wait=taken(environment.peer_credit_waits),
+        consumer_credit_wait=taken(environment.gate_services.credit_waits),
+        partition_request_wait=taken(environment.partitions.request_waits),
+        connect=taken(environment.connects),
+        event_loop_lag=taken(vitals.event_loop_lag.lags),
+    )
 
 
 def _shuffles(

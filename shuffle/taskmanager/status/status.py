@@ -22,6 +22,7 @@ from ..integrity.scrub_status import ScrubStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
+from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .process_status import ProcessStatus
 
@@ -189,6 +190,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     traffic: tuple[TrafficStatus, ...] = ()
     applications: Annotated[tuple[ApplicationStatus, ...], gauge("Applications known.")] = ()
     event_loop: EventLoopStatus = EventLoopStatus()
+    latencies: LatenciesStatus = LatenciesStatus()
     tls_certificate_expires_at: Annotated[
         float | None,
         gauge(

@@ -20,9 +20,11 @@ from ....transport.settings import approximate_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ...histogram_status import HistogramStatus
     from ...partition_status import PipelinedPartitionStatus
     from ..bounds.accounts import ApplicationStatus
     from ..serve.serving_status import ChannelStatus, GateStatus
+    from .latencies_status import LatenciesStatus
     from .status import TaskManagerStatus
 
 ANONYMOUS: Final = "ANONYMOUS: everyone who reaches a port can read and remove data"
@@ -112,6 +114,15 @@ def render_application(
         if name in (application.application_id, plain_name(application.application_id)):
             table = _holdings(application)
             yield table.title, list(table.lines(width))
+
+
+def approximate_time(seconds: float) -> str:
+    """Return a time to about two digits: ``"1.5 ms"``."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            number = seconds / factor
+            return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
 
 
 def _clean(text: str) -> str:
@@ -272,6 +283,15 @@ def _tables(status: TaskManagerStatus) -> Iterator[Table]:
         expires=_expiry,
     )
     yield _table(
+        "Latencies since start",
+        [each for each in _latencies(status.latencies) if each.times.count],
+        "of p50> p90> p99> longest> count>times.count",
+        p50=lambda each: approximate_time(each.times.p50_seconds),
+        p90=lambda each: approximate_time(each.times.p90_seconds),
+        p99=lambda each: approximate_time(each.times.p99_seconds),
+        longest=lambda each: approximate_time(each.times.max_seconds),
+    )
+    yield _table(
         "Traffic since start",
         [
             _Leg("from map tasks", counters.producer_bytes_in, counters.producer_buffers_in),
@@ -295,6 +315,24 @@ def _tables(status: TaskManagerStatus) -> Iterator[Table]:
 class _GateChannel(NamedTuple):
     gate: GateStatus
     at: ChannelStatus
+
+
+class _Latency(NamedTuple):
+    of: str
+    times: HistogramStatus
+
+
+def _latencies(latencies: LatenciesStatus) -> Iterator[_Latency]:
+    yield _Latency("commit", latencies.commit)
+    for each in latencies.region_reads:
+        yield _Latency(f"read from {each.tier} {each.directory}", each.read)
+    yield _Latency("credit wait of map tasks", latencies.map_output_credit_wait)
+    yield _Latency("credit wait of pipelined tasks", latencies.pipelined_credit_wait)
+    yield _Latency("credit wait for TaskManagers", latencies.peer_credit_wait)
+    yield _Latency("credit wait for reduce tasks", latencies.consumer_credit_wait)
+    yield _Latency("partition request", latencies.partition_request_wait)
+    yield _Latency("connect to a TaskManager", latencies.connect)
+    yield _Latency("event loop lag", latencies.event_loop_lag)
 
 
 class _Leg(NamedTuple):

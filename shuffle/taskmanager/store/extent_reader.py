@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -56,13 +57,16 @@ def read_cached(reads: Sequence[ExtentRead]) -> bool:
     )
 
 
-async def read_extents(reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[Used] = ()) -> None:
+async def read_extents(
+    reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[Used] = (), *, for_reader: bool = False
+) -> None:
     """Read extents of any tier; one thread call makes all reads of a disk.
 
     Args:
         reads: The reads; the call retains their extents.
         flow: The flow in whose turn they run.
         uses: What has the buffers. It is retained as long as a thread uses them after this call.
+        for_reader: Whether a reader waits. Then each tier counts the time that it takes.
 
     Raises:
         OutsideRegion: A range ends beyond its extent.
@@ -80,7 +84,10 @@ async def read_extents(reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[U
     for read in reads:  # now, before a task's first step: other owners may release it then
         read.extent.retain()
     try:
-        works = [tier.read_all(some, flow, uses) for tier, some in by_tier.items()]
+        works = [
+            _timed(tier, some, flow, uses) if for_reader else tier.read_all(some, flow, uses)
+            for tier, some in by_tier.items()
+        ]
         if len(works) == 1:
             await works[0]
         else:
@@ -88,6 +95,12 @@ async def read_extents(reads: Sequence[ExtentRead], flow: Flow, uses: Sequence[U
     finally:
         for read in reads:
             read.extent.release()
+
+
+async def _timed(tier: Tier, reads: list[ExtentRead], flow: Flow, uses: Sequence[Used]) -> None:
+    began = monotonic()
+    await tier.read_all(reads, flow, uses)
+    tier.reads.record(monotonic() - began)
 
 
 async def will_need(ranges: Sequence[ExtentRange], flow: Flow) -> None:

@@ -66,6 +66,8 @@ class ShuffleStore:
             config.memory_tier_reserve_percent,
             storage.remote,
         )
+        self.region_reads = self._tiers.region_reads
+        """Returns how long readers waited for each tier without memory."""
         self._journal = JournalWriter(storage, self._tiers)
         self._config = config
         self._health = StoreHealth(storage, self._tiers, self._journal, config)
@@ -348,23 +350,21 @@ class ShuffleStore:
         return self._index.why_lost(key, map_attempt_id)
 
     async def read_all(
-        self, reads: Sequence[ExtentRead], flow: Flow = OWN_FLOW, uses: "Sequence[Used]" = ()
+        self,
+        reads: Sequence[ExtentRead],
+        flow: Flow = OWN_FLOW,
+        uses: "Sequence[Used]" = (),
+        *,
+        for_reader: bool = False,
     ) -> None:
-        """Fill buffers from extents, reading each disk in one thread call.
-
-        Args:
-            reads: The reads; the call retains their extents.
-            flow: The flow in whose turn they run.
-            uses: What has the buffers; retained while a thread uses them after this call.
+        """Fill buffers from extents; see ``read_extents``.
 
         Raises:
-            StorageReadFailed: The disk failed or returned less than was written.
-            DirectoryHangs: The disk does not answer.
-            OutsideRegion: A range ends beyond its extent.
+            StorageError: A read failed.
             asyncio.CancelledError: Raised only after no thread uses the buffers, or the disk hangs.
         """
         try:
-            await read_extents(reads, flow, uses)
+            await read_extents(reads, flow, uses, for_reader=for_reader)
         except RemoteObjectMissing as error:
             if self.remote is not None:
                 self.remote.note_missing(error.extent)

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ...metric import Combined, gauge, total
+from ...histogram_status import HistogramStatus
+from ...metric import Combined, gauge, histogram, total
 from ...names import ShuffleKey, utf8_text
 
 TierKind: TypeAlias = Literal["memory", "disk", "remote"]
@@ -45,6 +46,26 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     ) -> "TierStatus":
         """Return the status of a directory that could not be used at the start."""
         return cls(kind, utf8_text(directory), 0, reason=utf8_text(reason), unread=unread)
+
+
+class RegionReadsStatus(msgspec.Struct, frozen=True, gc=False):
+    """Reads of one directory, or of the remote tier."""
+
+    key_fields: ClassVar[tuple[str, ...]] = ("tier", "directory")
+
+    tier: str = ""
+    """``"disk"`` or ``"remote"``."""
+    directory: str = ""
+    """The URL of the remote tier."""
+    read: Annotated[
+        HistogramStatus,
+        histogram(
+            "Reads of stored regions for readers, from the request to the last byte; reads from "
+            "memory and the page cache are not counted.",
+            "region_read_seconds",
+            by="tier directory",
+        ),
+    ] = HistogramStatus()
 
 
 class ShuffleStatus(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from crc32c import crc32c
 
+from ....histogram import Histogram
 from ...bounds.accounts import Account, Resource
 from ..files.file_format import TIER_ID_BYTES
 from ..store_status import TierKind, TierStatus
@@ -180,6 +181,7 @@ class Tier:
         threads: Threads for its blocking calls, set by its store.
         healthy: Whether it accepts new regions.
         reason: Why it is not healthy; else empty.
+        reads: How long readers waited for :meth:`read_all`.
     """
 
     kind: ClassVar[TierKind]
@@ -196,6 +198,7 @@ class Tier:
         """Whether it has a journal beside it."""
         self.healthy = True
         self.reason = ""
+        self.reads = Histogram()
 
     def __str__(self) -> str:
         return f"storage directory {self.place}"

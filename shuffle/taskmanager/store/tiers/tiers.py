@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ....histogram_status import HistogramStatus
+from ....names import utf8_text
 from ...bounds.accounts import Account, Resource
 from ..errors import StorageFull
 from ..files.journal_places import place_on
-from ..store_status import TierStatus
+from ..store_status import RegionReadsStatus, TierStatus
 from .arena_tier import ArenaTier
 from .disk_tier import DiskTier
 from .memory_tier import MemoryTier
@@ -184,6 +186,14 @@ class Tiers:
     def status(self) -> list[TierStatus]:
         """Return the status of all tiers, then of directories left out at the start."""
         return [*(tier.status() for tier in self._all()), *self._left_out.values()]
+
+    def region_reads(self) -> list[RegionReadsStatus]:
+        """Return how long readers waited for each tier without memory."""
+        return [
+            RegionReadsStatus(tier.kind, utf8_text(tier.place), HistogramStatus.taken(tier.reads))
+            for tier in self._all()
+            if not tier.in_memory
+        ]
 
     def _all(self) -> list[Tier]:
         return [*self.tiers(), *([] if self.remote is None else [self.remote])]

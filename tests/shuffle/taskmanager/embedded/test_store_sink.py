@@ -48,6 +48,7 @@ async def test_regions_become_a_map_output(tmp_path, memory_tier_bytes):
         with pytest.raises(SluiceError) as caught:
             await again.finish(1, 1)
         assert caught.value.code is ErrorCode.DUPLICATE_MAP_OUTPUT
+        assert sum(cluster[0].producer_services.commits.counts) == 1  # without the refused one
 
 
 @TIERS

@@ -29,6 +29,8 @@ def test_waits_of_several_are_added_up(clock):
     clock.now += 5
     assert (first.seconds, second.seconds) == (5, 7)
     assert (everybody.seconds, everybody.count) == (12, 0)
+    assert (sum(everybody.waits.counts), everybody.waits.sum_seconds) == (2, 12)
+    assert everybody.waits.max_seconds == 7
 
 
 def test_a_wait_that_lasts_counts_already(clock):
@@ -38,6 +40,7 @@ def test_a_wait_that_lasts_counts_already(clock):
     clock.now += 60
     assert (waiter.is_waiting, waiter.seconds) == (True, 60)
     assert (everybody.count, everybody.seconds) == (1, 60)
+    assert not sum(everybody.waits.counts)
 
 
 def test_beginning_and_ending_twice_is_once(clock):

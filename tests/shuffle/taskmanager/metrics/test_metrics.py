@@ -8,15 +8,23 @@ import subprocess
 
 import pytest
 from msgspec import structs
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from sluice.protocol import admission
-from sluice.shuffle.taskmanager.metrics.metrics import registry
+from sluice.shuffle.taskmanager.metrics.metrics import TaskManagerCollector, registry
 from sluice.shuffle.taskmanager.status.reasons import CONNECTION_REASONS
 from sluice.transport import access
 from sluice.transport.outcomes import HANDSHAKE_REASONS
 from tests.shuffle.taskmanager.metrics import rig
-from tests.shuffle.taskmanager.metrics.rig import RECORDED, families, page_of_sample, values
+from tests.shuffle.taskmanager.metrics.rig import (
+    RECORDED,
+    families,
+    page_of_sample,
+    samples,
+    values,
+)
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 PROMTOOL_TIMEOUT_SECONDS = 30
@@ -163,6 +171,42 @@ def test_a_single_process_has_no_series_by_process():
 
 def test_the_process_is_measured_too():
     assert "process_resident_memory_bytes" in families(STATUS)
+
+
+@pytest.mark.parametrize("status", [STATUS, EMPTY_STATUS])
+def test_the_page_is_valid_openmetrics(status):
+    made = CollectorRegistry()
+    made.register(TaskManagerCollector(lambda: status))
+    page = openmetrics.generate_latest(made).decode()
+    found = {family.name: family for family in text_string_to_metric_families(page)}
+    assert samples(found).keys() == values(status).keys()
+
+
+def test_a_histogram_has_buckets_a_count_and_a_sum():
+    family = families(STATUS)["sluice_region_read_seconds"]
+    assert family.type == "histogram"
+    (_, remote) = STATUS.latencies.region_reads
+    of_remote = [each for each in family.samples if each.labels["tier"] == "remote"]
+    assert {each.labels["directory"] for each in of_remote} == {"s3://bucket"}
+    assert [
+        (float(each.labels["le"]), each.value)
+        for each in of_remote
+        if each.name == "sluice_region_read_seconds_bucket"
+    ] == remote.read.cumulative()
+    assert [each.value for each in of_remote if each.name.endswith("_count")] == [remote.read.count]
+    assert [each.value for each in of_remote if each.name.endswith("_sum")] == [
+        remote.read.sum_seconds
+    ]
+
+
+def test_two_structs_of_the_same_labels_are_not_one_histogram():
+    """Nothing says how their percentiles become one; ``combine`` has made one of them before."""
+    twice = STATUS.latencies.region_reads[:1] * 2
+    status = structs.replace(
+        STATUS, latencies=structs.replace(STATUS.latencies, region_reads=twice)
+    )
+    with pytest.raises(ValueError, match="too many values"):
+        values(status)
 
 
 def test_the_registry_asks_only_when_scraped():

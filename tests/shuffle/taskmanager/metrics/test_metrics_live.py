@@ -15,6 +15,8 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.events import CheckpointBarrier, encode_event
 from sluice.protocol.remote_error import RemoteError
 from sluice.protocol.schema import EVENT, TaskEvent
+from sluice.shuffle.taskmanager.status import event_loop_lag
+from sluice.shuffle.taskmanager.store import shuffle_store
 from sluice.shuffle.taskmanager.taskmanager import TaskManager
 from tests.shuffle.taskmanager.metrics.rig import families_of, samples, values
 from tests.support.daemon import TIMEOUT_SECONDS, Daemon
@@ -246,6 +248,51 @@ async def test_memory_that_is_refused_and_wanted_is_shown(tmp_path):
         assert found["sluice_network_memory_wanted_segments"] == 0
         await PipelinedWriter.open(client, 1, 1)
         assert two.metrics(1)["sluice_network_memory_wanted_segments"] == 2 + 8
+
+
+async def test_real_traffic_fills_each_histogram(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_loop_lag, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(shuffle_store, "read_cached", lambda reads: False)
+    async with two_taskmanagers(tmp_path, memory_tier_bytes=0) as two:
+        source = await two.producer(0)
+        data = b"x" * (60 * SEGMENT_SIZE_BYTES)
+        await write_map_output(source, 1, 1, [[data]])
+        reader = await two.consumer(1)
+        gate = open_gate(reader, 1, [(source.ack, [1])], 0, 1, credit=1)
+        while not await gate.read_one(give_credit=0):
+            pass
+        await two.until(0, 'sluice_served_channels{activity="waiting_for_credit",leg="peer"}', 1)
+        gate.add_credit(0, 1)
+        await gate.read_all()
+        await gate.close()
+        writer = await PipelinedWriter.open(source, 2, 1)
+        full = b"x" * source.ack.segment_size_bytes
+        for _ in range(int(two.metrics(0)["sluice_output_limit_buffers"])):
+            await writer.send(0, full)
+        await two.until(0, 'sluice_producers_without_credit{kind="pipelined"}', 1)
+        pipelined = PipelinedReader(await two.consumer(1), [(source.ack, 2)])
+        await pipelined.read_until(1)
+        await writer.finish()
+        await pipelined.read_all()
+        (disk,) = (tier for tier in two.taskmanagers[0].status().storage if tier.tier == "disk")
+        read = f'sluice_region_read_seconds_count{{directory="{disk.directory}",tier="disk"}}'
+        for index, series in (
+            (0, "sluice_commit_seconds_count"),
+            (0, read),
+            (0, 'sluice_credit_wait_seconds_count{kind="map_output",leg="producer"}'),
+            (0, 'sluice_credit_wait_seconds_count{kind="pipelined",leg="producer"}'),
+            (0, 'sluice_credit_wait_seconds_count{kind="channel",leg="peer"}'),
+            (1, 'sluice_credit_wait_seconds_count{kind="channel",leg="consumer"}'),
+            (0, "sluice_partition_request_wait_seconds_count"),
+            (1, "sluice_connect_seconds_count"),
+            (0, "sluice_event_loop_lag_seconds_count"),
+        ):
+            await eventually(lambda i=index, s=series: two.metrics(i)[s] > 0, series)  # type: ignore[misc]
+        latencies = two.taskmanagers[0].status().latencies
+        assert latencies.commit.count == 1
+        assert latencies.commit.p50_seconds <= latencies.commit.max_seconds
+        assert latencies.commit.max_seconds == latencies.commit.sum_seconds > 0
+        assert latencies.partition_request_wait.count == 2
 
 
 @one_loop

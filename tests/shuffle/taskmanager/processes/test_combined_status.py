@@ -43,7 +43,7 @@ def series(status: TaskManagerStatus, *kinds: str) -> dict[tuple[object, ...], f
 
 
 def counters(status: TaskManagerStatus) -> dict[tuple[object, ...], float]:
-    return series(status, "counter")
+    return series(status, "counter", "histogram")
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def test_only_totals_remain_of_a_process_that_has_ended(status):
     nothing = {name: 0 for name in series(left, "gauge")} | series(TaskManagerStatus(), "gauge")
     assert series(left, "gauge") == nothing
     both = combine([STATUS, left])
-    names = ("counters", "network_pool", "remote", "control_memory", "traffic")
+    names = ("counters", "latencies", "network_pool", "remote", "control_memory", "traffic")
     scrub = structs.replace(both.scrub, pass_age_seconds=STATUS.scrub.pass_age_seconds)
     totals = {name: getattr(both, name) for name in names} | {"scrub": scrub}
     assert combine([STATUS], [left]) == structs.replace(STATUS, **totals)
@@ -156,7 +156,10 @@ def test_the_status_of_one_process_stays_as_it_is():
 
 def test_amounts_are_added_and_properties_are_not():
     """Each number of the sample is another one, so each metric but a few must have doubled."""
-    one, two = (series(each, "gauge", "counter") for each in (STATUS, combine([STATUS, STATUS])))
+    one, two = (
+        series(each, "gauge", "counter", "histogram")
+        for each in (STATUS, combine([STATUS, STATUS]))
+    )
     assert one.keys() == two.keys()
     assert {name[0] for name, value in one.items() if value and two[name] != 2 * value} == {
         "sluice_applications",
@@ -324,11 +327,11 @@ def test_fractions_of_seconds_do_not_let_a_total_fall():
     """Rounding of 0.1 + 0.2 and of 0.3 is not the same, and a total must not show it."""
     seconds = [0.1, 0.2, 0.3, 0.7, 1.1]
     parts = [
-        structs.replace(EMPTY_STATUS, counters=Counters(event_loop_lag_seconds=each))
+        structs.replace(EMPTY_STATUS, counters=Counters(producer_credit_wait_seconds=each))
         for each in seconds
     ]
     totals = {
-        combine(parts[:cut], [combine(parts[cut:])]).counters.event_loop_lag_seconds
+        combine(parts[:cut], [combine(parts[cut:])]).counters.producer_credit_wait_seconds
         for cut in range(len(parts))
     }
     assert len(totals) == 1
@@ -358,7 +361,7 @@ def structs_in(kind: type[Any]) -> set[type[Any]]:
 def has_totals(kind: type[Any]) -> bool:
     hints = typing.get_type_hints(kind, include_extras=True).values()
     return any(
-        getattr(note, "kind", "") == "counter"
+        getattr(note, "kind", "") in ("counter", "histogram")
         for hint in hints
         for note in getattr(hint, "__metadata__", ())
     )

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.protocol.limits import MAX_LARGE_PAYLOAD_BYTES
 from sluice.shuffle.counters import ServingSeconds
+from sluice.shuffle.histogram import Histogram
 from sluice.shuffle.taskmanager.serve import channel_times
 from sluice.shuffle.taskmanager.serve.channel_times import SENDING, ChannelTimes
 from sluice.shuffle.taskmanager.serve.channel_times import WAITING_FOR_CREDIT as FOR_CREDIT
@@ -38,13 +39,13 @@ def clock(monkeypatch):
     ],
 )
 def test_the_common_state_follows_from_the_activity_of_each_channel(clock, activities, seconds):
-    times = ChannelTimes(ServingSeconds())
+    times = ChannelTimes(ServingSeconds(), Histogram())
     for activity in activities:
         times.open(activity)
     clock.now += 2
     assert times.seconds() == seconds
     for activity in activities:
-        times.close(activity)
+        times.close(activity, clock.now)
     clock.now += 2
     assert times.seconds() == seconds
     assert times.counts == [0, 0, 0]
@@ -52,12 +53,12 @@ def test_the_common_state_follows_from_the_activity_of_each_channel(clock, activ
 
 def test_the_sums_go_to_the_total_once(clock):
     total = ServingSeconds(busy=10)
-    times = ChannelTimes(total)
+    times = ChannelTimes(total, Histogram())
     times.open(SENDING)
     clock.now += 1
-    times.change(SENDING, FOR_CREDIT)
+    since = times.change(SENDING, FOR_CREDIT, 0)
     clock.now += 2
-    times.close(FOR_CREDIT)
+    times.close(FOR_CREDIT, since)
     assert total == ServingSeconds(busy=10)
     times.end()
     times.end()
@@ -72,7 +73,8 @@ class Rig:
         self.connection = FakeConnection()
         self.log = Ended()
         self.queue = PartitionRequestQueue(self.connection, self.log.on_sent, self.log.on_ended)
-        self.times = ChannelTimes(ServingSeconds())
+        self.credit_waits = Histogram()
+        self.times = ChannelTimes(ServingSeconds(), self.credit_waits)
 
     def reader(self, credit: int) -> tuple[CreditBasedViewReader, FakeView]:
         reader = CreditBasedViewReader(
@@ -107,6 +109,22 @@ async def test_a_channel_without_credit_waits_for_credit(rig):
     seconds = rig.times.seconds()
     assert (seconds.credit_wait, seconds.data_wait) == (2, 5)
     assert len(rig.connection.sent) == 2
+
+
+async def test_each_wait_for_credit_is_counted_when_it_ends(rig):
+    """Waits for data are not; a channel that is closed has waited too."""
+    reader, view = rig.reader(credit=1)
+    reader.attach(view)
+    await rig.passes(64)
+    view.put(b"a", b"b", b"c")
+    await rig.passes(2)
+    assert sum(rig.credit_waits.counts) == 0
+    reader.add_credit(1)
+    await rig.passes(4)
+    assert (sum(rig.credit_waits.counts), rig.credit_waits.sum_seconds) == (1, 2)
+    rig.queue.remove(reader)
+    assert (sum(rig.credit_waits.counts), rig.credit_waits.sum_seconds) == (2, 6)
+    assert rig.credit_waits.sum_seconds == rig.times.seconds().credit_wait
 
 
 async def test_a_channel_that_gets_data_without_credit_waits_for_credit(rig):

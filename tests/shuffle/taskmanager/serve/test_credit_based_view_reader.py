@@ -9,6 +9,7 @@ from sluice.protocol.events import EndOfData, encode_end_of_partition, encode_ev
 from sluice.protocol.limits import MAX_CREDIT
 from sluice.protocol.schema import EVENT, PRIORITY_EVENT
 from sluice.shuffle.counters import ServingSeconds
+from sluice.shuffle.histogram import Histogram
 from sluice.shuffle.taskmanager.serve.channel_times import (
     SENDING,
     WAITING_FOR_CREDIT,
@@ -36,7 +37,7 @@ class Rig:
         message_bytes: int = 0,
     ) -> None:
         self.notified = 0
-        self.times = ChannelTimes(ServingSeconds())
+        self.times = ChannelTimes(ServingSeconds(), Histogram())
         self.reader = kind(1, credit, self._notify, CREDIT_BYTES, self.times)
         self.message_bytes = message_bytes
         self.view = FakeView(CREDIT_BYTES)

@@ -14,6 +14,7 @@ from sluice.protocol.limits import MAX_CREDIT, MAX_GATE_ATTEMPTS
 from sluice.shuffle.counters import Counters
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.gate.local_input_channel import TaskEventDispatcher
+from sluice.shuffle.histogram import Histogram
 from sluice.shuffle.memory import NetworkBufferPool
 from sluice.shuffle.names import ShuffleKey
 from sluice.shuffle.partition.pipelined_result_partition import PipelinedResultPartition
@@ -51,6 +52,7 @@ class Rig:
         self.connection.is_encrypted = True  # without checksums
         self.connection.max_payload_bytes = self.connection.large_payload_bytes = SIZE
         self.counters = Counters()
+        self.credit_waits = Histogram()
         self.lost = 0
         self.handler = PeerHandler(
             self.connection,
@@ -60,6 +62,7 @@ class Rig:
             self.counters,
             ServingEvents(lambda: None, self._lost),
             max_channels,
+            self.credit_waits,
         )
 
     def _lost(self) -> None:

@@ -148,6 +148,20 @@ async def test_a_first_output_that_never_comes(store):
     register(manager, consumable=False)
     with raises_code(ErrorCode.PARTITION_NOT_FOUND, "has no output yet"):
         await request(manager, [7])
+    assert sum(manager.request_waits.counts) == 1
+
+
+async def test_each_request_counts_once_however_it_ends(manager):
+    register(manager)
+    await request(manager, [7])
+    asked = request(manager, [8])
+    await waiting(manager)
+    assert sum(manager.request_waits.counts) == 1
+    manager.wake(KEY)
+    await waiting(manager)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert sum(manager.request_waits.counts) == 2
 
 
 async def test_a_second_reader_is_refused(manager):

@@ -147,6 +147,7 @@ async def test_a_reader_without_segments_is_told_at_once(tmp_path, partitions):
         assert len(gate.failures) == OUTPUTS
         assert {error.code for error in gate.failures.values()} == {ErrorCode.CONNECT_REFUSED}
         assert {error.limit for error in gate.failures.values()} == {"0 retries"}
+        assert not sum(cluster[1].connects.counts)  # nothing was connected
         await gate.close()
         cluster.environments[0] = await cluster.start_one(0, {})
 

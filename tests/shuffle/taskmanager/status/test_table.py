@@ -7,7 +7,11 @@ import re
 import pytest
 from msgspec import structs
 
-from sluice.shuffle.taskmanager.status.table import Table, render
+from sluice.shuffle.histogram import Histogram
+from sluice.shuffle.histogram_status import HistogramStatus
+from sluice.shuffle.taskmanager.status.latencies_status import LatenciesStatus
+from sluice.shuffle.taskmanager.status.table import Table, approximate_time, render
+from sluice.shuffle.taskmanager.store.store_status import RegionReadsStatus
 from sluice.transport.settings import approximate_size
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
@@ -25,6 +29,7 @@ TITLES = [
     "Local pools",
     "Connections",
     "Applications",
+    "Latencies since start",
     "Traffic since start",
 ]
 
@@ -159,3 +164,33 @@ def test_an_empty_cell_is_a_dash():
 )
 def test_a_size_for_people(size_bytes, text):
     assert approximate_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 µs"),
+        (0.000_061, "61 µs"),
+        (0.001, "1.0 ms"),
+        (0.0456, "46 ms"),
+        (1.0, "1.0 s"),
+        (30.2, "30 s"),
+    ],
+)
+def test_times_are_short(seconds, text):
+    assert approximate_time(seconds) == text
+
+
+def test_only_latencies_that_were_measured_have_a_row():
+    histogram = Histogram()
+    histogram.record(2.0)
+    latencies = LatenciesStatus(
+        commit=HistogramStatus.taken(histogram),
+        region_reads=(RegionReadsStatus("disk", "/data/1"),),
+    )
+    parts = dict(render(structs.replace(EMPTY_STATUS, latencies=latencies)))
+    _, *rows = parts["Latencies since start"]
+    assert [re.split("  +", row) for row in rows] == [
+        ["commit", "1.5 s", "1.9 s", "2.0 s", "2.0 s", "1"]
+    ]
+    assert "Latencies since start" not in dict(render(EMPTY_STATUS))

@@ -124,6 +124,18 @@ async def test_bytes_outside_a_region_are_refused(opened):
         writer.abort()
 
 
+async def test_only_reads_that_a_reader_waits_for_count_for_their_tier(opened):
+    store = opened(memory_tier_bytes=0)
+    output = await put(store, 0, 100)
+    for for_reader, counted in ((False, 0), (True, 1), (True, 2), (False, 2)):
+        read = ExtentRead(extent_of(output), 0, [memoryview(bytearray(100))])
+        await store.read_all([read], for_reader=for_reader)
+        (found,) = store.region_reads()
+        assert (found.tier, found.read.count) == ("disk", counted)
+    assert store.read_cached([read])
+    assert store.region_reads() == [found]
+
+
 async def test_bytes_outside_a_region_are_not_read_from_the_page_cache(opened):
     """The bytes behind a region may belong to another application."""
     store = opened(memory_tier_bytes=0)
