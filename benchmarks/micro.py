@@ -1,4 +1,4 @@
-"""Cost of a buffer and a handshake, without sockets: ``python -m benchmarks.micro``.
+"""Cost of a buffer, a wait and a handshake, without sockets: ``python -m benchmarks.micro``.
 
 Each number is the best of many short rounds, in microseconds per operation, on one thread. The two
 framing rows include the copies that stand for ``recv()``; the row before has their cost.
@@ -33,7 +33,15 @@ from sluice.protocol.limits import (
     VERSION,
 )
 from sluice.protocol.schema import decode_control, encode
+from sluice.shuffle.counters import ServingSeconds
+from sluice.shuffle.histogram import Histogram
 from sluice.shuffle.memory import MemorySegment, NetworkBufferPool
+from sluice.shuffle.taskmanager.ingest.wait_times import Waiter, Waiting
+from sluice.shuffle.taskmanager.serve.channel_times import (
+    SENDING,
+    WAITING_FOR_CREDIT,
+    ChannelTimes,
+)
 
 FRAMES: Final = 64
 """Frames of the stream that the framing rows decode: 2 MiB, which stays in the CPU's cache."""
@@ -215,6 +223,33 @@ def measure_handshake(rounds: int = 100, count: int = 20) -> Iterable[tuple[str,
         yield name, _best_us(_repeated(call, count), count, rounds)
 
 
+def measure_times(rounds: int = 100, count: int = 2_000) -> Iterable[tuple[str, float]]:
+    """Measure how the data path records times; rows and arguments as :func:`measure`.
+
+    The rows of a wait begin one and end it, and read the clock twice.
+    """
+    seconds = 0.000_7
+    histogram = Histogram()
+    channels = ChannelTimes(ServingSeconds(), Histogram())
+    channels.open(SENDING)
+    waiter = Waiter(Waiting())
+
+    def wait_of_a_channel() -> None:
+        since = channels.change(SENDING, WAITING_FOR_CREDIT, 0.0)
+        channels.change(WAITING_FOR_CREDIT, SENDING, since)
+
+    def wait_of_a_producer() -> None:
+        waiter.begin()
+        waiter.end()
+
+    for name, call in (
+        ("histogram: record a time", partial(histogram.record, seconds)),
+        ("channel: a wait for credit", wait_of_a_channel),
+        ("producer: a wait for credit", wait_of_a_producer),
+    ):
+        yield name, _best_us(_repeated(call, count), count, rounds)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -222,7 +257,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds = arguments.rounds
     for name, microseconds in chain(
-        measure(rounds), measure_pools(rounds), measure_handshake(rounds)
+        measure(rounds), measure_pools(rounds), measure_times(rounds), measure_handshake(rounds)
     ):
         print(f"{name:<34} {microseconds:8.3f} µs")
 
