@@ -126,7 +126,14 @@ STATUS = TaskManagerStatus(
     storage=(
         TierStatus("memory", "/memory/1", 1 << 29, 3 << 20, True, 509 << 20, ""),
         TierStatus(
-            "disk", "/data/1", None, 5 << 30, False, 0, "a probe failed: Input/output error"
+            "disk",
+            "/data/1",
+            None,
+            5 << 30,
+            False,
+            0,
+            "a probe failed: Input/output error",
+            journal_full=True,
         ),
     ),
     partitions=(
@@ -183,7 +190,7 @@ STATUS = TaskManagerStatus(
     producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
     region_areas=RegionAreasStatus(91, 92),
     remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
-    copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL", 101),
+    copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL", 101, 102),
     scrub=ScrubStatus(98, 99, 100.5),
     control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
@@ -200,7 +207,11 @@ STATUS = TaskManagerStatus(
     ),
     applications=(
         ApplicationStatus(
-            "app-1", 2, None, 123456, (HoldingStatus("disk_tier_bytes", 123456, 1 << 30),)
+            "app-1",
+            2,
+            None,
+            123456,
+            (HoldingStatus("disk_tier_bytes", 123456, 1 << 30, used_ratio=0.25),),
         ),
         ApplicationStatus("app-2", 0, 12.5, 1000, (HoldingStatus("channels", 3, None),)),
     ),

@@ -17,7 +17,7 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ....protocol.identity import plain_name, tenant_of
 from ...counters import BoundedCounts
 from ...memory import SegmentOwner
-from ...metric import Combined
+from ...metric import Combined, gauge
 
 
 class Resource(enum.IntEnum):
@@ -104,6 +104,17 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
     """Maximum amount that it or all applications of its subject may hold; None: no quota."""
     subject_held: int | None = None
     """Amount held by all applications of its subject; None: it has no subject."""
+    used_ratio: Annotated[
+        float,
+        gauge(
+            "Used part of a quota of an application or a subject: the largest.",
+            "quota_used_ratio",
+            by="resource",
+            zeros=[each.name.lower() for each in Resource],
+            combine="max",
+        ),
+    ] = 0.0
+    """The larger of the used parts of its own quota and its subject's; 0 without a quota."""
 
 
 class ApplicationStatus(msgspec.Struct, frozen=True, gc=False):
@@ -159,10 +170,12 @@ class Account(SegmentOwner):
         tenant = self.parent
         found = []
         for resource, held in zip(Resource, self._held, strict=True):
-            limits = [each._limits[resource] for each in (self, tenant) if each is not None]
-            quota = min((limit for limit in limits if limit is not None), default=None)
+            accounts = (self,) if tenant is None else (self, tenant)
+            amounts = [(each.amount(resource), each._limits[resource]) for each in accounts]
+            quota = min((limit for _, limit in amounts if limit is not None), default=None)
+            ratio = max((amount / limit for amount, limit in amounts if limit), default=0.0)
             subject_held = None if tenant is None else tenant.amount(resource)
-            found.append(HoldingStatus(resource.name.lower(), held, quota, subject_held))
+            found.append(HoldingStatus(resource.name.lower(), held, quota, subject_held, ratio))
         return tuple(found)
 
     @property

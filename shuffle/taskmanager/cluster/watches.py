@@ -46,6 +46,12 @@ class Watches:
     def __len__(self) -> int:
         return len(self._configured) + len(self._by_place)
 
+    @property
+    def unreachable(self) -> int:
+        """Number of TaskManagers that are away or lost."""
+        watches = (*self._configured.values(), *self._by_place.values())
+        return sum(each.presence in (Presence.AWAY, Presence.LOST) for each in watches)
+
     def watch_configured(self) -> None:
         """Watch the TaskManagers of the settings. Idempotent."""
         for address in self._addresses:

@@ -129,6 +129,7 @@ class Copies:
             progress.staying,
             utf8_text(progress.reason),
             len(self.services.holdings.short_of_remote),
+            self.services.watches.unreachable,
         )
 
     def _changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:

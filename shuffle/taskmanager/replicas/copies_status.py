@@ -42,3 +42,11 @@ class CopiesStatus(msgspec.Struct, frozen=True, gc=False):
             "map_outputs_short_of_remote_copy",
         ),
     ] = 0
+    unreachable: Annotated[
+        int,
+        gauge(
+            "TaskManagers that this one watches and cannot reach.",
+            "taskmanagers_unreachable",
+            combine="max",
+        ),
+    ] = 0

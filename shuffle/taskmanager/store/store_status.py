@@ -39,6 +39,9 @@ class TierStatus(msgspec.Struct, frozen=True, gc=False):
     """Regions in it, including those being written."""
     unread: bool = False
     """Whether it has not answered since the start, so that its map outputs are unknown."""
+    journal_full: Annotated[
+        bool, gauge("1 while its journal has no room for new map outputs.", by="tier directory")
+    ] = False
 
     @classmethod
     def left_out(

@@ -175,6 +175,7 @@ class ArenaTier(Tier):
             utf8_text(self.reason or ("" if self.has_journal_room else "its journal has no room")),
             self.largest_free_bytes() if takes else 0,
             self._extents,
+            journal_full=not self.has_journal_room,
         )
 
     def _free_bytes(self, used_bytes: int) -> int:

@@ -96,6 +96,9 @@ def test_applications_of_a_tenant_have_one_quota_together():
     other.take(Resource.CHANNELS, LIMIT)
     (found,) = [each for each in first.status() if each.resource == "channels"]
     assert (found.held, found.subject_held, found.quota) == (6, LIMIT, 6)
+    assert found.used_ratio == 1.0
+    (found,) = [each for each in second.status() if each.resource == "channels"]
+    assert (found.held, found.quota, found.used_ratio) == (4, LIMIT, 1.0), "the subject's quota"
     assert {each.application_id for each in accounts.in_use()} == {FIRST, SECOND, OTHER}
     first.give_back(Resource.CHANNELS, 6)
     second.take(Resource.CHANNELS, 6)

@@ -201,6 +201,7 @@ async def test_without_any_room_the_store_says_so_until_there_is_some(
     reason = not_ready(store)
     assert reason is not None
     assert "its journal has no room" in reason
+    assert any(tier.journal_full for tier in store.tiers())
     assert not journal_of(store).reserve(), "the room for releases counts"
     with pytest.raises(StorageFull, match="its journal has no room"):
         await put(store, 99, OUTPUT_BYTES)
@@ -210,6 +211,7 @@ async def test_without_any_room_the_store_says_so_until_there_is_some(
     await released
     tmpfs.make_room()
     await eventually(lambda: not_ready(store) is None)
+    assert not any(tier.journal_full for tier in store.tiers())
     await put_wide(store, 100)
     assert "takes map outputs again" in caplog.text
 
