@@ -1,0 +1,1 @@
+"""Generator of the Grafana dashboards: panels from the declarations of the metrics."""
