@@ -10,7 +10,8 @@ FROM ${PYTHON_IMAGE} AS base
 # the owner, because OpenShift runs a container as any user of that group.
 RUN groupadd --gid 10001 sluice \
  && useradd --uid 10001 --gid sluice --no-create-home --home-dir /tmp --shell /usr/sbin/nologin sluice \
- && install -d -o sluice -g root -m 0770 /run/sluice /run/sluice-secret /run/sluice-token /var/lib/sluice \
+ && install -d -o sluice -g root -m 0770 /run/sluice /run/sluice-secret /run/sluice-token \
+      /run/sluice-monitoring /var/lib/sluice \
       /run/sluice-tls /run/certificates /run/certificates/authority /run/certificates/taskmanager-1 \
       /run/certificates/taskmanager-2 /run/certificates/spark /run/certificates/spark-settings
 ENV PATH=/opt/sluice/bin:$PATH \

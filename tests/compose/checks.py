@@ -47,6 +47,7 @@ cat {_TLS}/authority.pem certificate.pem >both.pem
 _MANAGER = "io.sluice.spark.SluiceShuffleManager"
 _PROMETHEUS_PORT = 9090
 _HTTP_PORTS = dict(zip(TASKMANAGERS, (7338, 7339), strict=True))
+_ALERTS = 15
 _NOBODY, _SLUICE = "65534:65534", "sluice"
 _COUNTERS = (
     'sluice_received_bytes_total{leg="producer"}',
@@ -203,6 +204,20 @@ def prometheus_has_scraped(stack: Stack) -> None:
     up = _query('up{job="sluice"}')
     if sorted(up.values()) != [1.0, 1.0]:
         raise ComposeTestFailed(f"not both TaskManagers are up for Prometheus: {up}")
+
+
+def alerts_are_loaded(stack: Stack) -> None:
+    """Prometheus evaluates all alerts without an error, and reads what applications hold."""
+
+    def evaluated() -> bool | str:
+        groups = _get(f"http://{ADDRESS}:{_PROMETHEUS_PORT}/api/v1/rules")["data"]["groups"]
+        health = [rule["health"] for group in groups for rule in group["rules"]]
+        return health == ["ok"] * _ALERTS or str(health)
+
+    wait_until("all alerts evaluated", evaluated, timeout_seconds=_SCRAPED_SECONDS)
+    up = _query('up{job="sluice-applications"}')
+    if sorted(up.values()) != [1.0, 1.0]:
+        raise ComposeTestFailed(f"not both pages of applications are read by Prometheus: {up}")
 
 
 def released_after_jobs(stack: Stack) -> None:

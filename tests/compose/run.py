@@ -96,6 +96,8 @@ def _check(stack: Stack) -> None:
         digest = checks.same_result_as_spark(stack)
     with _step("metrics scraped by Prometheus"):
         checks.prometheus_has_scraped(stack)
+    with _step("alerts evaluated by Prometheus"):
+        checks.alerts_are_loaded(stack)
     with _step("everything released"):
         checks.released_after_jobs(stack)
     with _step("a TaskManager killed after the map stage"):
