@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.monitoring.alert_cases import CASES, Case
+from tests.monitoring.rig import ALERTS, ROOT, RULES
 from tools.dashboards.definitions import declared
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RUNBOOK = ROOT / "docs" / "operate" / "runbook.md"
-ALERTS: dict[str, dict[str, Any]] = {
-    rule["alert"]: rule
-    for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]
-}
 TIMEOUT_SECONDS = 60
 SELECTOR = re.compile(r"\b(sluice_[a-z_]+)(?:\{([^}]*)\})?")
 

@@ -77,8 +77,8 @@ class Definition:
     @property
     def title(self) -> str:
         """Its name as a title, without prefix and unit."""
-        words = self.name.removeprefix("sluice_").removesuffix(f"_{self._noun}").replace("_", " ")
-        return words.capitalize()
+        words = self.name.removeprefix("sluice_").removesuffix("_total")
+        return words.removesuffix(f"_{self._noun}").replace("_", " ").capitalize()
 
     @property
     def _noun(self) -> str:
