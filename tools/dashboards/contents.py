@@ -141,12 +141,17 @@ def host(definitions: Definitions) -> Contents:
                 rate("sluice_process_cpu_seconds_total", "instance process"),
             ),
         ),
-        Panel("Worst event loop lag", (amount("sluice_event_loop_lag_max_seconds", "instance", how="max"),)),
+        Panel(
+            "Worst event loop lag",
+            (amount("sluice_event_loop_lag_max_seconds", "instance", how="max"),),
+        ),
         Panel(
             "Control memory",
             (
                 amount("sluice_control_memory_used_bytes", "instance", legend="{{instance}} used"),
-                amount("sluice_control_memory_capacity_bytes", "instance", legend="{{instance}} limit"),
+                amount(
+                    "sluice_control_memory_capacity_bytes", "instance", legend="{{instance}} limit"
+                ),
             ),
         ),
         Panel("Used storage", (amount("sluice_storage_used_bytes", each),)),
