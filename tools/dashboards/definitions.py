@@ -22,6 +22,7 @@ NAME: Final = re.compile(r"\b(?:sluice|process)_[a-z_]+\b(?!\()")
 """A metric in an expression."""
 
 _SUFFIXES: Final = {"counter": "_total", "info": "_info"}
+_SERIES_OF_HISTOGRAMS: Final = re.compile("_(bucket|sum|count)$")
 _UNITS: Final = {
     "bytes": "bytes",
     "seconds": "s",
@@ -51,7 +52,7 @@ class Definition:
     """A metric.
 
     Attributes:
-        name: Its name in expressions; that of a histogram without ``_bucket``.
+        name: Its name in expressions; that of a histogram without ``_bucket`` and the like.
         kind: ``"gauge"``, ``"counter"``, ``"info"`` or ``"histogram"``.
         text: Its help.
         series: Labels of its series, for a sample of the status.
@@ -104,10 +105,15 @@ class Definitions:
         Raises:
             UnknownMetric: There is none.
         """
-        found = self._by_name.get(name) or self._by_name.get(name.removesuffix("_bucket"))
+        found = self._by_name.get(name) or self._by_name.get(_SERIES_OF_HISTOGRAMS.sub("", name))
         if found is None:
             raise UnknownMetric(name)
         return found
+
+    def sum_of(self, name: str) -> str:
+        """Return the name of the sum of something that is a histogram, or a counter alone."""
+        found = self._by_name.get(name)
+        return f"{name}_{'total' if found is None else 'sum'}"
 
     def of_kind(self, kind: str) -> list[Definition]:
         """Return all metrics of a kind, in the order of their names."""

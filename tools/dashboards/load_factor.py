@@ -47,11 +47,12 @@ def _parts(expressions: Expressions) -> dict[str, str]:
     segments = "sluice_network_memory_segments"
     used, free = (summed(f"sluice_storage_{name}_bytes", tier="disk") for name in ("used", "free"))
     control = "sluice_control_memory_used_bytes", "sluice_control_memory_capacity_bytes"
+    late = expressions.definitions.sum_of("sluice_event_loop_lag_seconds")
     # A supervisor works little: where there are data processes, they count instead.
     of_processes = busiest("sluice_process_cpu_seconds_total")
     return {
         "CPU": f"({of_processes} or {busiest('process_cpu_seconds_total')})",
-        "event loop": busiest("sluice_event_loop_lag_seconds_total"),
+        "event loop": busiest(late),
         "network memory": f"{summed(segments, state='!=free')} / {summed(segments)}",
         "disk": f"{used} / ({used} + {free})",
         "control memory": " / ".join(map(summed, control)),
