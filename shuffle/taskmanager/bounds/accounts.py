@@ -61,6 +61,9 @@ Limits: TypeAlias = tuple[int | None, ...]
 
 NO_LIMITS: Final[Limits] = (None,) * len(Resource)
 
+_KEYS: Final = tuple(each.name.lower() for each in Resource)
+_NO_AMOUNTS: Final[tuple[int | None, ...]] = (None,) * len(Resource)
+
 
 class QuotaExceeded(SluiceError):
     """A request exceeds a quota of its application or tenant.
@@ -110,7 +113,7 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
             "Used part of a quota of an application or a subject: the largest.",
             "quota_used_ratio",
             by="resource",
-            zeros=[each.name.lower() for each in Resource],
+            zeros=_KEYS,
             combine="max",
         ),
     ] = 0.0
@@ -168,14 +171,18 @@ class Account(SegmentOwner):
     def status(self) -> tuple[HoldingStatus, ...]:
         """Return the amounts held and the lowest quota of each resource."""
         tenant = self.parent
+        subject_amounts = _NO_AMOUNTS if tenant is None else tenant._held
+        subject_limits = NO_LIMITS if tenant is None else tenant._limits
         found = []
-        for resource, held in zip(Resource, self._held, strict=True):
-            accounts = (self,) if tenant is None else (self, tenant)
-            amounts = [(each.amount(resource), each._limits[resource]) for each in accounts]
-            quota = min((limit for _, limit in amounts if limit is not None), default=None)
-            ratio = max((amount / limit for amount, limit in amounts if limit), default=0.0)
-            subject_held = None if tenant is None else tenant.amount(resource)
-            found.append(HoldingStatus(resource.name.lower(), held, quota, subject_held, ratio))
+        for key, held, limit, subject_held, subject_limit in zip(
+            _KEYS, self._held, self._limits, subject_amounts, subject_limits, strict=True
+        ):
+            quota = limit
+            ratio = held / limit if limit else 0.0
+            if subject_limit is not None and subject_held is not None:
+                quota = subject_limit if limit is None else min(limit, subject_limit)
+                ratio = max(ratio, subject_held / subject_limit if subject_limit else 0.0)
+            found.append(HoldingStatus(key, held, quota, subject_held, ratio))
         return tuple(found)
 
     @property
