@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,47 @@ def test_shared_memory_holds_the_memory_tier_and_what_it_leaves_free(name):
     tier_mib = int(service["environment"]["SLUICE_MEMORY_TIER_BYTES"].removesuffix(" MiB"))
     room_mib = int(service["shm_size"].removesuffix("m"))
     assert room_mib - room_mib // SPARED_PART > tier_mib
+
+
+def sources(name: str) -> dict[str, Path]:
+    """Return the files and folders of the repository that a container sees, by their place in it."""
+    mounts = (str(each).split(":") for each in SERVICES[name]["volumes"])
+    return {mount[1]: REPOSITORY / mount[0] for mount in mounts if mount[0].startswith("./")}
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_the_image_of_others_has_a_digest(name):
+    assert re.search(r":-[\w./-]+:v?[\d.]+@sha256:[0-9a-f]{64}\}$", SERVICES[name]["image"])
+
+
+def test_prometheus_loads_the_alerts_and_scrapes_in_the_job_that_they_name():
+    seen = sources("prometheus")
+    assert all(path.is_file() for path in seen.values())
+    config = yaml.safe_load(seen["/etc/prometheus/prometheus.yml"].read_text(encoding="utf-8"))
+    assert config["rule_files"] == ["/etc/prometheus/alerts.yml"]
+    assert 'up{job="sluice"}' in seen["/etc/prometheus/alerts.yml"].read_text(encoding="utf-8")
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    assert {"sluice", "sluice-applications"} <= jobs.keys()
+    token = jobs["sluice-applications"]["authorization"]["credentials_file"]
+    (folder,) = (
+        str(each).split(":")[1]
+        for each in SERVICES["prometheus"]["volumes"]
+        if str(each).startswith("monitoring-token:")
+    )
+    assert token == f"{folder}/token"
+    assert token in SERVICES["credentials"]["command"][0]
+
+
+def test_grafana_has_the_dashboards_and_asks_the_prometheus_beside_it():
+    seen = sources("grafana")
+    provisioning = seen["/etc/grafana/provisioning"]
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/sluice.yml").read_text())["providers"]
+    folder = seen[provider["options"]["path"]]
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (folder / home.name).is_file()
+    assert str(home.parent) == provider["options"]["path"]
+    assert len(list(folder.glob("*.json"))) == 3
