@@ -81,7 +81,7 @@ def test_shared_memory_holds_the_memory_tier_and_what_it_leaves_free(name):
 
 
 def sources(name: str) -> dict[str, Path]:
-    """Return the files and folders of the repository that a container sees, by their place in it."""
+    """Return the files and folders of the repository that a container sees, by place there."""
     mounts = (str(each).split(":") for each in SERVICES[name]["volumes"])
     return {mount[1]: REPOSITORY / mount[0] for mount in mounts if mount[0].startswith("./")}
 
