@@ -146,6 +146,11 @@ def built(panel: Panel, definitions: Definitions) -> Any:
                 .display_mode(common.LegendDisplayMode.LIST)
                 .placement(common.LegendPlacement.BOTTOM)
             )
+            builder.tooltip(
+                common_builders.VizTooltipOptions()
+                .mode(common.TooltipDisplayMode.MULTI)
+                .sort(common.SortOrder.DESCENDING)
+            )
             if panel.stacked:
                 mode = common.StackingMode.NORMAL
                 builder.stacking(common_builders.StackingConfig().mode(mode))
@@ -159,6 +164,8 @@ def built(panel: Panel, definitions: Definitions) -> Any:
             )
         case "stat":
             builder.text_mode(common.BigValueTextMode.VALUE_AND_NAME)
+            builder.graph_mode(common.BigValueGraphMode.NONE)
+            builder.reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
     return builder
 
 
