@@ -16,6 +16,7 @@ import io.sluice.spark.settings.CallerSettings;
 import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.Credentials;
 import io.sluice.spark.settings.SluiceSettings;
+import io.sluice.spark.ui.StatusRecorder;
 import io.sluice.spark.ui.StatusTab;
 import java.util.Map;
 import java.util.function.IntPredicate;
@@ -75,6 +76,9 @@ public final class SluicePlugin implements SparkPlugin {
     private static final class Driver implements DriverPlugin {
         /** Null if Sluice is off and cannot be turned on. */
         private DriverRuntime runtime;
+
+        /** Null if there is no event log. */
+        private StatusRecorder recorder;
 
         @Override
         public Map<String, String> init(SparkContext context, PluginContext pluginContext) {
@@ -155,6 +159,7 @@ public final class SluicePlugin implements SparkPlugin {
                     .addToQueue(executorOutputs(context, runtime), ExecutorOutputs.QUEUE);
             DriverRuntime.install(runtime);
             StatusTab.attach(context, runtime);
+            recorder = StatusRecorder.start(context, runtime);
             CallerSettings.declare(SluiceSettings.ENTRIES);
             Activation.announce(conf::set, settings.routing());
             return Credentials.forExecutors(credential);
@@ -218,6 +223,10 @@ public final class SluicePlugin implements SparkPlugin {
                     runtime.counters().add(parts, 1);
                     yield null;
                 }
+                case DriverMessages.CREDIT_WAITS -> {
+                    runtime.counters().addCreditWaits(DriverMessages.readCreditWaits(parts));
+                    yield null;
+                }
                 case DriverMessages.ENDPOINTS -> runtime.endpoints();
                 case DriverMessages.REPLICAS -> {
                     DriverMessages.ReplicasQuestion question =
@@ -242,6 +251,9 @@ public final class SluicePlugin implements SparkPlugin {
 
         @Override
         public void shutdown() {
+            if (recorder != null) {
+                recorder.applicationEnds();
+            }
             if (runtime != null) {
                 runtime.releaseApplication();
                 runtime.close();

@@ -10,6 +10,7 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.stream.Stream;
 
 /**
@@ -23,6 +24,7 @@ public final class DriverMessages {
     public static final String ENDPOINTS = "endpoints";
     public static final String LOST_OUTPUT = "lost-output";
     public static final String COUNTERS = "counters";
+    public static final String CREDIT_WAITS = "credit-waits";
     public static final String REPLICAS = "replicas";
     public static final String UNREADABLE = "unreadable";
 
@@ -108,6 +110,22 @@ public final class DriverMessages {
         List<Object> parts = new ArrayList<>();
         more.forEach((name, number) -> parts.addAll(List.of(name, number)));
         return message(COUNTERS, parts.toArray());
+    }
+
+    /** Reports how long map tasks waited for credit since the last report, by stage. */
+    public static String[] creditWaits(Map<Integer, Long> nanos) {
+        List<Object> parts = new ArrayList<>();
+        nanos.forEach((stageId, wait) -> parts.addAll(List.of(stageId, wait)));
+        return message(CREDIT_WAITS, parts.toArray());
+    }
+
+    /** Reads the message of {@link #creditWaits}. */
+    public static Map<Integer, Long> readCreditWaits(String[] message) {
+        Map<Integer, Long> nanos = new TreeMap<>();
+        for (int i = 1; i + 1 < message.length; i += 2) {
+            nanos.put(Integer.parseInt(message[i]), Long.parseLong(message[i + 1]));
+        }
+        return nanos;
     }
 
     /**

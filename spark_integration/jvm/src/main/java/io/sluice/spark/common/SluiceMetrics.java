@@ -92,6 +92,8 @@ public final class SluiceMetrics {
                     "pipelinedBytesRead",
                     "bytes of records read from pipelined shuffles, with 4 bytes for each length");
 
+    private final StageWaits creditWaits = new StageWaits();
+
     public SluiceMetrics() {}
 
     private LongAdder counter(String name, String meaning) {
@@ -104,6 +106,11 @@ public final class SluiceMetrics {
     /** Returns the meanings by name, in the order of the reference page. */
     public Map<String, String> meanings() {
         return Collections.unmodifiableMap(meanings);
+    }
+
+    /** Returns how long map tasks waited for credit, by stage. */
+    public StageWaits creditWaits() {
+        return creditWaits;
     }
 
     /** Returns the current values by name, in the order of {@link #meanings}. */
@@ -120,6 +127,7 @@ public final class SluiceMetrics {
     /** Sets all counters to zero for the next application of the JVM. */
     public void reset() {
         counters.values().forEach(LongAdder::reset);
+        Map<Integer, Long> unused = creditWaits.take();
     }
 
     public void register(MetricRegistry registry) {

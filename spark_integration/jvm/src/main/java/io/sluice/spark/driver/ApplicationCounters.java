@@ -31,6 +31,16 @@ public final class ApplicationCounters {
         }
     }
 
+    /** Adds the report of an executor on its map tasks' waits for credit. */
+    public void addCreditWaits(Map<Integer, Long> nanosByStage) {
+        own.creditWaits().addAll(nanosByStage);
+    }
+
+    /** Returns how long map tasks waited for credit, by stage. */
+    public Map<Integer, Long> creditWaitNanos() {
+        return own.creditWaits().sums();
+    }
+
     public long sum(String name) {
         return own.value(name) + reported.get(name).sum();
     }

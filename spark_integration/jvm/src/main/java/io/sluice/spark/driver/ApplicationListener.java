@@ -9,6 +9,7 @@ import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
+import org.apache.spark.scheduler.SparkListenerStageSubmitted;
 import org.apache.spark.scheduler.StageInfo;
 
 /** Forwards events of executors and map stages. */
@@ -39,6 +40,14 @@ public final class ApplicationListener extends SparkListener {
     public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
         reachability.executorRemoved(event.executorId());
         locality.executorRemoved(event.executorId());
+    }
+
+    @Override
+    public void onStageSubmitted(SparkListenerStageSubmitted event) {
+        StageInfo stage = event.stageInfo();
+        if (stage.shuffleDepId().isDefined()) {
+            shuffles.writtenBy((Integer) stage.shuffleDepId().get(), stage.stageId());
+        }
     }
 
     @Override

@@ -50,6 +50,11 @@ public final class CounterReporter implements AutoCloseable {
 
     private synchronized void report() {
         scheduled = false;
+        reportCounters();
+        reportCreditWaits();
+    }
+
+    private void reportCounters() {
         Map<String, Long> now = metrics.snapshot();
         Map<String, Long> more = new HashMap<>();
         now.forEach(
@@ -68,6 +73,19 @@ public final class CounterReporter implements AutoCloseable {
         } catch (IOException | RuntimeException e) {
             // The next report includes these counts.
             LOG.debug("The counters did not reach the driver", e);
+        }
+    }
+
+    private void reportCreditWaits() {
+        Map<Integer, Long> waits = metrics.creditWaits().take();
+        if (waits.isEmpty()) {
+            return;
+        }
+        try {
+            sender.send(DriverMessages.creditWaits(waits));
+        } catch (IOException | RuntimeException e) {
+            metrics.creditWaits().addAll(waits);
+            LOG.debug("The waits for credit did not reach the driver", e);
         }
     }
 

@@ -9,7 +9,7 @@ import java.util.Map;
 /** The newest shuffles of the application, for Spark's UI. Thread safe. */
 public final class ShuffleTable {
     /** Bounded, because a streaming query never stops registering shuffles. */
-    static final int MAX_SHUFFLES = 1000;
+    public static final int MAX_SHUFFLES = 1000;
 
     /**
      * The choice for a shuffle.
@@ -23,6 +23,7 @@ public final class ShuffleTable {
     /**
      * One shuffle.
      *
+     * @param stageId the newest stage that writes it; -1 before the first
      * @param bytes stored bytes of the map stages that have ended
      * @param released whether Spark has released it
      */
@@ -31,9 +32,16 @@ public final class ShuffleTable {
             int maps,
             int partitions,
             Decision decision,
+            int stageId,
             long records,
             long bytes,
             boolean released) {
+        public static final int NO_STAGE = -1;
+
+        Row writtenBy(int newStageId) {
+            return new Row(
+                    shuffleId, maps, partitions, decision, newStageId, records, bytes, released);
+        }
 
         Row written(long moreRecords, long moreBytes) {
             return new Row(
@@ -41,13 +49,14 @@ public final class ShuffleTable {
                     maps,
                     partitions,
                     decision,
+                    stageId,
                     records + moreRecords,
                     bytes + moreBytes,
                     released);
         }
 
         Row asReleased() {
-            return new Row(shuffleId, maps, partitions, decision, records, bytes, true);
+            return new Row(shuffleId, maps, partitions, decision, stageId, records, bytes, true);
         }
     }
 
@@ -72,9 +81,15 @@ public final class ShuffleTable {
                         shuffle.maps(),
                         shuffle.partitions(),
                         decision,
+                        Row.NO_STAGE,
                         0,
                         0,
                         false));
+    }
+
+    /** Records that a stage begins to write a shuffle. */
+    public synchronized void writtenBy(int shuffleId, int stageId) {
+        rows.computeIfPresent(shuffleId, (id, row) -> row.writtenBy(stageId));
     }
 
     /** Adds the amounts of a map stage that has ended. */
@@ -84,6 +99,11 @@ public final class ShuffleTable {
 
     public synchronized void released(int shuffleId) {
         rows.computeIfPresent(shuffleId, (id, row) -> row.asReleased());
+    }
+
+    /** Returns a shuffle; null if it is not among the newest. */
+    public synchronized Row row(int shuffleId) {
+        return rows.get(shuffleId);
     }
 
     /** Returns the number of all shuffles registered so far. */

@@ -127,10 +127,19 @@ public final class Credentials {
         return credential;
     }
 
+    private static String redaction(UnaryOperator<String> setting) {
+        String changed = setting.apply(REDACTION);
+        return changed == null ? DEFAULT_REDACTION : changed;
+    }
+
+    /** Returns whether Spark hides the value of a setting in its UI. */
+    public static boolean isRedacted(UnaryOperator<String> setting, String key) {
+        return Pattern.compile(redaction(setting)).matcher(key).find();
+    }
+
     /** Rejects a redaction pattern that does not match a secret setting. */
     private static void requireRedacted(UnaryOperator<String> setting, String key) {
-        String changed = setting.apply(REDACTION);
-        String pattern = changed == null ? DEFAULT_REDACTION : changed;
+        String pattern = redaction(setting);
         if (!Pattern.compile(pattern).matcher(key).find()) {
             throw new IllegalArgumentException(
                     String.format(

@@ -2,99 +2,117 @@ package io.sluice.spark.ui;
 
 import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.registration.ShuffleTable;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Locale;
-import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
 
-/** Renders the page as tables in the style of Spark's UI. Escapes all text from outside. */
+/**
+ * Renders the page as tables in the style of Spark's UI, whose script sorts them. Escapes all text
+ * from outside. Links are relative to the page, which may be behind a proxy or in the history
+ * server.
+ */
 final class StatusHtml {
-    /** Maximum number of rows in the table of shuffles. */
-    static final int MAX_SHUFFLES = 200;
+    /** Maximum number of rows in the tables of shuffles and of stages. */
+    static final int MAX_ROWS = 200;
 
-    private static final String[] UNITS = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    private static final String NANOSECONDS = ", in nanoseconds";
 
-    private final StringBuilder html = new StringBuilder(16 * 1024);
+    private final HtmlTables html = new HtmlTables();
 
     StatusHtml(ApplicationStatus status) {
-        html.append("<div id=\"sluice\">");
-        summary(status);
-        taskManagers(status);
-        shuffles(status);
-        counters(status);
-        settings(status);
-        html.append("</div>");
+        html.raw("<div id=\"sluice\">");
+        summary(status.last());
+        taskManagers(status.last().taskManagers());
+        List<SluiceShuffleEvent> shuffles = newest(status.shuffles());
+        List<StageRow> stages = newest(status.stages());
+        shuffles(shuffles, status.last().registered(), stages);
+        stages(stages, status.stages().size(), shuffles);
+        counters(status.last());
+        settings(status.settings());
+        html.raw("</div>");
     }
 
-    private void summary(ApplicationStatus status) {
-        Map<String, Long> counters = status.counters();
-        long fallbacks = counters.get("fallbackShuffles");
-        long stored = counters.get("localBytesRead") + counters.get("remoteBytesRead");
-        long raw = counters.get("rawBytesRead");
-        html.append("<ul class=\"list-unstyled\">");
-        fact(
+    private static <T> List<T> newest(List<T> rows) {
+        return rows.subList(0, Math.min(rows.size(), MAX_ROWS));
+    }
+
+    private void summary(SluiceStatusEvent last) {
+        long fallbacks = last.count("fallbackShuffles");
+        long local = last.count("localBytesRead");
+        long stored = local + last.count("remoteBytesRead");
+        long raw = last.count("rawBytesRead");
+        html.raw("<ul class=\"list-unstyled\">");
+        html.fact(
                 "Shuffles",
-                (status.registered() - fallbacks)
+                Units.count(last.registered() - fallbacks)
                         + " through Sluice, "
-                        + fallbacks
+                        + Units.count(fallbacks)
                         + " Spark's own");
-        fact("Written", size(counters.get("bytesWritten")));
-        fact(
+        html.fact("Written", Units.size(last.count("bytesWritten")));
+        html.fact(
                 "Read",
-                size(stored)
+                Units.size(stored)
                         + (stored > 0
-                                ? ", "
-                                        + percent(counters.get("localBytesRead"), stored)
-                                        + " of it from the same host"
+                                ? ", " + Units.percent(local, stored) + " of it from the same host"
                                 : ""));
         if (raw > 0) {
-            fact("Stored size", percent(stored, raw) + " of the " + size(raw) + " that were read");
+            html.fact(
+                    "Stored size",
+                    Units.percent(stored, raw) + " of the " + Units.size(raw) + " that were read");
         }
-        html.append("</ul>");
+        html.fact(
+                "Waited",
+                "map tasks "
+                        + Units.time(last.count("writerCreditWaitNanos"))
+                        + " for credit, reduce tasks "
+                        + Units.time(last.count("readerWaitNanos"))
+                        + " for data");
+        html.raw("</ul>");
     }
 
-    private void fact(String name, String value) {
-        html.append("<li><strong>")
-                .append(escaped(name))
-                .append(":</strong> ")
-                .append(escaped(value))
-                .append("</li>");
-    }
-
-    private void taskManagers(ApplicationStatus status) {
-        begin(
-                "TaskManagers (" + status.taskManagers().size() + ")",
+    private void taskManagers(List<SluiceStatusEvent.TaskManager> taskManagers) {
+        html.begin(
+                "TaskManagers (" + taskManagers.size() + ")",
                 "sluice-taskmanagers",
                 "TaskManager",
                 "Address",
                 "Reachable from the driver",
                 "Map outputs held",
                 "About");
-        for (ApplicationStatus.TaskManager row : status.taskManagers()) {
-            html.append("<tr>");
-            if (row.url().isEmpty()) {
-                cell(row.id().isEmpty() ? "has never answered" : row.id());
+        for (SluiceStatusEvent.TaskManager row : taskManagers) {
+            html.beginRow("");
+            if (row.id().isEmpty()) {
+                html.cell("has never answered");
+            } else if (isWebAddress(row.url())) {
+                html.link(row.url(), row.id());
             } else {
-                html.append("<td><a href=\"").append(escaped(row.url())).append("\">");
-                html.append(escaped(row.id())).append("</a></td>");
+                html.cell(row.id());
             }
-            cell(row.address());
-            cell(
+            html.cell(row.address());
+            html.cell(
                     row.reachable()
                             ? "yes"
                             : row.failure().isEmpty() ? "not yet" : "no: " + row.failure());
-            cell(Long.toString(row.mapOutputs()));
-            cell(row.bytes() < 0 ? "too many to sum" : size(row.bytes()));
-            html.append("</tr>");
+            html.count(row.mapOutputs());
+            html.number(row.bytes(), row.bytes() < 0 ? "too many to sum" : Units.size(row.bytes()));
+            html.endRow();
         }
-        end();
+        html.end();
     }
 
-    private void shuffles(ApplicationStatus status) {
-        int shown = Math.min(status.shuffles().size(), MAX_SHUFFLES);
-        begin(
-                "Shuffles ("
-                        + (shown < status.registered() ? "the newest " + shown + " of " : "")
-                        + status.registered()
-                        + ")",
+    /** In the history server the URL comes from a file, so it may be anything. */
+    private static boolean isWebAddress(String url) {
+        String lower = url.toLowerCase(Locale.ROOT);
+        return lower.startsWith("http://") || lower.startsWith("https://");
+    }
+
+    private void shuffles(List<SluiceShuffleEvent> rows, long registered, List<StageRow> stages) {
+        Set<Integer> listed = new HashSet<>();
+        stages.forEach(stage -> listed.add(stage.stageId()));
+        html.begin(
+                "Shuffles (" + newestOf(rows.size(), registered) + ")",
                 "sluice-shuffles",
                 "Shuffle",
                 "Map tasks",
@@ -104,98 +122,114 @@ final class StatusHtml {
                 "Reason",
                 "Records",
                 "Written",
+                "Written by",
                 "Released");
-        for (ShuffleTable.Row row : status.shuffles().subList(0, shown)) {
-            html.append("<tr>");
-            cell(Integer.toString(row.shuffleId()));
-            cell(Integer.toString(row.maps()));
-            cell(Integer.toString(row.partitions()));
-            cell(row.decision().policy().isEmpty() ? "Sluice" : "Spark's own");
-            cell(row.decision().policy());
-            cell(row.decision().reason());
-            cell(Long.toString(row.records()));
-            cell(size(row.bytes()));
-            cell(row.released() ? "yes" : "");
-            html.append("</tr>");
-        }
-        end();
-    }
-
-    private void counters(ApplicationStatus status) {
-        begin("Counters of driver and executors", "sluice-counters", "Counter", "Value", "Meaning");
-        Map<String, String> meanings = SluiceMetrics.INSTANCE.meanings();
-        status.counters()
-                .forEach(
-                        (name, value) -> {
-                            html.append("<tr>");
-                            cell(name);
-                            cell(Long.toString(value));
-                            cell(meanings.getOrDefault(name, ""));
-                            html.append("</tr>");
-                        });
-        end();
-    }
-
-    private void settings(ApplicationStatus status) {
-        begin("Settings", "sluice-settings", "Setting", "Value", "", "Meaning");
-        for (ApplicationStatus.Setting setting : status.settings()) {
-            html.append("<tr>");
-            cell(setting.key());
-            cell(setting.value());
-            cell(setting.isSet() ? "set" : "default");
-            cell(setting.meaning());
-            html.append("</tr>");
-        }
-        end();
-    }
-
-    private void begin(String title, String id, String... columns) {
-        html.append("<h4>").append(escaped(title)).append("</h4><table id=\"").append(id);
-        html.append("\" class=\"table table-bordered table-sm table-striped\"><thead><tr>");
-        for (String column : columns) {
-            html.append("<th>").append(escaped(column)).append("</th>");
-        }
-        html.append("</tr></thead><tbody>");
-    }
-
-    private void end() {
-        html.append("</tbody></table>");
-    }
-
-    private void cell(String text) {
-        html.append("<td>").append(escaped(text)).append("</td>");
-    }
-
-    private static String percent(long part, long whole) {
-        return String.format(Locale.ROOT, "%.0f %%", 100.0 * part / whole);
-    }
-
-    /** Formats a number of bytes in the largest unit that leaves at least one. */
-    static String size(long bytes) {
-        double value = bytes;
-        int unit = 0;
-        while (value >= 1024 && unit < UNITS.length - 1) {
-            value /= 1024;
-            unit++;
-        }
-        return unit == 0 ? bytes + " B" : String.format(Locale.ROOT, "%.1f %s", value, UNITS[unit]);
-    }
-
-    /** Escapes text for HTML, in content and in quoted attributes. */
-    static String escaped(String text) {
-        StringBuilder safe = new StringBuilder(text.length() + 16);
-        for (int i = 0; i < text.length(); i++) {
-            char c = text.charAt(i);
-            switch (c) {
-                case '&' -> safe.append("&amp;");
-                case '<' -> safe.append("&lt;");
-                case '>' -> safe.append("&gt;");
-                case '"' -> safe.append("&quot;");
-                case '\'' -> safe.append("&#39;");
-                default -> safe.append(c);
+        for (SluiceShuffleEvent row : rows) {
+            html.beginRow("shuffle-" + row.shuffleId());
+            html.cell(Integer.toString(row.shuffleId()));
+            html.count(row.maps());
+            html.count(row.partitions());
+            html.cell(row.policy().isEmpty() ? "Sluice" : "Spark's own");
+            html.cell(row.policy());
+            html.cell(row.reason());
+            html.count(row.records());
+            html.size(row.bytes());
+            if (row.stageId() == ShuffleTable.Row.NO_STAGE) {
+                html.cell("");
+            } else if (listed.contains(row.stageId())) {
+                html.link("#stage-" + row.stageId(), "stage " + row.stageId());
+            } else {
+                html.cell("stage " + row.stageId());
             }
+            html.cell(row.released() ? "yes" : "");
+            html.endRow();
         }
-        return safe.toString();
+        html.end();
+    }
+
+    private static String newestOf(int shown, long all) {
+        return (shown < all ? "the newest " + shown + " of " : "") + Units.count(all);
+    }
+
+    private void stages(List<StageRow> rows, int all, List<SluiceShuffleEvent> shuffles) {
+        html.begin(
+                "Stages (" + newestOf(rows.size(), all) + ")",
+                "sluice-stages",
+                "Stage",
+                "Name",
+                "Status",
+                "Writes",
+                "Written",
+                "Time to write",
+                "Of it, waiting for credit",
+                "Read",
+                "From the same host",
+                "Waiting for data");
+        for (StageRow row : rows) {
+            // Attempts of a stage follow one another; links lead to the first row.
+            html.beginRow("stage-" + row.stageId());
+            html.link(
+                    "../stages/stage/?id=" + row.stageId() + "&attempt=" + row.attempt(),
+                    row.stageId() + (row.attempt() == 0 ? "" : ", attempt " + row.attempt()));
+            html.cell(row.name());
+            html.cell(row.status());
+            shuffles.stream()
+                    .filter(shuffle -> shuffle.stageId() == row.stageId())
+                    .findFirst()
+                    .ifPresentOrElse(
+                            shuffle ->
+                                    html.link(
+                                            "#shuffle-" + shuffle.shuffleId(),
+                                            "shuffle " + shuffle.shuffleId()),
+                            () -> html.cell(""));
+            html.size(row.bytesWritten());
+            html.time(row.writeNanos());
+            html.time(row.creditWaitNanos());
+            html.size(row.localBytesRead() + row.remoteBytesRead());
+            html.size(row.localBytesRead());
+            html.time(TimeUnit.MILLISECONDS.toNanos(row.fetchWaitMillis()));
+            html.endRow();
+        }
+        html.end();
+    }
+
+    private void counters(SluiceStatusEvent last) {
+        html.begin(
+                "Counters of driver and executors",
+                "sluice-counters",
+                "Counter",
+                "Value",
+                "Meaning");
+        SluiceMetrics.INSTANCE
+                .meanings()
+                .forEach(
+                        (name, meaning) -> {
+                            html.beginRow("");
+                            html.cell(name);
+                            if (meaning.endsWith(NANOSECONDS)) {
+                                html.time(last.count(name));
+                            } else if (name.toLowerCase(Locale.ROOT).contains("bytes")) {
+                                html.size(last.count(name));
+                            } else {
+                                html.count(last.count(name));
+                            }
+                            html.cell(meaning.replace(NANOSECONDS, ""));
+                            html.endRow();
+                        });
+        html.end();
+    }
+
+    private void settings(List<ApplicationStatus.Setting> settings) {
+        html.begin("Settings", "sluice-settings", "Setting", "Value", "Set", "Meaning");
+        for (ApplicationStatus.Setting setting : settings) {
+            html.beginRow("");
+            html.cell(setting.key());
+            html.cell(setting.value());
+            html.cell(setting.isSet() ? "set" : "default");
+            html.cell(setting.meaning());
+            html.endRow();
+        }
+        html.end();
     }
 
     @Override

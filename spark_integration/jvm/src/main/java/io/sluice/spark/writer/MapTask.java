@@ -21,6 +21,7 @@ public final class MapTask {
     private final int shuffleId;
     private final long mapId;
     private final boolean prefersHost;
+    private final int stageId;
     private final ShuffleWriteMetricsReporter metrics;
 
     /** Null if the task ended before the action was registered. */
@@ -36,11 +37,13 @@ public final class MapTask {
             int shuffleId,
             long mapId,
             boolean prefersHost,
+            int stageId,
             ShuffleWriteMetricsReporter metrics) {
         this.runtime = runtime;
         this.shuffleId = shuffleId;
         this.mapId = mapId;
         this.prefersHost = prefersHost;
+        this.stageId = stageId;
         this.metrics = metrics;
     }
 
@@ -56,7 +59,8 @@ public final class MapTask {
             boolean prefersHost,
             TaskContext context,
             ShuffleWriteMetricsReporter metrics) {
-        MapTask task = new MapTask(runtime, shuffleId, mapId, prefersHost, metrics);
+        MapTask task =
+                new MapTask(runtime, shuffleId, mapId, prefersHost, context.stageId(), metrics);
         RUNNING.put(mapId, task);
         task.atTaskEnd = TaskEndAction.register(context, task::end);
         return task;
@@ -116,6 +120,7 @@ public final class MapTask {
 
     private void countEnd() {
         SluiceMetrics.INSTANCE.writerCreditWaitNanos.add(output.creditWaitNanos());
+        SluiceMetrics.INSTANCE.creditWaits().add(stageId, output.creditWaitNanos());
         SluiceMetrics.INSTANCE.regionAreaBytes.add(output.sharedBytes());
     }
 

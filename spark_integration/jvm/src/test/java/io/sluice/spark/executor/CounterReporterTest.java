@@ -9,6 +9,7 @@ import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.SluiceMetrics;
 import io.sluice.spark.driver.ApplicationCounters;
 import java.io.IOException;
+import java.util.Map;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -65,6 +66,31 @@ class CounterReporterTest {
         assertEquals(2, calls.get(), "nothing new, nothing sent");
         application.add(sent.remove(), 1);
         assertEquals(7, application.sum("bytesWritten"));
+    }
+
+    @Test
+    void waitsForCreditAddUpByStage() {
+        AtomicInteger calls = new AtomicInteger();
+        CounterReporter.Sender sender =
+                message -> {
+                    if (calls.getAndIncrement() == 0) {
+                        throw new IOException("the driver is busy");
+                    }
+                    sent.add(message);
+                };
+        CounterReporter reporter = new CounterReporter(executor, sender);
+        executor.creditWaits().add(3, 10);
+        reporter.close();
+        executor.creditWaits().add(3, 5);
+        executor.creditWaits().add(4, 1);
+        reporter.close();
+        reporter.close();
+        assertEquals(2, calls.get(), "nothing new, nothing sent");
+        driver.creditWaits().add(4, 100);
+        String[] message = sent.remove();
+        assertEquals(DriverMessages.CREDIT_WAITS, message[0]);
+        application.addCreditWaits(DriverMessages.readCreditWaits(message));
+        assertEquals(Map.of(3, 15L, 4, 101L), application.creditWaitNanos());
     }
 
     @Test
