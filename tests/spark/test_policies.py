@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.applications import fallbacks
-from tests.spark.ui import Ui
+from tests.spark.ui import Ui, numbers_of, rows_of
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
@@ -22,14 +21,6 @@ OFF = {"spark.sluice.enabled": "false"}
 @pytest.fixture(scope="module")
 def ui(sluice: Application) -> Ui:
     return Ui(sluice)
-
-
-def rows_of(page: str, table: str) -> list[list[str]]:
-    """The texts of a table of the page, row by row."""
-    body = page.partition(f'<table id="{table}"')[2].partition("<tbody>")[2]
-    body = body.partition("</tbody>")[0]
-    rows = [row for row in body.split("</tr>") if row]
-    return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +153,9 @@ def test_the_page_shows_the_state_of_the_application(both: Both, ui: Ui, words: 
     assert shuffles[0][3] == "Sluice"
     taskmanagers = rows_of(page, "sluice-taskmanagers")
     assert [row[2] for row in taskmanagers] == ["yes", "yes"]
-    assert sum(int(row[3]) for row in taskmanagers) > 0
-    counters = {row[0]: int(row[1]) for row in rows_of(page, "sluice-counters")}
+    assert sum(numbers_of(page, "sluice-taskmanagers", "Map outputs held")) > 0
+    names = [row[0] for row in rows_of(page, "sluice-counters")]
+    counters = dict(zip(names, numbers_of(page, "sluice-counters", "Value"), strict=True))
     assert counters.keys() == after.keys()
     assert counters["bytesWritten"] >= after["bytesWritten"]
     settings = {row[0]: row[1:3] for row in rows_of(page, "sluice-settings")}
