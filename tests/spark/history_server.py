@@ -81,6 +81,11 @@ class HistoryServer:
         """Return its log so far."""
         return "\n".join(self._process.lines if self._process is not None else ())
 
+    def settings(self, application_id: str) -> dict[str, str]:
+        """Return Spark's settings of an application, as its page "Environment" shows them."""
+        answer = get(f"{self._url}/api/v1/applications/{application_id}/environment")
+        return dict(json.loads(answer)["sparkProperties"])
+
     def page(self, application_id: str, path: str) -> str:
         """Return a page of an application; the server shows another if it does not have it.
 

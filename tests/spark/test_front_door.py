@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def found_by(command: list[str], environment: dict[str, str] | None = None) -> d
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert done.returncode == 0, done.stderr[-4000:]
     assert "support pandas" not in done.stderr  # PySpark warns of versions of pandas
+    assert re.search(r"Sluice \S+ is active: shuffles go through the TaskManagers", done.stderr)
     found = json.loads(lines[0].removeprefix("FOUND "))
     assert found["sum"] == 10
     assert found["conf"]["spark.shuffle.manager"] == MANAGER

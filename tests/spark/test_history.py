@@ -110,6 +110,13 @@ def test_stages_lead_to_sparks_pages(finished: Finished, server: HistoryServer):
     assert f'/history/{finished.application_id}/sluice/"' in details, "and the tab is there"
 
 
+def test_sparks_settings_show_that_sluice_was_on(finished: Finished, server: HistoryServer):
+    settings = server.settings(finished.application_id)
+    assert settings["spark.sluice.active"] == "true"
+    plugins = settings.get("spark.plugins", settings.get("spark.plugins.defaultList", ""))
+    assert "io.sluice.spark.SluicePlugin" in plugins
+
+
 def test_a_history_server_without_sluice_shows_the_application(finished: Finished, directory: Path):
     with HistoryServer("history", directory, finished.event_log.parent, None) as server:
         page = server.page(finished.application_id, "jobs/")

@@ -21,7 +21,7 @@ REPORT_SECONDS = 3.0
 """Executors report their counters a second after a task's end, later on a busy machine."""
 
 
-_CELL = re.compile(r"<td(?: sorttable_customkey=\"(-?\d+)\")?>(.*?)</td>")
+_CELL = re.compile(r"<td(?: class=\"[\w-]+\" sorttable_customkey=\"(-?\d+)\")?>(.*?)</td>")
 
 
 def get(url: str) -> str:

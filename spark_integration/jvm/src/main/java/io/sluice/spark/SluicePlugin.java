@@ -251,12 +251,15 @@ public final class SluicePlugin implements SparkPlugin {
 
         @Override
         public void shutdown() {
-            if (recorder != null) {
-                recorder.applicationEnds();
-            }
-            if (runtime != null) {
-                runtime.releaseApplication();
-                runtime.close();
+            try {
+                if (recorder != null) {
+                    recorder.applicationEnds();
+                }
+            } finally {
+                if (runtime != null) {
+                    runtime.releaseApplication();
+                    runtime.close();
+                }
             }
         }
     }

@@ -18,7 +18,8 @@ final class HtmlTables {
     }
 
     void begin(String title, String id, String... columns) {
-        html.append("<h4>").append(escaped(title)).append("</h4><table id=\"").append(id);
+        html.append("<h4>").append(escaped(title)).append("</h4>");
+        html.append("<div class=\"table-responsive\"><table id=\"").append(id);
         html.append("\" class=\"table table-bordered table-sm table-striped sortable\">");
         html.append("<thead><tr>");
         for (String column : columns) {
@@ -28,7 +29,7 @@ final class HtmlTables {
     }
 
     void end() {
-        html.append("</tbody></table>");
+        html.append("</tbody></table></div>");
     }
 
     /**
@@ -47,7 +48,18 @@ final class HtmlTables {
     }
 
     void link(String url, String text) {
-        html.append("<td><a href=\"").append(escaped(url)).append("\">");
+        html.append("<td>");
+        anchor(url, text);
+    }
+
+    /** Writes a link whose column is sorted by a number. */
+    void link(String url, String text, long number) {
+        beginNumber(number);
+        anchor(url, text);
+    }
+
+    private void anchor(String url, String text) {
+        html.append("<a href=\"").append(escaped(url)).append("\">");
         html.append(escaped(text)).append("</a></td>");
     }
 
@@ -65,8 +77,14 @@ final class HtmlTables {
 
     /** Writes a number for readers, and for the script that sorts. */
     void number(long number, String text) {
-        html.append("<td sorttable_customkey=\"").append(number).append("\">");
+        beginNumber(number);
         html.append(escaped(text)).append("</td>");
+    }
+
+    private void beginNumber(long number) {
+        html.append("<td class=\"text-nowrap\" sorttable_customkey=\"")
+                .append(number)
+                .append("\">");
     }
 
     /** Escapes text for HTML, in content and in quoted attributes. */

@@ -12,6 +12,7 @@ import org.apache.spark.util.kvstore.KVStoreIterator;
 /**
  * A stage attempt that writes or reads shuffles, as Spark counts it: sums over its tasks.
  *
+ * @param name the description of its job, which is shortened, or Spark's name of the stage
  * @param bytesWritten stored bytes, also of Spark's own shuffles, as all below
  * @param writeNanos time its tasks spent on writing, waits included
  * @param creditWaitNanos how long the map tasks of the stage waited for credit
@@ -29,6 +30,8 @@ record StageRow(
         long localBytesRead,
         long remoteBytesRead,
         long fetchWaitMillis) {
+    /** Maximum length of a name; a description may be a whole query. */
+    private static final int MAX_NAME = 120;
 
     /**
      * Reads the stages from the store of Spark's UI, which keeps the newest ones.
@@ -52,11 +55,19 @@ record StageRow(
         return rows;
     }
 
+    private static String name(StageData stage) {
+        String name =
+                stage.description().isDefined() && !stage.description().get().isBlank()
+                        ? stage.description().get()
+                        : stage.name();
+        return name.length() <= MAX_NAME ? name : name.substring(0, MAX_NAME - 1) + "…";
+    }
+
     private static StageRow of(StageData stage, long creditWaitNanos) {
         return new StageRow(
                 stage.stageId(),
                 stage.attemptId(),
-                stage.name(),
+                name(stage),
                 stage.status().toString().toLowerCase(Locale.ROOT),
                 stage.shuffleWriteBytes(),
                 stage.shuffleWriteTime(),

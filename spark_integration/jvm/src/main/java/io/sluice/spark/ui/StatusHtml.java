@@ -80,7 +80,7 @@ final class StatusHtml {
                 "Address",
                 "Reachable from the driver",
                 "Map outputs held",
-                "About");
+                "Their size, about");
         for (SluiceStatusEvent.TaskManager row : taskManagers) {
             html.beginRow("");
             if (row.id().isEmpty()) {
@@ -137,7 +137,7 @@ final class StatusHtml {
             if (row.stageId() == ShuffleTable.Row.NO_STAGE) {
                 html.cell("");
             } else if (listed.contains(row.stageId())) {
-                html.link("#stage-" + row.stageId(), "stage " + row.stageId());
+                html.link("#stage-" + row.stageId(), "stage " + row.stageId(), row.stageId());
             } else {
                 html.cell("stage " + row.stageId());
             }
@@ -170,7 +170,8 @@ final class StatusHtml {
             html.beginRow("stage-" + row.stageId());
             html.link(
                     "../stages/stage/?id=" + row.stageId() + "&attempt=" + row.attempt(),
-                    row.stageId() + (row.attempt() == 0 ? "" : ", attempt " + row.attempt()));
+                    row.stageId() + (row.attempt() == 0 ? "" : ", attempt " + row.attempt()),
+                    row.stageId());
             html.cell(row.name());
             html.cell(row.status());
             shuffles.stream()
@@ -180,7 +181,8 @@ final class StatusHtml {
                             shuffle ->
                                     html.link(
                                             "#shuffle-" + shuffle.shuffleId(),
-                                            "shuffle " + shuffle.shuffleId()),
+                                            "shuffle " + shuffle.shuffleId(),
+                                            shuffle.shuffleId()),
                             () -> html.cell(""));
             html.size(row.bytesWritten());
             html.time(row.writeNanos());

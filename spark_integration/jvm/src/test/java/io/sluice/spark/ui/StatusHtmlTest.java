@@ -69,7 +69,10 @@ class StatusHtmlTest {
         assertFalse(page.contains("alert(\""), page);
         assertTrue(
                 page.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;&#39;"), page);
-        assertTrue(page.contains("<td sorttable_customkey=\"2048\">2.0 KiB</td>"), page);
+        assertTrue(
+                page.contains(
+                        "<td class=\"text-nowrap\" sorttable_customkey=\"2048\">2.0 KiB</td>"),
+                page);
         assertTrue(page.contains(">too many to sum</td>"), page);
     }
 
@@ -102,10 +105,13 @@ class StatusHtmlTest {
         String page = page(List.of(), List.of(), List.of());
         assertTrue(
                 page.contains(
-                        "<td>bytesWritten</td><td sorttable_customkey=\"3221225472\">3.0 GiB"),
+                        "<td>bytesWritten</td><td class=\"text-nowrap\""
+                                + " sorttable_customkey=\"3221225472\">3.0 GiB"),
                 page);
         assertTrue(
-                page.contains("<td>mapOutputsCommitted</td><td sorttable_customkey=\"1234\">1,234"),
+                page.contains(
+                        "<td>mapOutputsCommitted</td><td class=\"text-nowrap\""
+                                + " sorttable_customkey=\"1234\">1,234"),
                 page);
         assertTrue(page.contains(">1 min 30 s</td><td>time reduce tasks waited for data<"), page);
     }
