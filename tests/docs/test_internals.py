@@ -21,6 +21,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 CLASS = re.compile(r"(?P<name>[A-Z][a-z]\w*[A-Z]\w*)(?:\.\w+)?")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 OF_SPARK = {
+    "AppHistoryServerPlugin",
     "ExecutorMonitor",
     "ExternalSorter",
     "MapOutputTracker",
