@@ -37,9 +37,33 @@ TOKEN_VARIABLE: Final = "SLUICE_ACCESS_TOKEN"  # noqa: S105
 TOKEN_SECONDS: Final = 60
 """Time for which a token that a command makes is good."""
 
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Longest answer that a command reads: a status with a million channels."""
+
+_PIECE_BYTES: Final = 64 * 1024
 _MAX_TOKEN_BYTES: Final = 4096
 _MAX_ERROR_BYTES: Final = 4096
 _MAX_ERROR_CHARACTERS: Final = 500
+
+
+class NoAnswer(click.ClickException):
+    """No TaskManager answers at a URL.
+
+    Args:
+        url: The URL.
+        reason: Why, without the URL and the remedy.
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"no TaskManager answers at {url}: {reason}. "
+            "Give the URL of its HTTP port, or start one with: sluice taskmanager"
+        )
+        self.reason = reason
+
+
+class AccessRefused(click.ClickException):
+    """A TaskManager answers, and refuses the request."""
 
 
 class Given(NamedTuple):
@@ -114,12 +138,38 @@ def fetch_json(
     *,
     token: str = "",
 ) -> object:
-    """Return the answer of the server at ``url``, asked directly and never through a proxy.
+    """Return the JSON of the server at ``url``, asked directly and never through a proxy.
+
+    Args:
+        url: The URL of the HTTP port, or unix:PATH.
+        path: The path and query below it.
+        method: Of the request.
+        timeout_seconds: Time in which the whole answer must arrive.
+        token: An access token; empty: none.
 
     Raises:
         InvalidStatus: The server is no TaskManager, or its answer is an error.
-        click.ClickException: No server answers, or it refuses the token.
+        NoAnswer: No server answers in time.
+        AccessRefused: It refuses the token.
+        click.ClickException: The URL is not one.
     """
+    body = fetch(url, path, method, timeout_seconds, token=token)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise InvalidStatus("it did not answer JSON") from None
+
+
+def fetch(
+    url: str,
+    path: str,
+    method: str = "GET",
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    *,
+    token: str = "",
+) -> bytes:
+    """Return what the server at ``url`` answers; everything else is as for :func:`fetch_json`."""
+    deadline = time.monotonic() + timeout_seconds
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     base = url
     if url.startswith(UNIX):
@@ -133,27 +183,35 @@ def fetch_json(
             # Unredirected: a redirect to another server must not take the token along.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout_seconds) as answer:
-            return json.load(answer)
+            return _body(answer, deadline, timeout_seconds)
     except urllib.error.HTTPError as error:
         with error:
             if error.code in (401, 403):
-                raise click.ClickException(_refusal(url, error, proves=bool(token))) from None
+                raise AccessRefused(_refusal(url, error, proves=bool(token))) from None
         raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
-    except json.JSONDecodeError:
-        raise InvalidStatus("it did not answer JSON") from None
     except http.client.InvalidURL as error:
         raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
-    except (http.client.HTTPException, UnicodeDecodeError):
+    except http.client.HTTPException:
         raise InvalidStatus(
             "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
             "the TaskManager, 7338 by default"
         ) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise click.ClickException(
-            f"no TaskManager answers at {url}: {reason}. "
-            "Give the URL of its HTTP port, or start one with: sluice taskmanager"
-        ) from None
+        raise NoAnswer(url, str(getattr(error, "reason", error))) from None
+
+
+def _body(answer: http.client.HTTPResponse, deadline: float, timeout_seconds: float) -> bytes:
+    """Read an answer: a server that sends a byte now and then must not hold a command up."""
+    body = bytearray()
+    while piece := answer.read1(_PIECE_BYTES):
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise InvalidStatus(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"its answer was not complete within {timeout_seconds:g} s")
+    if answer.length:
+        raise http.client.IncompleteRead(bytes(body), answer.length)
+    return bytes(body)
 
 
 class _UnixConnection(http.client.HTTPConnection):

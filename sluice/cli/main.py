@@ -46,13 +46,14 @@ logger = logging.getLogger(__name__)
 PROGRAM: Final = "sluice"
 DISTRIBUTION: Final = "sluice-shuffle"
 _MODULES: Final = {
-    "drain": ".status_commands",
+    "check": ".check_command",
+    "drain": ".drain_commands",
     "secret": ".secret_commands",
     "spark-conf": "..spark_integration.cli",
-    "status": ".status_commands",
+    "status": ".status_command",
     "submit": "..spark_integration.cli",
     "token": ".secret_commands",
-    "undrain": ".status_commands",
+    "undrain": ".drain_commands",
 }
 """Modules of the commands that are imported at their first use."""
 

@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from sluice.cli import endpoints
 from sluice.cli import main as cli
-from sluice.cli import status_commands
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.schema import ErrorResponse, encode
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
@@ -340,10 +340,10 @@ def test_status_completes_the_address_that_a_user_types(
 ) -> None:
     urls: list[str] = []
 
-    def fetch(url: str, path: str, *, token: str) -> object:
+    def fetch(url: str, path: str, **extra: object) -> object:
         urls.append(url)
         raise click.ClickException("nobody is there")
 
-    monkeypatch.setattr(status_commands, "fetch_json", fetch)
+    monkeypatch.setattr(endpoints, "fetch_json", fetch)
     assert CliRunner().invoke(cli.main, ["status", typed]).exit_code == 1
     assert urls == [asked]

@@ -34,6 +34,18 @@ _SERVES: Final = {
     "this host": "this host only: there is no cluster secret",
     "anonymous": ANONYMOUS,
 }
+_OF_SEVERAL: Final = frozenset(
+    {
+        "Network memory",
+        "Storage",
+        "Partitions",
+        "Copies and moves",
+        "Stored data verified",
+        "Applications",
+        "Traffic since start",
+    }
+)
+"""Titles of the tables without ids that only one TaskManager knows."""
 _GAP: Final = "  "
 _INDENT: Final = "    "
 
@@ -97,6 +109,20 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
     yield "", head
     for table in _tables(status):
         if table.row_count:
+            yield table.title, list(table.lines(width))
+
+
+def render_sum(
+    status: TaskManagerStatus, width: int | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield title and lines of the tables that mean something for several TaskManagers together.
+
+    Args:
+        status: Their combined status.
+        width: Columns of the terminal; None: lines are not wrapped.
+    """
+    for table in _tables(status):
+        if table.row_count and table.title in _OF_SEVERAL:
             yield table.title, list(table.lines(width))
 
 

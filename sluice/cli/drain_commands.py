@@ -1,75 +1,17 @@
-"""``sluice status``, ``drain`` and ``undrain``: requests to a TaskManager's HTTP port."""
+"""``sluice drain`` and ``undrain``: take a TaskManager out of service, and back into it."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from ..protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
-from ..shuffle.taskmanager.status.status import InvalidStatus, TaskManagerStatus
-from ..shuffle.taskmanager.status.table import ANONYMOUS, render, render_application
+from ..protocol.access_token import SCOPE_ADMIN
+from ..shuffle.taskmanager.status.status import InvalidStatus
 from .http_client import TIMEOUT_SECONDS, Given, default_url, fetch_json, http_url, proof_options
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@click.command(short_help="Show the state of a TaskManager.")
-@click.argument("url", default=default_url)
-@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-@click.option("--application", metavar="NAME", help="Show what one application holds.")
-@proof_options
-def status(
-    url: str,
-    as_json: bool,
-    application: str | None,
-    secret_file: Path | None,
-    token_file: Path | None,
-) -> None:
-    """Show partitions, gates, pools and connections of the TaskManager whose HTTP port is at URL.
-
-    URL may be given without http://, or as unix:PATH; without any it is SLUICE_HTTP_SOCKET_PATH or
-    the default port of this host. In a pipe columns are at least two blanks apart, and no line is
-    cut or wrapped.
-
-    A TaskManager with a cluster secret requires an access token; with the secret at hand, this
-    command makes one for itself.
-    """
-    url = http_url(url)
-    token = Given(secret_file, token_file).token(SCOPE_STATUS)
-    try:
-        document = fetch_json(url, "/api/v1/status", token=token)
-        snapshot = TaskManagerStatus.from_json(document)
-    except InvalidStatus as error:
-        raise click.ClickException(
-            f"{url} is not the HTTP port of a TaskManager: {error}"
-        ) from None
-    if as_json:
-        click.echo(json.dumps(document, indent=2))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if application is None:
-        parts = list(render(snapshot, width))
-    else:
-        parts = list(render_application(snapshot, application, width))
-    if not parts:
-        raise click.ClickException(
-            f"the TaskManager at {url} does not know the application {application}"
-        )
-    for title, lines in parts:
-        if title:
-            click.echo(f"\n{click.style(title, bold=True)}")
-        elif snapshot.serves == "anonymous":
-            lines = [_in_red(line) if line.startswith(ANONYMOUS[:9]) else line for line in lines]
-        click.echo("\n".join(lines))
-
-
-def _in_red(line: str) -> str:
-    return click.style(line, fg="red", bold=True)
 
 
 @click.command(short_help="Stop accepting map outputs.")

@@ -1,0 +1,75 @@
+"""The documents that commands print with ``--json``.
+
+Fields are only ever added. ``schema`` changes its number when a field is removed or gets another
+meaning. ``docs/reference/command-line.md`` is generated from these classes.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ..shuffle.taskmanager.status.status import TaskManagerStatus
+
+Severity: TypeAlias = Literal["ok", "warning", "critical", "unknown"]
+
+
+class EndpointReport(msgspec.Struct, frozen=True):
+    """The answer of one HTTP port."""
+
+    url: str
+    """The HTTP port."""
+    reachable: bool
+    """Whether it answered with a status."""
+    problem: str
+    """Why there is no status; else empty."""
+    status: Any
+    """The status as `/api/v1/status` returns it; null without one."""
+
+
+class ClusterReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.status/1"):
+    """`sluice status URL URL... --json`: several TaskManagers. One alone prints its own status."""
+
+    taskmanagers: tuple[EndpointReport, ...]
+    """In the order of the arguments."""
+    sum: TaskManagerStatus | None
+    """The statuses of those that answered as one: numbers are added, lists are joined; null
+    if none answered."""
+
+
+class CheckFinding(msgspec.Struct, frozen=True):
+    """One thing that `sluice check` found."""
+
+    severity: Severity
+    """`warning`, `critical` or `unknown`."""
+    url: str
+    """Where."""
+    text: str
+    """What, with the value and the limit."""
+
+
+class CheckMeasure(msgspec.Struct, frozen=True):
+    """One number of the performance data."""
+
+    name: str
+    """Its label."""
+    value: float
+    """The number."""
+    unit: str
+    """`s`, `B`, `%`, or empty for a count."""
+    warning: float | None = None
+    """Above it is a warning; null: never."""
+    critical: float | None = None
+    """Above it is critical; null: never."""
+
+
+class CheckReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.check/1"):
+    """`sluice check --json`."""
+
+    severity: Severity
+    """The worst of the findings."""
+    summary: str
+    """The line in words, without performance data."""
+    findings: tuple[CheckFinding, ...]
+    """The worst first."""
+    measures: tuple[CheckMeasure, ...]
+    """The performance data, over all TaskManagers that answered."""
