@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.limits import MAGIC, VERSION
@@ -25,7 +25,7 @@ from ..transport.errors import ConnectFailed
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ..protocol.framing import PayloadMemory
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ..transport.connection import Connection
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 5.0
 """The default of spark.sluice.io.connectTimeout."""
@@ -103,11 +105,35 @@ def failures_of(settings: Mapping[str, str]) -> list[Failure]:
         and _is(settings, "spark.ssl.rpc.enabled", "true")
     )
     endpoints = _endpoints(settings)
-    found: list[Failure] | None = None
+    found = _in_thread(_first_success(endpoints, credential, tls=uses_tls))
+    return _all_late(endpoints) if found is None else found
+
+
+def failure_of_each(
+    endpoints: Sequence[str], credential: Credential | None, *, tls: bool
+) -> list[Failure | None]:
+    """Return why each endpoint cannot be used; None for those that can.
+
+    Args:
+        endpoints: HOST:PORT, or unix:/PATH.
+        credential: Of an application; None: none.
+        tls: Whether the TaskManagers speak TLS. Then an endpoint only has to accept a connection.
+    """
+    found = _in_thread(_check_each(endpoints, credential, tls=tls))
+    return [*_all_late(endpoints)] if found is None else found
+
+
+def _all_late(endpoints: Iterable[str]) -> list[Failure]:
+    return [Failure(each, "no answer in time", refused=False) for each in endpoints]
+
+
+def _in_thread(work: Coroutine[object, object, T]) -> T | None:
+    """Run the checks; return None if they do not end in time."""
+    found: T | None = None
 
     def check() -> None:
         nonlocal found
-        found = asyncio.run(_first_success(endpoints, credential, tls=uses_tls))
+        found = asyncio.run(work)
 
     # In its own thread: a notebook runs an event loop in this one, and a resolver may hang longer
     # than the timeout.
@@ -118,9 +144,13 @@ def failures_of(settings: Mapping[str, str]) -> list[Failure]:
         thread.join(2 * TIMEOUT_SECONDS)
     finally:
         _connection_logger.removeFilter(_is_of_another_thread)
-    if found is None:
-        return [Failure(each, "no answer in time", refused=False) for each in endpoints]
     return found
+
+
+async def _check_each(
+    endpoints: Sequence[str], credential: Credential | None, *, tls: bool
+) -> list[Failure | None]:
+    return await asyncio.gather(*(_check(each, credential, tls=tls) for each in endpoints))
 
 
 async def _first_success(

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from ..shuffle.taskmanager.status.status import InvalidStatus, TaskManagerStatus
+from .deadline_calls import call_all
 from .http_client import TIMEOUT_SECONDS, AccessRefused, NoAnswer, fetch_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STATUS_PATH: Final = "/api/v1/status"
-MAX_REQUESTS: Final = 32
-"""Requests at a time."""
+LATE_SECONDS: Final = 1.0
+"""Time that a request may take beyond its timeout, to resolve a name and to connect."""
+
+
+class NotTaskManager(click.ClickException):
+    """Another server than a TaskManager answers.
+
+    Args:
+        message: The error.
+        reason: Without the URL.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class EndpointAnswer(NamedTuple):
@@ -57,23 +69,10 @@ def fetch_status(
         ) from None
 
 
-class NotTaskManager(click.ClickException):
-    """Another server than a TaskManager answers.
-
-    Args:
-        message: The error.
-        reason: Without the URL.
-    """
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def fetch_statuses(
     urls: Sequence[str], token: str, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> list[EndpointAnswer]:
-    """Ask many TaskManagers, at most ``MAX_REQUESTS`` at a time.
+    """Ask many TaskManagers at the same time.
 
     Args:
         urls: URLs of HTTP ports. A repeated one is asked once.
@@ -84,34 +83,13 @@ def fetch_statuses(
         An answer for each URL, in their order.
     """
     asked = list(dict.fromkeys(urls))
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[EndpointAnswer] = queue.SimpleQueue()
-    for url in asked:
-        waiting.put(url)
-
-    def work() -> None:
-        while True:
-            try:
-                url = waiting.get_nowait()
-            except queue.Empty:
-                return
-            answers.put(_answer(url, token, timeout_seconds))
-
-    # Daemon threads: a resolver may hang for longer than any timeout, and must not hold the end up.
-    threads = min(len(asked), MAX_REQUESTS)
-    for _ in range(threads):
-        threading.Thread(target=work, name="sluice-endpoint", daemon=True).start()
-    found: dict[str, EndpointAnswer] = {}
-    rounds = -(-len(asked) // MAX_REQUESTS)
-    deadline = time.monotonic() + rounds * (timeout_seconds + 1)
-    while len(found) < len(asked):
-        try:
-            answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        found[answer.url] = answer
+    calls = [partial(_answer, url, token, timeout_seconds) for url in asked]
+    answers = call_all(calls, timeout_seconds + LATE_SECONDS)
     late = f"no answer within {timeout_seconds:g} s"
-    return [found.get(url) or EndpointAnswer(url, problem=late) for url in asked]
+    return [
+        answer or EndpointAnswer(url, problem=late)
+        for url, answer in zip(asked, answers, strict=True)
+    ]
 
 
 def _answer(url: str, token: str, timeout_seconds: float) -> EndpointAnswer:

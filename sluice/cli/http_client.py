@@ -66,6 +66,18 @@ class AccessRefused(click.ClickException):
     """A TaskManager answers, and refuses the request."""
 
 
+class HttpAnswer(NamedTuple):
+    """An answer of an HTTP port.
+
+    Attributes:
+        body: Its bytes.
+        date: Its ``Date`` header: the clock of the server, in whole seconds.
+    """
+
+    body: bytes
+    date: str
+
+
 class Given(NamedTuple):
     """Files from which a command takes its credential."""
 
@@ -153,9 +165,9 @@ def fetch_json(
         AccessRefused: It refuses the token.
         click.ClickException: The URL is not one.
     """
-    body = fetch(url, path, method, timeout_seconds, token=token)
+    answer = fetch(url, path, method, timeout_seconds, token=token)
     try:
-        return json.loads(body)
+        return json.loads(answer.body)
     except ValueError:
         raise InvalidStatus("it did not answer JSON") from None
 
@@ -167,7 +179,7 @@ def fetch(
     timeout_seconds: float = TIMEOUT_SECONDS,
     *,
     token: str = "",
-) -> bytes:
+) -> HttpAnswer:
     """Return what the server at ``url`` answers; everything else is as for :func:`fetch_json`."""
     deadline = time.monotonic() + timeout_seconds
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
@@ -183,7 +195,8 @@ def fetch(
             # Unredirected: a redirect to another server must not take the token along.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout_seconds) as answer:
-            return _body(answer, deadline, timeout_seconds)
+            body = _body(answer, deadline, timeout_seconds)
+            return HttpAnswer(body, answer.headers.get("Date", ""))
     except urllib.error.HTTPError as error:
         with error:
             if error.code in (401, 403):
