@@ -47,6 +47,7 @@ PROGRAM: Final = "sluice"
 DISTRIBUTION: Final = "sluice-shuffle"
 _MODULES: Final = {
     "check": ".check_command",
+    "doctor": ".doctor_command",
     "drain": ".drain_commands",
     "secret": ".secret_commands",
     "spark-conf": "..spark_integration.cli",

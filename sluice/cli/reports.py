@@ -73,3 +73,25 @@ class CheckReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.c
     """The worst first."""
     measures: tuple[CheckMeasure, ...]
     """The performance data, over all TaskManagers that answered."""
+
+
+class DoctorCheck(msgspec.Struct, frozen=True):
+    """One line of `sluice doctor`."""
+
+    name: str
+    """What was checked, such as `java` or `port 7337`."""
+    result: Literal["ok", "problem", "skipped"]
+    """`skipped`: there is nothing to check."""
+    text: str
+    """What was found, with value and limit."""
+    remedy: str = ""
+    """What to do about a problem; else empty."""
+
+
+class DoctorReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.doctor/1"):
+    """`sluice doctor --json`."""
+
+    problems: int
+    """Number of checks that found a problem."""
+    checks: tuple[DoctorCheck, ...]
+    """In the order of the lines."""
