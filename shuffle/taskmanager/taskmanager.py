@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .embedded.client import EmbeddedClient
     from .http.http_access import HttpAccess
+    from .store.shuffle_page import ShufflePage, ShuffleQuery
 
 logger = logging.getLogger(__name__)
 
@@ -175,6 +176,7 @@ class TaskManager:
                     lambda: self._http_access(environment),
                     environment.counters.http_dropped,
                     self.undrain,
+                    self.inspect,
                 )
                 stack.push_async_callback(http.close)  # it shows the state until the end
             stack.callback(self._stopped)
@@ -198,6 +200,18 @@ class TaskManager:
         )
         if self.config.place[0] == 0:
             logger.log(*self._who_may_connect())
+
+    async def inspect(self, query: "ShuffleQuery") -> "ShufflePage":
+        """Return map outputs of a shuffle, region by region.
+
+        Raises:
+            UnknownShuffle: No application has the name, or several have it.
+
+        Cancellation: safe.
+        """
+        from .store.shuffle_page import take_page  # most daemons are never asked
+
+        return await take_page(self.environment.store, query)
 
     def _shown_data_port(self) -> str:
         address, port = self.environment.address, self.environment.listener.port

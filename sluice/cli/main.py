@@ -49,6 +49,7 @@ _MODULES: Final = {
     "check": ".check_command",
     "doctor": ".doctor_command",
     "drain": ".drain_commands",
+    "inspect": ".inspect_command",
     "secret": ".secret_commands",
     "spark-conf": "..spark_integration.cli",
     "status": ".status_command",

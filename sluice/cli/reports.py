@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ..shuffle.taskmanager.status.status import TaskManagerStatus
+from ..shuffle.taskmanager.store.shuffle_page import ShufflePage
+from ..shuffle.taskmanager.store.store_status import ShuffleStatus
 
 Severity: TypeAlias = Literal["ok", "warning", "critical", "unknown"]
 
@@ -95,3 +97,16 @@ class DoctorReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.
     """Number of checks that found a problem."""
     checks: tuple[DoctorCheck, ...]
     """In the order of the lines."""
+
+
+class InspectReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.inspect/1"):
+    """`sluice inspect --json`."""
+
+    source: tuple[str, ...]
+    """The URL, or the directories."""
+    shuffles: tuple[ShuffleStatus, ...]
+    """All shuffles, if none is named."""
+    shuffle: ShufflePage | None
+    """The map outputs of the shuffle that is named; else null."""
+    problems: tuple[str, ...]
+    """Damage in the journals and in the bytes of regions; empty without `--directory`."""

@@ -20,6 +20,7 @@ from .bad_requests import server_logger
 from .http_access import HttpAccess
 from .http_connections import HttpConnections, HttpLimits
 from .http_served import LISTEN_BACKLOG, MAX_DRAIN_WAIT_SECONDS
+from .shuffle_pages import add_shuffles
 
 if TYPE_CHECKING:
     import socket
@@ -89,6 +90,8 @@ async def serving(
     app = create_app(snapshot, Pages(forgive), served.drain, access, connections)
     if served.undrain is not None:
         _add_undrain(app, snapshot, served.undrain, access)
+    if served.inspect is not None:
+        add_shuffles(app, snapshot, served.inspect, access)
     runner = web.AppRunner(
         app,
         access_log=None,

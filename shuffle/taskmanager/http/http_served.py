@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ...counters import BoundedCounts
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import StatusSource
+    from ..store.shuffle_page import ShufflePage, ShuffleQuery
     from .http_access import HttpAccess
 
 LISTEN_BACKLOG: Final = 128
@@ -28,3 +29,4 @@ class Served(NamedTuple):
     undrain: Callable[[], Awaitable[None]] | None
     access: Callable[[], HttpAccess] | None
     dropped: BoundedCounts
+    inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None

@@ -11,6 +11,8 @@
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read, or after
                           ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;
                           needs an access token, or comes through the Unix socket
+``/api/v1/shuffles/A/S``  map outputs and regions of shuffle S of application A as JSON, page by
+                          page (``first``, ``limit``): needs an access token where there are any
 ``/api/v1/undrain``       POST: take new work again; needs the same
 ========================= =========================================================================
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot, StatusSource
+    from ..store.shuffle_page import ShufflePage, ShuffleQuery
     from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class HttpServer:
             checked, and only clients of the Unix socket may drain.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
+        inspect: Returns map outputs of a shuffle; called there. None: that cannot be asked for.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class HttpServer:
         access: Callable[[], HttpAccess] | None = None,
         dropped: BoundedCounts | None = None,
         undrain: Callable[[], Awaitable[None]] | None = None,
+        inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None,
     ) -> None:
         self._served = Served(
             config,
@@ -82,6 +87,7 @@ class HttpServer:
             undrain,
             access,
             BoundedCounts() if dropped is None else dropped,
+            inspect,
         )
         self._sockets: list[socket.socket] = []
         self._made: tuple[int, int] | None = None

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client.exposition import choose_encoder
 
@@ -21,7 +21,7 @@ from . import application_metrics
 from .metrics import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from prometheus_client import CollectorRegistry, Metric
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     StatusSource: TypeAlias = Callable[[], TaskManagerStatus | Awaitable[TaskManagerStatus]]
     Taken: TypeAlias = TaskManagerStatus | Awaitable[TaskManagerStatus] | Exception
+
+T = TypeVar("T")
 
 BURST: Final = 20
 """Snapshots that may follow each other at once after a pause: a person's few requests each see the
@@ -169,20 +171,38 @@ class PublishedSnapshot:
             unread = [each.directory for each in status.storage if each.unread]
             return Drained(status.state, busy, copies.moved, copies.staying, copies.reason, unread)
 
+        drained = await self._answered(on_data_loop(), wait_seconds + self._answer_seconds)
+        self.forget()
+        return drained
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask the data loop something, and return the answer.
+
+        Raises:
+            DataLoopSilent: The data loop does not answer.
+            SluiceError: The answer is an error.
+
+        Cancellation: ends the work on the data loop, too.
+        """
+
+        async def on_data_loop() -> T:
+            return await question()
+
+        return await self._answered(on_data_loop(), self._answer_seconds)
+
+    async def _answered(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Run a coroutine on the data loop, and return its result."""
         began = time.monotonic()
-        work = on_data_loop()
         try:
-            draining = asyncio.run_coroutine_threadsafe(work, self._data_loop)
+            answer = asyncio.run_coroutine_threadsafe(work, self._data_loop)
         except RuntimeError as ended:
             work.close()
             raise DataLoopSilent(0.0) from ended
         try:
-            async with asyncio.timeout(wait_seconds + self._answer_seconds):
-                drained = await asyncio.wrap_future(draining)
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(answer)
         except TimeoutError:
             raise DataLoopSilent(time.monotonic() - began) from None
-        self.forget()
-        return drained
 
     def _may_ask(self) -> bool:
         now = time.monotonic()

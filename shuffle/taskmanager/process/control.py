@@ -24,16 +24,20 @@ _LENGTH_BYTES: Final = 4
 class Request(msgspec.Struct, frozen=True):
     """A request to a data process, which does it and then answers with its status.
 
+    ``shuffle`` asks for map outputs of a shuffle; the answer has the page, too.
+
     ``drain`` begins to drain and waits until the process is idle, or for ``wait_seconds``. ``stop``
     does what a first SIGTERM does, and nothing after one: a service manager may have sent one to
     all processes. ``reload`` does what SIGHUP does.
     """
 
-    what: Literal["status", "drain", "undrain", "reload", "stop"] = "status"
+    what: Literal["status", "drain", "undrain", "reload", "stop", "shuffle"] = "status"
     migrate: bool = False
     wait_seconds: float = 0.0
     config: str = ""
     """The configuration of all processes as JSON, if it is a new one."""
+    shuffle: tuple[str, int, int, int] | None = None
+    """The fields of a ``ShuffleQuery``."""
     number: int = 0
     """Given by the one that sends it."""
 
@@ -47,13 +51,22 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether the process was still busy after ``wait_seconds``."""
     error: str = ""
     """Why the request failed."""
+    page: msgspec.Raw = msgspec.Raw(b"null")
+    """The ``ShufflePage`` that was asked for; null: its application is not known here."""
 
     @classmethod
     def of(
-        cls, request: Request, status: TaskManagerStatus, *, busy: bool = False, error: str = ""
+        cls,
+        request: Request,
+        status: TaskManagerStatus,
+        *,
+        busy: bool = False,
+        error: str = "",
+        page: object = None,
     ) -> Answer:
         """Answer a request with a status."""
-        return cls(request.number, msgspec.Raw(status.encode()), busy, error)
+        encoded = msgspec.Raw(msgspec.json.encode(page))
+        return cls(request.number, msgspec.Raw(status.encode()), busy, error, encoded)
 
 
 M = TypeVar("M", Request, Answer)

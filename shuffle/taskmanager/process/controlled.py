@@ -17,6 +17,7 @@ from .control import Answer, Request, receive, receive_first, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..store.shuffle_page import ShufflePage
     from ..taskmanager import TaskManager
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -111,18 +112,30 @@ class Supervised:
 
 
 async def _answer(taskmanager: TaskManager, request: Request, writer: asyncio.StreamWriter) -> None:
-    busy, failed = False, ""
+    busy, failed, page = False, "", None
     try:
         if request.what == "drain":
             async with asyncio.timeout(request.wait_seconds):
                 await taskmanager.drain(migrate=request.migrate)
         elif request.what == "undrain":
             await taskmanager.undrain()
+        elif request.what == "shuffle" and request.shuffle is not None:
+            page = await _page(taskmanager, request.shuffle)
     except TimeoutError:
         busy = True
     except (SluiceError, OSError) as error:
         failed = str(error)
-    send(writer, Answer.of(request, taskmanager.status(), busy=busy, error=failed))
+    send(writer, Answer.of(request, taskmanager.status(), busy=busy, error=failed, page=page))
+
+
+async def _page(taskmanager: TaskManager, query: tuple[str, int, int, int]) -> ShufflePage | None:
+    """Return a page of a shuffle, or None if this process does not know its application."""
+    from ..store.shuffle_page import ShuffleQuery, UnknownShuffle
+
+    try:
+        return await taskmanager.inspect(ShuffleQuery(*query))
+    except UnknownShuffle:
+        return None
 
 
 def _config(text: str) -> TaskManagerConfig:

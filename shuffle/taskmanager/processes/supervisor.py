@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import structs
 
 from ....protocol.errors import SluiceError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from ..http.http_access import HttpAccess
     from ..status.status import TaskManagerState, TaskManagerStatus
+    from ..store.shuffle_page import ShufflePage, ShuffleQuery
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Supervisor:
             self._http_access,
             self._dropped,
             self.undrain,
+            self.inspect,
         )
         # The HTTP thread waits for the whole of it.
         self._answer_seconds = config.http.http_answer_timeout_seconds / 2
@@ -216,6 +219,32 @@ class Supervisor:
             self._end_drain()
             await self._ask_all(Request("undrain"))
             self._http.forget()
+
+    async def inspect(self, query: ShuffleQuery) -> ShufflePage:
+        """Return map outputs of a shuffle in all processes, region by region.
+
+        Raises:
+            UnknownShuffle: No process knows the application.
+
+        Cancellation: safe.
+        """
+        from ..store.shuffle_page import ShufflePage, UnknownShuffle, joined
+
+        request = Request("shuffle", shuffle=(*query,))
+        pages: list[ShufflePage] = []
+
+        async def ask(process: DataProcess) -> None:
+            with contextlib.suppress(SluiceError, TimeoutError):
+                answer = await process.ask(request, self._answer_seconds)
+                page = msgspec.json.decode(answer.page, type=ShufflePage | None)
+                pages.extend([page] if page is not None else [])
+
+        await run_together(ask(each) for each in self._processes if each.ready.is_set())
+        if not pages:
+            raise UnknownShuffle(
+                "No application of this name has map outputs here", value=query.application
+            )
+        return joined(pages, query.limit)
 
     async def reload(self, load_again: Callable[[], TaskManagerConfig]) -> None:
         """Let all processes load their files again, with the quotas and secrets as they are now.

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,26 @@ from .journal import HEAD, HEADER_BYTES, MARK, MAX_ROW_BYTES, ORDER, Entry, Jour
 from .rows import is_undoing
 
 logger = logging.getLogger(__name__)
+
+
+class JournalScan(NamedTuple):
+    """The content of a file of records.
+
+    Attributes:
+        tier_id: The arena named by its header.
+        entries: The rows.
+        end: End of the last whole record.
+        size: Length of the file.
+        damage: Every damaged place.
+        before_damage: Number of rows before the last damaged place.
+    """
+
+    tier_id: bytes
+    entries: list[Entry]
+    end: int
+    size: int
+    damage: list[CorruptJournal]
+    before_damage: int
 
 
 class FoundJournal(NamedTuple):
@@ -67,10 +87,7 @@ def open_journal(
                 paths += make(directory_of(place), partial(_listed, place))
             except DirectoryHangs as error:
                 logger.warning("no journal of %s is looked for there: %s", directory, error)
-        # Compare runs first: a disk that was missing may have a higher generation of an older run.
-        found = sorted(
-            filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
-        )
+        found = journals_in_order(paths)
         if not found:
             return None
         path = found[-1]
@@ -84,6 +101,14 @@ def open_journal(
         if error.directory == directory:
             raise
         raise DirectoryHangs(directory, f"its journal is in {error}") from error
+
+
+def journals_in_order(paths: Iterable[Path]) -> list[Path]:
+    """Return the journals among paths, the newest one last."""
+    # Compare runs first: a disk that was missing may have a higher generation of an older run.
+    return sorted(
+        filter(generation_of, paths), key=lambda path: (run_of(path), generation_of(path))
+    )
 
 
 def _listed(place: Path) -> list[Path]:
@@ -110,47 +135,51 @@ def _open(path: Path, tier_id: bytes) -> FoundJournal:
     fds = [open_file(path)]
     try:
         fds.append(open_file(releases_path(path)))
-        scans = [_scan(path, fds[0], tier_id), _scan(releases_path(path), fds[1], tier_id)]
-        first, second = scans
-        for fd, scan in zip(fds, scans, strict=True):
-            if not scan.damage and scan.end < scan.size:
-                logger.info("%s: cutting off %d bytes of a torn record", path, scan.size - scan.end)
-                os.ftruncate(fd, scan.end)
+        first = scan(path, _content(fds[0]), tier_id)
+        second = scan(releases_path(path), _content(fds[1]), tier_id)
+        for fd, each in zip(fds, (first, second), strict=True):
+            if not each.damage and each.end < each.size:
+                logger.info("%s: cutting off %d bytes of a torn record", path, each.size - each.end)
+                os.ftruncate(fd, each.end)
     except BaseException:
         for fd in fds:
             os.close(fd)
         raise
+    return found_journal(path, (first, second), (fds[0], fds[1]))
+
+
+def _content(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        return file.read()
+
+
+def found_journal(
+    path: Path, scans: tuple[JournalScan, JournalScan], fds: tuple[int, int] = (-1, -1)
+) -> FoundJournal:
+    """Return a journal with the content of its two files.
+
+    Args:
+        path: The journal.
+        scans: Its content, and that of its file of releases.
+        fds: Their descriptors; -1: it is only looked at, and not open.
+    """
+    first, second = scans
     damage = [*first.damage, *second.damage]
     doubtful = first.before_damage if second.damage else 0
-    journal = Journal(path, first.tier_id, (fds[0], fds[1]), (first.end, second.end))
+    journal = Journal(path, first.tier_id, fds, (first.end, second.end))
     undoing = {(run, number) for run, number, row in first.entries if is_undoing(row)}
     uneven = undoing != {(run, number) for run, number, _ in second.entries}
     return FoundJournal(journal, first.entries, second.entries, damage, doubtful, uneven)
 
 
-class _Scan(NamedTuple):
-    """The content of a file of records.
+def scan(path: Path, data: bytes, tier_id: bytes) -> JournalScan:
+    """Find the rows in the content of a file.
 
-    Attributes:
-        tier_id: The arena named by its header.
-        entries: The rows.
-        end: End of the last whole record.
-        size: Length of the file.
-        damage: Every damaged place.
-        before_damage: Number of rows before the last damaged place.
+    Args:
+        path: The file, for messages.
+        data: Its content.
+        tier_id: The arena, used if the header is damaged.
     """
-
-    tier_id: bytes
-    entries: list[Entry]
-    end: int
-    size: int
-    damage: list[CorruptJournal]
-    before_damage: int
-
-
-def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
-    with open(fd, "rb", closefd=False) as file:
-        data = file.read()
     size = len(data)
     entries: list[Entry] = []
     damage: list[CorruptJournal] = []
@@ -177,7 +206,7 @@ def _scan(path: Path, fd: int, tier_id: bytes) -> _Scan:
         if found is None:
             break
         position = found
-    return _Scan(tier_id, entries, end, size, damage, before_damage)
+    return JournalScan(tier_id, entries, end, size, damage, before_damage)
 
 
 def _tier_named(header: bytes) -> bytes | None:

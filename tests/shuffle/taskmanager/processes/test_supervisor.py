@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import pytest
 
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
-from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, look_until, run
+from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, look_until, run, sluice
 from tests.support.free_ports import free_ports
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
 
@@ -102,6 +103,9 @@ async def test_two_processes_are_one_taskmanager(daemon):
     (shuffle,) = status.partitions
     assert shuffle.committed_map_outputs == 2
     assert status.counters.map_outputs_committed == 2
+    inspected = sluice("inspect", "app/1", "--url", daemon.url, "--json")
+    outputs = json.loads(inspected)["shuffle"]["outputs"]
+    assert [each["map_attempt_id"] for each in outputs] == [0, 1]
     page = metrics_page(daemon)
     assert 'sluice_map_outputs_finished_total{outcome="committed"} 2.0' in page
     assert 'sluice_process_up{process="1"} 1.0' in page
