@@ -55,6 +55,7 @@ _MODULES: Final = {
     "status": ".status_command",
     "submit": "..spark_integration.cli",
     "token": ".secret_commands",
+    "top": ".top_command",
     "undrain": ".drain_commands",
 }
 """Modules of the commands that are imported at their first use."""

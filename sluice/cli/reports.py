@@ -110,3 +110,47 @@ class InspectReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice
     """The map outputs of the shuffle that is named; else null."""
     problems: tuple[str, ...]
     """Damage in the journals and in the bytes of regions; empty without `--directory`."""
+
+
+class TopRow(msgspec.Struct, frozen=True):
+    """One line of `sluice top`: a gate, a pipelined partition, or a shuffle that is stored."""
+
+    url: str
+    """Its TaskManager."""
+    kind: Literal["gate", "pipelined", "stored"]
+    """What it is."""
+    application_id: str
+    """Its application."""
+    shuffle_id: int
+    """Its shuffle."""
+    number: int
+    """The gate or the map attempt; 0 for a stored shuffle."""
+    wait: float
+    """Part of the last interval in which it waited, from 0 to 1."""
+    waits_for: Literal["data", "reader", ""]
+    """`data`: the reader waits for its sources; `reader`: data waits for the reader."""
+    bytes_per_second: float
+    """Rate in the last interval: bytes received by a gate, sent by a partition, or stored."""
+    memory_bytes: int
+    """Network memory that it holds; for a stored shuffle the bytes in its tiers."""
+
+
+class TopReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.top/1"):
+    """`sluice top --json`: one document on a line for each refresh."""
+
+    asked: int
+    """TaskManagers that were asked."""
+    unreachable: dict[str, str]
+    """Why a TaskManager has not answered, by its URL."""
+    bytes_in_per_second: float
+    """Over accepted connections of all TaskManagers."""
+    bytes_out_per_second: float
+    """As `bytes_in_per_second`."""
+    memory_used_bytes: int
+    """Network memory in use."""
+    memory_total_bytes: int
+    """Network memory of all TaskManagers."""
+    max_lag_seconds: float
+    """The worst lag of an event loop in the last minute."""
+    rows: tuple[TopRow, ...]
+    """In the order that was asked for."""
