@@ -70,6 +70,27 @@ def doctor(
     Exit code 1 if there is a problem. Nothing is changed.
     """
     asked = [http_url(url) for url in dict.fromkeys(urls)]
+    found = examine(asked, config_file, endpoints, Given(secret_file, token_file))
+    if as_json:
+        print_json(found)
+    else:
+        for each in found.checks:
+            click.echo(_line(each, terminal_width()))
+    if found.problems:
+        click.get_current_context().exit(1)
+
+
+def examine(
+    urls: list[str], config_file: Path | None, endpoints: str, given: Given
+) -> DoctorReport:
+    """Make all checks.
+
+    Args:
+        urls: URLs of HTTP ports.
+        config_file: Configuration of the TaskManager of this host; None: defaults and environment.
+        endpoints: Comma list of data ports.
+        given: The credential for the HTTP ports.
+    """
     now = time.time()
     config, config_checks = _configuration(config_file)
     groups: list[Callable[[], Iterable[DoctorCheck]]] = [partial(doctor_host.spark, os.environ)]
@@ -81,13 +102,13 @@ def doctor(
             partial(doctor_host.memory_directory, config),
             partial(doctor_host.limits, config),
             partial(doctor_host.certificates, config, now),
-            partial(doctor_host.secrets, config, secret_file or first_secret_file()),
+            partial(doctor_host.secrets, config, given.secret_file or first_secret_file()),
         ]
         typed += config.cluster.taskmanagers
     addresses = [each for each in dict.fromkeys(typed) if doctor_host.as_address(each)]
     uses_tls = config is not None and config.transport.tls_enabled
     groups += [
-        partial(_http_ports, asked, Given(secret_file, token_file), now),
+        partial(_http_ports, urls, given, now),
         partial(doctor_endpoints.data_ports, addresses, os.environ, tls=uses_tls),
     ]
     found = call_all([partial(_group, each) for each in groups], CHECK_SECONDS)
@@ -95,13 +116,7 @@ def doctor(
     for group, lines in zip(groups, found, strict=True):
         checks += _late(group) if lines is None else lines
     problems = sum(each.result == "problem" for each in checks)
-    if as_json:
-        print_json(DoctorReport(problems, tuple(checks)))
-    else:
-        for each in checks:
-            click.echo(_line(each, terminal_width()))
-    if problems:
-        click.get_current_context().exit(1)
+    return DoctorReport(problems, tuple(checks))
 
 
 def _configuration(path: Path | None) -> tuple[TaskManagerConfig | None, list[DoctorCheck]]:

@@ -49,6 +49,7 @@ _MODULES: Final = {
     "check": ".check_command",
     "doctor": ".doctor_command",
     "drain": ".drain_commands",
+    "gather": ".gather_command",
     "inspect": ".inspect_command",
     "secret": ".secret_commands",
     "spark-conf": "..spark_integration.cli",

@@ -154,3 +154,20 @@ class TopReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.top
     """The worst lag of an event loop in the last minute."""
     rows: tuple[TopRow, ...]
     """In the order that was asked for."""
+
+
+class GatherReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.gather/1"):
+    """`sluice gather --json`, and `about.json` in its archive."""
+
+    archive: str
+    """The file that was written."""
+    versions: dict[str, str]
+    """Of Sluice, Python, the system and the packages that Sluice uses."""
+    limits: dict[str, str]
+    """Limits of this process, such as open files: now and at most."""
+    environment: dict[str, str]
+    """Variables of Sluice, Spark, Java and the remote store, without secrets."""
+    files: dict[str, int]
+    """Bytes of each file in the archive."""
+    missing: dict[str, str]
+    """Why something could not be gathered, by its name."""
