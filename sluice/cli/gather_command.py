@@ -114,8 +114,7 @@ def gather(  # noqa: PLR0913 - one parameter for each option
     files: dict[str, str] = {}
     missing: dict[str, str] = {}
     known = known_forms(_secrets(config_file, given, os.environ))
-    for name, text in _texts(asked, config_file, given, missing):
-        files[name] = text
+    files.update(_texts(asked, config_file, given, missing))
     for number, log in enumerate(logs):
         try:
             files[f"logs/{number}-{log.name}"] = _tail(log, log_bytes)
@@ -125,6 +124,7 @@ def gather(  # noqa: PLR0913 - one parameter for each option
     sizes = {name: len(text.encode(errors="replace")) for name, text in clean.items()}
     report = GatherReport(str(path), _versions(), _limits(), _environment(), sizes, missing)
     about = redact(_pretty(report), known)
+    report = msgspec.json.decode(about, type=GatherReport)
     try:
         _write(path, {"about.json": about} | clean)
     except OSError as error:
@@ -133,8 +133,8 @@ def gather(  # noqa: PLR0913 - one parameter for each option
         print_json(report)
         return
     click.echo(f"{path}: {len(clean) + 1} files; secrets are removed, look into it all the same")
-    for name, reason in missing.items():
-        click.echo(f"left out  {name}: {one_line(redact(reason, known))}")
+    for name, reason in report.missing.items():
+        click.echo(f"left out  {name}: {one_line(reason)}")
 
 
 def _texts(

@@ -25,10 +25,9 @@ _SENSITIVE_NAME: Final = (
 _PATTERNS: Final = (
     # Whatever Sluice makes: secrets, tokens, credentials.
     (re.compile(r"\bsluice-(secret|token|driver|task|access|peer)-\d+-[^\s\"',;]+"), r"sluice-\1-"),
-    (
-        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL),
-        "",
-    ),
+    (re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)"), ""),
+    # The end of a log may begin in the middle of a key.
+    (re.compile(r"(?s)\A.*-----END [A-Z ]*PRIVATE KEY-----"), ""),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 "),
     (re.compile(r"(?i)(\w+://)[^\s/@:\"']+:[^\s/@\"']+@"), r"\1"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), ""),
@@ -38,7 +37,9 @@ _ASSIGNED: Final = re.compile(
     r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s,;\[\]{}\"']+)"
 )
 _NUMBER_OR_FLAG: Final = re.compile(r"(?i)[\"']?(?:[\d.]+|true|false|none|null|)[\"']?")
-_PATH: Final = re.compile(r"[\"']?[~/.][^\n]*")
+_NAMES_A_FILE: Final = re.compile(r"(?i).*(?:files?|path|director(?:y|ies))[\"']?\s*[=:]\s*")
+_IS_TYPED: Final = re.compile(r"(?i).*(?:passw|passphrase|key).*")
+"""Names of what people choose: a number may be one."""
 
 
 def is_sensitive(name: str) -> bool:
@@ -77,9 +78,10 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def _without_value(match: re.Match[str]) -> str:
-    """Remove what is assigned to a sensitive name, unless it is the path of a file or a number."""
-    value = match["value"]
-    if _PATH.fullmatch(value) or _NUMBER_OR_FLAG.fullmatch(value) or REMOVED in value:
+    """Remove what is assigned to a sensitive name, unless it names a file or is a count."""
+    name, value = match["name"], match["value"]
+    is_count = _NUMBER_OR_FLAG.fullmatch(value) and not _IS_TYPED.fullmatch(name)
+    if _NAMES_A_FILE.fullmatch(name) or is_count or REMOVED in value:
         return match[0]
     quote = value[0] if value[0] in "\"'" else ""
-    return f"{match['name']}{quote}{REMOVED}{quote}"
+    return f"{name}{quote}{REMOVED}{quote}"

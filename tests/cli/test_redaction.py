@@ -8,7 +8,7 @@ import pytest
 
 from sluice.cli.redaction import REMOVED, is_sensitive, known_forms, redact
 from sluice.protocol.access_token import make_access_token
-from sluice.protocol.identity import SubmitToken, parse_token, secret_to_text
+from sluice.protocol.identity import SubmitToken, secret_to_text
 from tests.protocol.identity_vectors import SECRET
 
 TOKEN = SubmitToken.make(SECRET, "team", 0, b"0123456789abcdef"[:8])
@@ -31,7 +31,9 @@ def test_what_sluice_makes_is_removed_wherever_it_stands(frame, text):
     ("text", "secret"),
     [
         ("AWS_SECRET_ACCESS_KEY=abc/def+ghi", "abc/def+ghi"),
+        ("AWS_SECRET_ACCESS_KEY=/abc/def+ghi", "/abc/def+ghi"),
         ('password = "hunter 2"', "hunter 2"),
+        ("password = 123456", "123456"),
         ('{"client_secret": "s3cr3t"}', "s3cr3t"),
         ("spark.sluice.auth.token abc sluice.auth.token=letmein", "letmein"),
         ("Authorization: Bearer abcdefgh.ijkl", "abcdefgh"),
@@ -39,6 +41,7 @@ def test_what_sluice_makes_is_removed_wherever_it_stands(frame, text):
         ("key AKIAABCDEFGHIJKLMNOP in a log", "AKIAABCDEFGHIJKLMNOP"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE (cut off)", "MIIE"),
+        ("MIIE\n-----END PRIVATE KEY-----\nthe log", "MIIE"),
     ],
 )
 def test_what_looks_like_a_secret_is_removed(text, secret):
@@ -94,5 +97,4 @@ def test_names_of_variables_tell(name, sensitive):
 
 def test_a_submit_token_is_removed():
     text = TOKEN.to_text()
-    assert parse_token(text)
     assert text[-12:] not in redact(f"job failed with {text}")
