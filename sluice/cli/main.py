@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 PROGRAM: Final = "sluice"
 DISTRIBUTION: Final = "sluice-shuffle"
 _MODULES: Final = {
+    "bench": ".bench_command",
     "check": ".check_command",
     "doctor": ".doctor_command",
     "drain": ".drain_commands",

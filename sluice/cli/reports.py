@@ -171,3 +171,54 @@ class GatherReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.
     """Bytes of each file in the archive."""
     missing: dict[str, str]
     """Why something could not be gathered, by its name."""
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Times of single operations, in seconds."""
+
+    operations: int
+    """How many were measured."""
+    p50_seconds: float
+    """The median."""
+    p99_seconds: float
+    """99 of 100 took no longer."""
+    max_seconds: float
+    """The longest."""
+
+
+class DiskBenchReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.bench.disk/1"):
+    """`sluice bench disk --json`."""
+
+    directory: str
+    """Where the file was."""
+    size_bytes: int
+    """Bytes that were written; fewer than asked for if the time was up."""
+    block_bytes: int
+    """Bytes of each write and read."""
+    write_bytes_per_second: float
+    """Blocks in order, with the sync at the end."""
+    read_bytes_per_second: float
+    """Blocks in random order, not from the page cache as far as the system allows."""
+    sync: Latency
+    """A write of 4 KiB and its sync, as a journal does it with journal_sync = commit."""
+
+
+class NetworkBenchReport(
+    msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.bench.network/1"
+):
+    """`sluice bench network --json`."""
+
+    peer: str
+    """The other side."""
+    streams: int
+    """Connections at a time."""
+    seconds: float
+    """Time of each direction."""
+    send_bytes_per_second: float
+    """To the other side, all connections together."""
+    receive_bytes_per_second: float
+    """From the other side, all connections together."""
+    connect_seconds: float
+    """Time of the first connection."""
+    round_trip: Latency
+    """A message of 64 bytes and its answer."""
