@@ -222,3 +222,20 @@ class NetworkBenchReport(
     """Time of the first connection."""
     round_trip: Latency
     """A message of 64 bytes and its answer."""
+
+
+class DrainReport(msgspec.Struct, frozen=True):
+    """`sluice drain --json`: the answer of `/api/v1/drain`."""
+
+    state: str
+    """The state of the TaskManager."""
+    busy: bool
+    """Whether it still wrote, read or moved anything when the wait was over."""
+    moved: int = 0
+    """Map outputs that are read elsewhere."""
+    staying: int = 0
+    """Map outputs that no other TaskManager takes."""
+    reason: str = ""
+    """Why they stay; empty if none does."""
+    unread: tuple[str, ...] = ()
+    """Directories that have not answered since the start: more map outputs may be there."""
