@@ -228,7 +228,7 @@ charts: setup ## results of benchmarks into benchmarks/reference, and their char
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, man page, dashboards
+docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, man page, dashboards
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
@@ -238,6 +238,7 @@ docs: setup ## regenerate what is generated: JVM messages, wire tables, settings
 	$(BIN)/python -m tools.docs.metrics_page
 	$(BIN)/python -m tools.docs.packages_page
 	$(BIN)/python -m tools.dashboards.generate
+	$(BIN)/python -m tools.docs.command_line_page
 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
