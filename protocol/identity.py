@@ -258,6 +258,11 @@ class ClusterSecrets:
         return proves_another
 
     @property
+    def proven(self) -> bytes:
+        """The secret that is proven to others."""
+        return self._first
+
+    @property
     def accepted(self) -> tuple[bytes, ...]:
         """All secrets, in no particular order."""
         return tuple(self._by_id.values())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from .embedded.client import EmbeddedClient
+    from .http.cluster_members import ClusterMembers
     from .http.http_access import HttpAccess
     from .store.shuffle_page import ShufflePage, ShuffleQuery
 
@@ -177,6 +178,7 @@ class TaskManager:
                     environment.counters.http_dropped,
                     self.undrain,
                     self.inspect,
+                    lambda: self._cluster_members(environment),
                 )
                 stack.push_async_callback(http.close)  # it shows the state until the end
             stack.callback(self._stopped)
@@ -226,6 +228,11 @@ class TaskManager:
             environment.address.host,
             environment.counters.http_refused,
         )
+
+    def _cluster_members(self, environment: NetworkEnvironment) -> "ClusterMembers":
+        from .http.cluster_members import ClusterMembers  # as above
+
+        return ClusterMembers.of(self.config, environment.access.secrets)
 
     def _who_may_connect(self) -> tuple[int, str]:
         """Return severity and text of what users of this TaskManager need to know."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from ....transport.settings import (
     NONE_ALLOWED,
@@ -14,6 +15,7 @@ from ....transport.settings import (
     Seconds,
     Settings,
     SocketPath,
+    split_list,
 )
 
 
@@ -51,3 +53,24 @@ class HttpConfig(Settings):
 
     http_answer_timeout_seconds: Seconds = Field(5, gt=0)
     """Time in which the data path must answer an HTTP request; otherwise all pages return 503."""
+
+    cluster_urls: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
+    """HTTP ports (`http://HOST:PORT`) of the TaskManagers that the page `/cluster` shows. This
+    TaskManager sends them access tokens. Empty: the hosts of `taskmanagers`, with the `http_port`
+    of this TaskManager. As a flag or variable: separated by commas."""
+
+    @field_validator("cluster_urls")
+    @classmethod
+    def _are_bare(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            try:
+                parts = urlsplit(url)
+                usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+                usable = usable and parts.port != 0 and "@" not in parts.netloc
+            except ValueError:
+                usable = False
+            if not usable or parts.query or parts.fragment or not url.isprintable() or " " in url:
+                raise ValueError(
+                    f'"{url}" is not the URL of an HTTP port: write it as http://HOST:PORT'
+                )
+        return tuple(url.rstrip("/") for url in urls)

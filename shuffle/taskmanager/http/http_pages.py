@@ -16,7 +16,10 @@ from aiohttp import web
 from ....protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ....transport.acceptor import Acceptor, InNeed, listen
 from ..metrics.published_snapshot import DataLoopSilent, Pages, PublishedSnapshot
+from . import static_pages
 from .bad_requests import server_logger
+from .cluster_members import ClusterMembers
+from .event_streams import MAX_STREAMS, EventStreams
 from .http_access import HttpAccess
 from .http_connections import HttpConnections, HttpLimits
 from .http_served import LISTEN_BACKLOG, MAX_DRAIN_WAIT_SECONDS
@@ -87,7 +90,15 @@ async def serving(
 
     connections = HttpConnections(limits, new_handler, served.dropped)
     access = HttpAccess() if served.access is None else served.access()
-    app = create_app(snapshot, Pages(forgive), served.drain, access, connections)
+    pages = Pages(forgive)
+    app = create_app(snapshot, pages, served.drain, access, connections)
+    members = ClusterMembers(()) if served.members is None else served.members()
+    _add_cluster(app, snapshot, pages, members, access)
+    # Connections must be left for health checks and scrapes.
+    most_streams = min(MAX_STREAMS, most_connections // 2)
+    streams = EventStreams(snapshot, pages, access, most_streams)
+    app.add_routes([web.get("/api/v1/events", streams.serve), *static_pages.routes()])
+    app.on_shutdown.append(lambda _: streams.close())
     if served.undrain is not None:
         _add_undrain(app, snapshot, served.undrain, access)
     if served.inspect is not None:
@@ -183,6 +194,21 @@ def create_app(
         ]
     )
     return app
+
+
+def _add_cluster(
+    app: web.Application,
+    snapshot: PublishedSnapshot,
+    pages: Pages,
+    members: ClusterMembers,
+    access: HttpAccess,
+) -> None:
+    async def serve_cluster(request: web.Request) -> web.Response:
+        access.require(request, SCOPE_STATUS)
+        body = await members.encoded(snapshot, pages)
+        return web.Response(body=body, headers={"Content-Type": "application/json; charset=utf-8"})
+
+    app.add_routes([web.get("/api/v1/cluster", serve_cluster)])
 
 
 def _add_undrain(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import StatusSource
     from ..store.shuffle_page import ShufflePage, ShuffleQuery
+    from .cluster_members import ClusterMembers
     from .http_access import HttpAccess
 
 LISTEN_BACKLOG: Final = 128
@@ -30,3 +31,4 @@ class Served(NamedTuple):
     access: Callable[[], HttpAccess] | None
     dropped: BoundedCounts
     inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None
+    members: Callable[[], ClusterMembers] | None = None

@@ -1,6 +1,8 @@
 """The HTTP port of a TaskManager: metrics, health, readiness, status.
 
 ========================= =========================================================================
+``/``                     the status page; its script asks for an access token where one is needed
+``/cluster``              the page of all members
 ``/metrics``              Prometheus text format; no label names an application
 ``/metrics/applications`` the same by application, with names: needs an access token where there
                           are any
@@ -8,6 +10,8 @@
 ``/readyz``               200 while it should get new work, else 503 with the reason
 ``/api/v1/status``        the whole status as JSON, with names: needs an access token where there
                           are any
+``/api/v1/events``        the same as server-sent events, about one a second
+``/api/v1/cluster``       this TaskManager and the other members of its configuration: needs the same
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read, or after
                           ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;
                           needs an access token, or comes through the Unix socket
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot, StatusSource
     from ..store.shuffle_page import ShufflePage, ShuffleQuery
+    from .cluster_members import ClusterMembers
     from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
@@ -68,6 +73,8 @@ class HttpServer:
         dropped: Counts the connections that end otherwise than by their clients, by reason.
         undrain: Takes new work again; called there. None: that cannot be asked for.
         inspect: Returns map outputs of a shuffle; called there. None: that cannot be asked for.
+        members: Makes what asks the other members of the cluster, in the thread of the server.
+            None: there are no others.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class HttpServer:
         dropped: BoundedCounts | None = None,
         undrain: Callable[[], Awaitable[None]] | None = None,
         inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None,
+        members: Callable[[], ClusterMembers] | None = None,
     ) -> None:
         self._served = Served(
             config,
@@ -88,6 +96,7 @@ class HttpServer:
             access,
             BoundedCounts() if dropped is None else dropped,
             inspect,
+            members,
         )
         self._sockets: list[socket.socket] = []
         self._made: tuple[int, int] | None = None

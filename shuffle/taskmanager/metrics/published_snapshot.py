@@ -14,9 +14,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import structs
 from prometheus_client.exposition import choose_encoder
 
 from ....transport.loop import start_task
+from ..status.warnings import find_warnings
 from . import application_metrics
 from .metrics import registry
 
@@ -46,8 +48,9 @@ REST_SECONDS: Final = 0.0005
 """Rest between two pieces: a thread that only lets go for an instant has the interpreter back
 before the other one wakes up."""
 
-MAX_FORMATS: Final = 4
-"""Pages that are kept with a snapshot: metrics, with and without names, in one of two formats."""
+MAX_FORMATS: Final = 6
+"""Pages that are kept with a snapshot: metrics, with and without names, in one of two formats; and
+the status, as JSON and as an event."""
 
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
 
@@ -260,7 +263,8 @@ class PublishedSnapshot:
             asked.set_exception(found)
             asked.exception()  # retrieved: the caller may have given up
             return
-        self._last = Published(found)
+        warnings = find_warnings(found, time.time())
+        self._last = Published(structs.replace(found, warnings=warnings))
         asked.set_result(self._last)
 
 
@@ -300,6 +304,16 @@ class Pages:
                 page = Page(published.status.encode(), content_type)
                 published.pages[content_type] = page
                 await turns.next()
+        return page
+
+    async def event(self, published: Published) -> Page:
+        """Return the whole status as a server-sent event."""
+        content_type = "text/event-stream"
+        status = await self.status(published)  # its JSON has no line break
+        page = published.pages.get(content_type)
+        if page is None:
+            page = Page(b"event: status\ndata: " + status.body + b"\n\n", content_type)
+            published.pages[content_type] = page
         return page
 
     async def _page(

@@ -35,6 +35,7 @@ from .data_process import DataProcess, DataProcessEnded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..http.cluster_members import ClusterMembers
     from ..http.http_access import HttpAccess
     from ..status.status import TaskManagerState, TaskManagerStatus
     from ..store.shuffle_page import ShufflePage, ShuffleQuery
@@ -76,6 +77,7 @@ class Supervisor:
             self._dropped,
             self.undrain,
             self.inspect,
+            self._cluster_members,
         )
         # The HTTP thread waits for the whole of it.
         self._answer_seconds = config.http.http_answer_timeout_seconds / 2
@@ -318,6 +320,11 @@ class Supervisor:
 
         host = self.config.transport.reachable_host()
         return HttpAccess.of(self.config, self._access.secrets, host, self._refused)
+
+    def _cluster_members(self) -> ClusterMembers:
+        from ..http.cluster_members import ClusterMembers  # as above
+
+        return ClusterMembers.of(self.config, self._access.secrets)
 
 
 def run(

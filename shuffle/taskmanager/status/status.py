@@ -25,6 +25,7 @@ from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus,
 from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .process_status import ProcessStatus
+from .warning_status import WarningStatus
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
@@ -208,6 +209,8 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     """CPU time of the process since it started."""
     processes: tuple[ProcessStatus, ...] = ()
     """Its data processes; empty if it is a single process."""
+    warnings: tuple[WarningStatus, ...] = ()
+    """What somebody should know, errors first; the HTTP thread computes it of the other fields."""
 
     @property
     def not_ready_because(self) -> str | None:

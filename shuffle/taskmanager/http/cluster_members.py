@@ -1,0 +1,324 @@
+"""The members of a cluster at one moment: this TaskManager asks the HTTP ports of the others.
+
+There is no coordinator: any TaskManager can serve the page of the cluster. It asks only members of
+its own configuration, because it proves itself to them with an access token; addresses that
+drivers or tenants name are never asked. All are asked at the same time, each with a deadline, and
+all requests in a short time share the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+import msgspec
+
+from ....protocol.access_token import SCOPE_STATUS, make_access_token
+from ....transport.address import Address, host_port
+from ....transport.errors import one_line
+from ..status.status import TrafficStatus
+from ..status.warning_status import WarningStatus
+
+if TYPE_CHECKING:
+    from ....protocol.identity import ClusterSecrets
+    from ..config.taskmanager_config import TaskManagerConfig
+    from ..metrics.published_snapshot import Pages, PublishedSnapshot
+
+ANSWER_SECONDS: Final = 2.0
+"""Time in which a member must have answered."""
+
+ALL_SECONDS: Final = 10.0
+"""Time after which no further member is asked."""
+
+SHARED_SECONDS: Final = 2.0
+"""Time for which the answers are shared by all requests."""
+
+ASKED_AT_ONCE: Final = 8
+"""Members asked at the same time."""
+
+MAX_MEMBERS: Final = 256
+"""Members that are asked; more are rows that say so."""
+
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+"""Longest status of a member: far more than 20,000 channels take."""
+
+TOKEN_SECONDS: Final = 60
+"""Time for which the access token of a request is valid."""
+
+_MAX_REASON: Final = 300
+
+
+class MemberTier(msgspec.Struct, frozen=True, gc=False):
+    """A storage tier of a member; the fields of the same names of its status."""
+
+    tier: str = ""
+    directory: str = ""
+    capacity_bytes: int | None = None
+    used_bytes: int = 0
+    free_bytes: int = 0
+    healthy: bool = False
+
+
+class MemberPool(msgspec.Struct, frozen=True, gc=False):
+    """The network memory of a member; the fields of the same names of its status."""
+
+    total_segments: int = 0
+    segment_size_bytes: int = 0
+    available_segments: int = 0
+    lent_segments: int = 0
+    in_flight_segments: int = 0
+
+
+class MemberCopies(msgspec.Struct, frozen=True, gc=False):
+    """The copies of a member; the fields of the same names of its status."""
+
+    short: int = 0
+    waiting: int = 0
+
+
+class MemberWait(msgspec.Struct, frozen=True, gc=False):
+    """A wait of a member; the fields of the same names of its status."""
+
+    text: str = ""
+    seconds: float | None = None
+    remedy: str = ""
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """The part of a status that the page of the cluster shows.
+
+    Everything else in the answer of a member is skipped without being decoded: its gates and
+    channels may be thousands.
+    """
+
+    taskmanager_id: str = ""
+    version: str = ""
+    address: str = ""
+    state: str = ""
+    uptime_seconds: float = 0.0
+    network_pool: MemberPool = MemberPool()
+    storage: tuple[MemberTier, ...] = ()
+    traffic: tuple[TrafficStatus, ...] = ()
+    copies: MemberCopies = MemberCopies()
+    warnings: tuple[WarningStatus, ...] = ()
+    waits: tuple[MemberWait, ...] = ()
+    applications: tuple[msgspec.Raw, ...] = ()
+    gates: tuple[msgspec.Raw, ...] = ()
+    connections: tuple[msgspec.Raw, ...] = ()
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One member: its status, or the reason why there is none."""
+
+    url: str = ""
+    """Its HTTP port as configured; empty for the TaskManager that answers."""
+    reason: str = ""
+    """Why it has not answered; empty if it has."""
+    taskmanager_id: str = ""
+    version: str = ""
+    address: str = ""
+    """``host:port`` of its data port."""
+    state: str = ""
+    uptime_seconds: float = 0.0
+    network_pool: MemberPool = MemberPool()
+    storage: tuple[MemberTier, ...] = ()
+    bytes_in: int = 0
+    """Bytes over its accepted connections since its start."""
+    bytes_out: int = 0
+    copies: MemberCopies = MemberCopies()
+    warnings: tuple[WarningStatus, ...] = ()
+    waits: int = 0
+    """Number of its waits."""
+    longest_wait: MemberWait | None = None
+    applications: int = 0
+    gates: int = 0
+    connections: int = 0
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """All members; this TaskManager is the first."""
+
+    members: tuple[Member, ...] = ()
+    not_asked: int = 0
+    """Configured members beyond the limit."""
+
+
+_DECODER: Final = msgspec.json.Decoder(MemberStatus)
+
+
+class ClusterMembers:
+    """Asks the other members for their status.
+
+    Args:
+        urls: Their HTTP ports.
+        secrets: The cluster secrets, of which access tokens are made; None: there are none.
+        answer_seconds: Time in which a member must have answered.
+        shared_seconds: Time for which answers are shared.
+    """
+
+    def __init__(
+        self,
+        urls: tuple[str, ...],
+        secrets: ClusterSecrets | None = None,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        shared_seconds: float = SHARED_SECONDS,
+    ) -> None:
+        self.urls = urls
+        self._secrets = secrets
+        self._answer_seconds = answer_seconds
+        self._shared_seconds = shared_seconds
+        self._lock = asyncio.Lock()
+        self._answer = b""
+        self._answered_at = -shared_seconds
+
+    @classmethod
+    def of(cls, config: TaskManagerConfig, secrets: ClusterSecrets | None) -> ClusterMembers:
+        """Return the members that a configuration names."""
+        urls = config.http.cluster_urls or _derived(
+            config.cluster.taskmanagers, config.http.http_port
+        )
+        return cls(tuple(dict.fromkeys(urls)), secrets)
+
+    async def encoded(self, snapshot: PublishedSnapshot, pages: Pages) -> bytes:
+        """Return the JSON of :class:`ClusterStatus`.
+
+        Args:
+            snapshot: The data loop of this TaskManager.
+            pages: Encodes its snapshot.
+
+        Raises:
+            DataLoopSilent: The data loop of this TaskManager does not answer.
+
+        Cancellation: ends the requests of this call.
+        """
+        async with self._lock:
+            if time.monotonic() - self._answered_at >= self._shared_seconds:
+                page = await pages.status(await snapshot.latest())
+                own = _member("", page.body)
+                others = await self._ask_all(own.taskmanager_id)
+                not_asked = max(0, len(self.urls) - MAX_MEMBERS)
+                self._answer = msgspec.json.encode(ClusterStatus((own, *others), not_asked))
+                self._answered_at = time.monotonic()
+            return self._answer
+
+    async def _ask_all(self, own_id: str) -> list[Member]:
+        if not self.urls:
+            return []
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    timeout=aiohttp.ClientTimeout(total=self._answer_seconds),
+                    headers=self._headers(),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                )
+            )
+            turns = asyncio.Semaphore(ASKED_AT_ONCE)
+            ends_at = time.monotonic() + ALL_SECONDS
+            asked = (self._ask(session, turns, ends_at, url) for url in self.urls[:MAX_MEMBERS])
+            answers = await asyncio.gather(*asked)
+        known = {own_id}
+        found = []
+        for answer in answers:
+            if answer.taskmanager_id not in known:  # this one may be configured too, or one twice
+                found.append(answer)
+            if answer.taskmanager_id:
+                known.add(answer.taskmanager_id)
+        return found
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, turns: asyncio.Semaphore, ends_at: float, url: str
+    ) -> Member:
+        async with turns:
+            if time.monotonic() > ends_at:
+                return Member(url, "not asked: too many members before it did not answer")
+            try:
+                # A redirect would take the token to a server that is not configured.
+                async with session.get(f"{url}/api/v1/status", allow_redirects=False) as answer:
+                    if answer.status != 200:
+                        return Member(url, _refusal(answer.status))
+                    body = await _read(answer)
+                return _member(url, body)
+            except TimeoutError:
+                return Member(url, f"no answer within {self._answer_seconds:g} s")
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                return Member(url, one_line(str(error) or type(error).__name__)[:_MAX_REASON])
+
+    def _headers(self) -> dict[str, str]:
+        if self._secrets is None:
+            return {}
+        expires_at = int(time.time()) + TOKEN_SECONDS
+        token = make_access_token(self._secrets.proven, SCOPE_STATUS, expires_at)
+        return {"Authorization": f"Bearer {token.to_text()}"}
+
+
+def _derived(taskmanagers: tuple[str, ...], http_port: int) -> tuple[str, ...]:
+    """Return the URLs of members whose HTTP port is the same as here."""
+    if not http_port:  # each has a free one, which nobody knows
+        return ()
+    hosts = (Address.parse(each).host for each in taskmanagers)
+    return tuple(f"http://{host_port(host, http_port)}" for host in hosts)
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the body.
+
+    Raises:
+        ValueError: It is too long.
+    """
+    pieces: list[bytes] = []
+    left = MAX_ANSWER_BYTES
+    async for piece in answer.content.iter_any():
+        left -= len(piece)
+        if left < 0:
+            raise ValueError(f"its status is longer than {MAX_ANSWER_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _refusal(status: int) -> str:
+    if status in (401, 403):
+        return (
+            f"it refuses this TaskManager ({status}): give both the same cluster secret, and check "
+            "their clocks"
+        )
+    if status == 503:
+        return "its data path does not answer (503)"
+    return f"it answered {status}: is this the HTTP port of a TaskManager?"
+
+
+def _member(url: str, body: bytes) -> Member:
+    """Read the status of a member.
+
+    Raises:
+        ValueError: It is not a status.
+    """
+    try:
+        status = _DECODER.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"it does not answer as a TaskManager does: {error}") from None
+    if not status.taskmanager_id:
+        raise ValueError("it does not answer as a TaskManager does")
+    return Member(
+        url,
+        "",
+        status.taskmanager_id,
+        status.version,
+        status.address,
+        status.state,
+        status.uptime_seconds,
+        status.network_pool,
+        status.storage,
+        sum(each.bytes_in for each in status.traffic),
+        sum(each.bytes_out for each in status.traffic),
+        status.copies,
+        status.warnings,
+        len(status.waits),
+        max(status.waits, key=lambda each: each.seconds or 0.0, default=None),
+        len(status.applications),
+        len(status.gates),
+        len(status.connections),
+    )

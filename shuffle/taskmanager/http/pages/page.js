@@ -1,0 +1,1255 @@
+/* The status page of a TaskManager, and the page of its cluster.
+ *
+ * The script reads server-sent events with fetch, because EventSource cannot send a token. Names are
+ * chosen by tenants, so everything is shown by textContent and nothing is parsed as HTML. A table
+ * keeps its rows by key and changes only the cells whose text has changed.
+ */
+"use strict";
+(() => {
+  const HISTORY_SECONDS = 300; // what the charts show
+  const ROWS = 20; // rows of a table before "more"
+  const MORE_ROWS = 100;
+  const STALE_SECONDS = 5; // without an event for so long, the numbers are old
+  const RETRY_SECONDS = [1, 2, 5, 10];
+  const CLUSTER_SECONDS = 3; // between two questions for the cluster
+  const WITHOUT_STREAM_SECONDS = 2; // the same for the status, while there are too many streams
+  const MAX_WAITS = 30; // trees of waits that are shown
+  const MAX_DEPTH = 8;
+
+  const $ = (id) => document.getElementById(id);
+
+  // ---- elements ------------------------------------------------------------------------------
+
+  function el(tag, properties = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties)) {
+      if (name in made) made[name] = value;
+      else made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  function svg(tag, attributes = {}) {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+
+  function setText(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+  }
+
+  /* Only HTTP: another scheme could run a script. */
+  function setLink(anchor, url) {
+    if (!/^https?:\/\//.test(url)) anchor.removeAttribute("href");
+    else if (anchor.getAttribute("href") !== url) {
+      anchor.href = url;
+      anchor.rel = "noreferrer noopener";
+    }
+  }
+
+  function setClass(node, name) {
+    if (node.className !== name) node.className = name;
+  }
+
+  // ---- numbers as texts ----------------------------------------------------------------------
+
+  const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+  function bytes(count) {
+    let value = count;
+    let unit = 0;
+    while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+      value /= 1024;
+      unit += 1;
+    }
+    const digits = unit === 0 || value >= 100 ? 0 : 1;
+    return `${value.toFixed(digits)} ${UNITS[unit]}`;
+  }
+
+  const perSecond = (value) => (value === null ? "–" : `${bytes(value)}/s`);
+  const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+  const count = (value) => GROUPED.format(value);
+  const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`);
+
+  function seconds(value) {
+    if (value === null || value === undefined) return "–";
+    if (value < 1) return `${Math.round(value * 1000)} ms`;
+    if (value < 100) return `${value.toFixed(1)} s`;
+    if (value < 7200) return `${Math.round(value / 60)} min`;
+    if (value < 172800) return `${(value / 3600).toFixed(1)} h`;
+    return `${Math.round(value / 86400)} days`;
+  }
+
+  const resourceWords = (resource) => resource.replace(/_bytes$/, "").replaceAll("_", " ");
+  const amount = (resource, value) => (resource.endsWith("_bytes") ? bytes(value) : count(value));
+
+  // ---- bars ----------------------------------------------------------------------------------
+
+  /* A bar repeats numbers that stand beside it, so it is hidden from screen readers. */
+  class Bar {
+    constructor(wide = false) {
+      this.node = el("div", { className: "bar", ariaHidden: "true" });
+      this.base = wide ? "wide bar" : "bar";
+    }
+
+    update(shares, warns = true) {
+      const sum = shares.reduce((a, b) => a + b, 0);
+      setClass(this.node, this.base + (!warns || sum < 0.8 ? "" : sum < 0.95 ? " high" : " full"));
+      while (this.node.children.length < shares.length) this.node.append(el("span"));
+      shares.forEach((share, index) => {
+        const width = `${(100 * Math.min(1, Math.max(0, share))).toFixed(1)}%`;
+        const { style } = this.node.children[index];
+        if (style.width !== width) style.width = width;
+      });
+    }
+  }
+
+  // ---- tables --------------------------------------------------------------------------------
+
+  let tables = 0;
+
+  /* A sortable table whose rows are kept by key.
+   *
+   * A column has a head, a meaning, and `text` of a row; `value`, its number in the unit of the
+   * status, by which it sorts; `bar`, shares; `link`, an address of the configuration; `kind`: "num",
+   * "name" or "words". `key` tells rows
+   * apart, `worst` is the order before the reader chooses one: larger is first. `detail` makes what
+   * opens below a row: an object with a node and update(row).
+   */
+  class Table {
+    constructor(parent, { caption, columns, key, worst, detail, of, legend = true }) {
+      this.columns = columns;
+      this.key = key;
+      this.worst = worst;
+      this.detail = detail;
+      this.of = of;
+      this.limit = ROWS;
+      this.sorted = null;
+      this.descending = true;
+      this.open = new Map();
+      this.rows = new Map();
+      this.last = [];
+      this.body = el("tbody");
+      this.heads = columns.map((column, index) => this.head(column, index));
+      this.table = el("table", { ariaLabel: caption }, el("thead", {}, el("tr", {}, ...this.heads)), this.body);
+      // The region scrolls by itself, so the page never does; the keyboard reaches it.
+      this.region = el("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: caption }, this.table);
+      this.empty = el("p", { className: "empty" }, `No ${of}.`);
+      this.moreText = el("span");
+      this.moreButton = el("button", { type: "button" });
+      this.moreButton.addEventListener("click", () => {
+        this.limit += MORE_ROWS;
+        this.update(this.last);
+      });
+      this.more = el("p", { className: "more", hidden: true }, this.moreText, this.moreButton);
+      parent.append(this.empty, this.region, this.more);
+      if (legend) parent.append(this.legend());
+    }
+
+    head(column, index) {
+      const button = el("button", { type: "button", title: column.meaning }, column.head);
+      button.addEventListener("click", () => {
+        this.descending = this.sorted === index ? !this.descending : column.kind === "num" || Boolean(column.bar);
+        this.sorted = index;
+        this.heads.forEach((head, at) => {
+          if (at !== index) head.removeAttribute("aria-sort");
+          else head.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
+        });
+        this.update(this.last);
+      });
+      return el("th", { scope: "col", className: column.kind === "num" ? "num" : "" }, button);
+    }
+
+    legend() {
+      const list = el("dl");
+      for (const column of this.columns) {
+        list.append(el("dt", {}, column.head), el("dd", {}, column.meaning));
+      }
+      this.legendNode = el("details", { className: "legend" }, el("summary", {}, `What the columns of ${this.of} mean`), list);
+      return this.legendNode;
+    }
+
+    update(rows) {
+      this.last = rows;
+      const shown = this.order(rows).slice(0, this.limit);
+      const kept = new Map();
+      let before = null;
+      for (const row of shown) {
+        const key = this.key(row);
+        if (kept.has(key)) continue;
+        const made = this.rows.get(key) ?? this.row(key);
+        kept.set(key, made);
+        this.fill(made, row);
+        before = this.place(made.node, before);
+        if (made.below) {
+          made.detail.update(row);
+          before = this.place(made.below, before);
+        }
+      }
+      for (const [key, made] of this.rows) {
+        if (kept.has(key)) continue;
+        made.node.remove();
+        made.below?.remove();
+      }
+      this.rows = kept;
+      this.region.hidden = !rows.length;
+      this.empty.hidden = Boolean(rows.length);
+      if (this.legendNode) this.legendNode.hidden = !rows.length;
+      const left = rows.length - shown.length;
+      this.more.hidden = left <= 0;
+      if (left > 0) {
+        setText(this.moreText, `${count(left)} more ${this.of} ${this.sorted === null ? "with less to see" : "in this order"}.`);
+        setText(this.moreButton, `Show ${count(Math.min(left, MORE_ROWS))} more`);
+      }
+    }
+
+    order(rows) {
+      if (this.sorted === null) {
+        if (!this.worst) return rows;
+        return keyed(rows, this.worst, true);
+      }
+      const column = this.columns[this.sorted];
+      return keyed(rows, column.value ?? column.text, this.descending);
+    }
+
+    /* Put a row behind another one; nothing moves if it is there. */
+    place(node, before) {
+      const next = before === null ? this.body.firstChild : before.nextSibling;
+      if (next !== node) this.body.insertBefore(node, next);
+      return node;
+    }
+
+    row(key) {
+      const made = { node: el("tr"), cells: [], below: null, detail: null };
+      this.columns.forEach((column, index) => {
+        const cell = el(index === 0 ? "th" : "td", { className: column.kind ?? "" });
+        if (index === 0) cell.scope = "row";
+        const text = el(column.link ? "a" : column.value && column.kind === "num" ? "data" : "span");
+        let holder = text;
+        if (index === 0 && this.detail) {
+          holder = el("button", { type: "button", className: "open", ariaExpanded: "false" }, text);
+          holder.addEventListener("click", () => this.toggle(made, holder));
+        }
+        cell.append(holder);
+        const bar = column.bar ? new Bar() : null;
+        if (bar) cell.append(bar.node);
+        made.node.append(cell);
+        made.cells.push({ text, bar });
+      });
+      return made;
+    }
+
+    fill(made, row) {
+      made.last = row;
+      this.columns.forEach((column, index) => {
+        const { text, bar } = made.cells[index];
+        setText(text, column.text(row));
+        if (column.value && text.tagName === "DATA") {
+          const exact = String(column.value(row) ?? "");
+          if (text.value !== exact) {
+            text.value = exact;
+            text.title = column.unit ? `${exact} ${column.unit}` : exact;
+          }
+        }
+        if (bar) bar.update(column.bar(row), column.warns ?? true);
+        if (column.link) setLink(text, column.link(row));
+      });
+    }
+
+    toggle(made, button) {
+      const opens = made.below === null;
+      button.ariaExpanded = String(opens);
+      if (opens) {
+        const cell = el("td", { colSpan: this.columns.length });
+        made.below = el("tr", { className: "detail" }, cell);
+        made.detail = this.detail(cell);
+        made.detail.update(made.last);
+        made.node.after(made.below);
+      } else {
+        made.below.remove();
+        made.below = made.detail = null;
+      }
+    }
+  }
+
+  /* Sort rows by a value that is computed once for each. */
+  function keyed(rows, value, descending) {
+    const sign = descending ? -1 : 1;
+    const pairs = rows.map((row, index) => [value(row), index]);
+    pairs.sort(([a, i], [b, j]) => {
+      if (a === b) return i - j;
+      if (a === null || a === undefined) return 1;
+      if (b === null || b === undefined) return -1;
+      return (a < b ? -1 : 1) * sign;
+    });
+    return pairs.map(([, index]) => rows[index]);
+  }
+
+  // ---- charts --------------------------------------------------------------------------------
+
+  class Chart {
+    constructor(parent, name, meaning, text, least) {
+      this.text = text;
+      this.least = least; // the top of the chart is at least this
+      this.points = [];
+      this.value = el("span", { className: "value" }, "–");
+      this.most = el("span", { className: "most" });
+      this.line = svg("polyline", { class: "line" });
+      this.area = svg("polygon", { class: "area" });
+      this.title = svg("title");
+      this.drawing = svg("svg", { class: "chart", viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img" });
+      this.drawing.append(this.title, this.area, this.line);
+      this.name = name;
+      parent.append(el("figure", { title: meaning }, el("figcaption", {}, name), this.value, " ", this.most, this.drawing));
+    }
+
+    add(at, value) {
+      if (value === null || !Number.isFinite(value)) return;
+      this.points.push([at, value]);
+      while (this.points.length && this.points[0][0] < at - HISTORY_SECONDS) this.points.shift();
+    }
+
+    draw(now) {
+      if (!this.points.length) return;
+      const last = this.points.at(-1)[1];
+      let top = this.least;
+      let most = 0;
+      for (const [, value] of this.points) most = Math.max(most, value);
+      top = Math.max(top, most);
+      const x = (at) => (300 * (1 - (now - at) / HISTORY_SECONDS)).toFixed(1);
+      const spots = this.points.map(([at, value]) => `${x(at)},${(58 - (56 * value) / top).toFixed(1)}`);
+      const drawn = spots.join(" ");
+      this.line.setAttribute("points", drawn);
+      this.area.setAttribute("points", `${x(this.points[0][0])},60 ${drawn} ${x(this.points.at(-1)[0])},60`);
+      setText(this.value, this.text(last));
+      setText(this.most, `at most ${this.text(most)}`);
+      setText(this.title, `${this.name}: ${this.text(last)} now, at most ${this.text(most)} in five minutes`);
+    }
+  }
+
+  // ---- what waits for what -------------------------------------------------------------------
+
+  const nodeKey = (node) => `${node.kind} ${node.name}`;
+
+  /* Group waits by what waits, and follow what they wait for.
+   *
+   * Returns trees of {key, text, seconds, remedy, children}, the longest wait first. A circle ends
+   * where it closes. Who is nobody's resource is at the top.
+   */
+  function waitTrees(waits) {
+    const byWaiter = new Map();
+    const resources = new Set();
+    for (const wait of waits) {
+      const key = nodeKey(wait.waiter);
+      if (!byWaiter.has(key)) byWaiter.set(key, []);
+      byWaiter.get(key).push(wait);
+      resources.add(nodeKey(wait.resource));
+    }
+    const seen = new Set();
+    const grow = (wait, path) => {
+      const key = nodeKey(wait.resource);
+      seen.add(nodeKey(wait.waiter));
+      const next = path.has(key) || path.size >= MAX_DEPTH ? [] : (byWaiter.get(key) ?? []);
+      const longer = new Set(path).add(key);
+      return {
+        key: `${nodeKey(wait.waiter)} > ${key}`,
+        text: wait.text || `${wait.waiter.kind} ${wait.waiter.name} waits for ${wait.resource.kind} ${wait.resource.name}`,
+        seconds: wait.seconds ?? null,
+        remedy: wait.remedy ?? "",
+        application: wait.waiter.application_id || wait.resource.application_id || "",
+        children: next.map((each) => grow(each, longer)).sort(longest),
+      };
+    };
+    const longest = (a, b) => (b.seconds ?? -1) - (a.seconds ?? -1);
+    const trees = [];
+    const plant = (key) => {
+      for (const wait of byWaiter.get(key)) trees.push(grow(wait, new Set([key])));
+    };
+    for (const key of byWaiter.keys()) if (!resources.has(key)) plant(key);
+    for (const key of byWaiter.keys()) if (!seen.has(key)) plant(key); // circles have no top
+    return trees.sort(longest);
+  }
+
+  class Tree {
+    constructor(parent) {
+      this.root = el("ul", { className: "tree" });
+      this.empty = el("p", { className: "empty" }, "Nothing waits.");
+      this.more = el("p", { className: "more", hidden: true });
+      parent.append(this.empty, this.root, this.more);
+    }
+
+    update(waits) {
+      const trees = waitTrees(waits);
+      this.fill(this.root, trees.slice(0, MAX_WAITS));
+      this.empty.hidden = Boolean(trees.length);
+      this.more.hidden = trees.length <= MAX_WAITS;
+      setText(this.more, `${count(Math.max(0, trees.length - MAX_WAITS))} more waits, each shorter than these.`);
+    }
+
+    fill(list, nodes) {
+      const old = new Map([...list.children].map((item) => [item.key, item]));
+      let before = null;
+      for (const node of nodes) {
+        let item = old.get(node.key);
+        if (item) old.delete(node.key);
+        else item = this.item(node.key);
+        setText(item.parts.text, node.text);
+        setText(item.parts.seconds, node.seconds === null ? "" : seconds(node.seconds));
+        setText(item.parts.remedy, node.remedy);
+        this.fill(item.parts.list, node.children);
+        const next = before === null ? list.firstChild : before.nextSibling;
+        if (next !== item) list.insertBefore(item, next);
+        before = item;
+      }
+      for (const item of old.values()) item.remove();
+    }
+
+    item(key) {
+      const parts = {
+        text: el("span"),
+        seconds: el("span", { className: "seconds", title: "how long it has waited" }),
+        remedy: el("span", { className: "remedy" }),
+        list: el("ul"),
+      };
+      const item = el("li", {}, parts.text, parts.seconds, parts.remedy, parts.list);
+      item.key = key;
+      item.parts = parts;
+      return item;
+    }
+  }
+
+  class Notices {
+    constructor(parent, empty) {
+      this.list = el("ul", { className: "notices" });
+      this.empty = el("p", { className: "empty" }, empty);
+      parent.append(this.empty, this.list);
+      this.shown = "";
+    }
+
+    update(notices) {
+      const now = JSON.stringify(notices);
+      if (now === this.shown) return;
+      this.shown = now;
+      this.empty.hidden = Boolean(notices.length);
+      this.list.replaceChildren(
+        ...notices.map((each) =>
+          el(
+            "li",
+            { className: each.severity },
+            el("b", {}, each.severity),
+            `: ${each.text}`,
+            el("span", { className: "remedy" }, each.remedy),
+          ),
+        ),
+      );
+    }
+  }
+
+  class Facts {
+    constructor(node) {
+      this.node = node;
+      this.values = new Map();
+    }
+
+    update(facts) {
+      for (const [name, text, meaning] of facts) {
+        let value = this.values.get(name);
+        if (!value) {
+          value = el("dd");
+          this.values.set(name, value);
+          this.node.append(el("div", { title: meaning }, el("dt", {}, name), value));
+        }
+        setText(value, text);
+      }
+    }
+  }
+
+  // ---- the connection to the TaskManager -----------------------------------------------------
+
+  // Several TaskManagers may share an origin, each below its own prefix.
+  const TOKEN_KEY = `sluice token ${new URL(".", location.href).pathname}`;
+
+  function showProblem(text) {
+    const node = $("problem");
+    setText(node, text);
+    node.hidden = !text;
+  }
+
+  /* Reads from the TaskManager while the page is visible, and asks for a token where one is needed. */
+  class Source {
+    constructor(read) {
+      this.read = read; // reads until it fails or ends
+      this.failures = 0;
+      this.abort = null;
+      this.timer = 0;
+      this.lastAt = 0;
+      $("token").addEventListener("submit", (event) => {
+        event.preventDefault();
+        sessionStorage.setItem(TOKEN_KEY, $("token-text").value.trim());
+        $("token-text").value = "";
+        $("token").hidden = true;
+        this.start();
+      });
+      document.addEventListener("visibilitychange", () => (document.hidden ? this.stop("Paused") : this.start()));
+      setInterval(() => this.age(), 1000);
+    }
+
+    start() {
+      this.stop("Connecting");
+      if (document.hidden || !$("token").hidden) return;
+      const abort = new AbortController();
+      this.abort = abort;
+      this.read(this, abort.signal).then(
+        () => this.retry(abort, null),
+        (error) => this.retry(abort, error),
+      );
+    }
+
+    stop(state) {
+      clearTimeout(this.timer);
+      this.abort?.abort();
+      this.abort = null;
+      if (state) setText($("live"), state);
+    }
+
+    retry(abort, error) {
+      if (abort !== this.abort) return; // it was stopped
+      this.abort = null;
+      if (error instanceof NeedsToken) return;
+      const wait = RETRY_SECONDS[Math.min(this.failures, RETRY_SECONDS.length - 1)];
+      if (error) {
+        this.failures += 1;
+        showProblem(`${error.message}. Trying again every ${wait} s.`);
+      }
+      this.timer = setTimeout(() => this.start(), 1000 * wait);
+    }
+
+    /* Record that numbers have come. */
+    arrived() {
+      this.failures = 0;
+      this.lastAt = performance.now();
+      showProblem("");
+      $("content").hidden = false;
+      setText($("live"), "Live");
+    }
+
+    age() {
+      if (!this.abort || !this.lastAt) return;
+      const age = (performance.now() - this.lastAt) / 1000;
+      if (age > STALE_SECONDS) setText($("live"), `No news for ${Math.round(age)} s`);
+    }
+
+    async get(path, signal) {
+      const token = sessionStorage.getItem(TOKEN_KEY);
+      const headers = token ? { Authorization: `Bearer ${token}` } : {};
+      let answer;
+      try {
+        answer = await fetch(path, { headers, signal, cache: "no-store" });
+      } catch (error) {
+        if (signal.aborted) throw error;
+        throw new Error("The TaskManager does not answer");
+      }
+      if (answer.ok) return answer;
+      let reason = `The TaskManager answered ${answer.status}`;
+      try {
+        reason = (await answer.json()).error ?? reason;
+      } catch {
+        // not JSON: a proxy answered
+      }
+      if (answer.status === 401 || (answer.status === 403 && answer.headers.has("WWW-Authenticate"))) {
+        this.askForToken(token ? reason : "");
+        throw new NeedsToken(reason);
+      }
+      const failed = new Error(reason);
+      failed.status = answer.status;
+      throw failed;
+    }
+
+    askForToken(reason) {
+      sessionStorage.removeItem(TOKEN_KEY);
+      $("content").hidden = true;
+      showProblem("");
+      setText($("token-problem"), reason);
+      setText($("live"), "");
+      $("token").hidden = false;
+      $("token-text").focus();
+    }
+  }
+
+  class NeedsToken extends Error {}
+
+  /* Return what reads events; calls show(status) with the newest of those that came together. */
+  function eventReader(show) {
+    return async (source, signal) => {
+      let answer;
+      try {
+        answer = await source.get("api/v1/events", signal);
+      } catch (error) {
+        if (error.status !== 503) throw error;
+        // All streams are in use, or the data path is silent: the status itself tells.
+        show(await (await source.get("api/v1/status", signal)).json());
+        source.arrived();
+        await pause(WITHOUT_STREAM_SECONDS, signal);
+        return;
+      }
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        const from = Math.max(0, text.length - 1);
+        text += value;
+        const end = text.indexOf("\n\n", from) < 0 ? -1 : text.lastIndexOf("\n\n");
+        if (end < 0) continue;
+        const events = text.slice(0, end).split("\n\n").map(parseEvent);
+        text = text.slice(end + 2);
+        const last = events.filter((each) => each.kind !== "").at(-1);
+        if (last?.kind === "silent") {
+          showProblem(`The data path does not answer: ${JSON.parse(last.data).error}`);
+          continue;
+        }
+        source.arrived();
+        if (last?.kind === "status") show(JSON.parse(last.data));
+      }
+    };
+  }
+
+  function parseEvent(block) {
+    const event = { kind: "", data: "" };
+    for (const line of block.split("\n")) {
+      if (line.startsWith("event: ")) event.kind = line.slice(7);
+      else if (line.startsWith("data: ")) event.data = line.slice(6);
+    }
+    return event;
+  }
+
+  function pause(time, signal) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, 1000 * time);
+      signal.addEventListener("abort", () => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
+  /* Return what asks for the cluster at intervals. */
+  function clusterReader(show) {
+    return async (source, signal) => {
+      while (!signal.aborted) {
+        show(await (await source.get("api/v1/cluster", signal)).json());
+        source.arrived();
+        await pause(CLUSTER_SECONDS, signal);
+      }
+    };
+  }
+
+  // ---- the page of a TaskManager -------------------------------------------------------------
+
+  const STATES = { ready: "good", draining: "warning", starting: "", stopped: "error" };
+
+  function showState(state, text = state) {
+    setClass($("state"), `pill ${STATES[state] ?? "error"}`);
+    setText($("state"), text);
+  }
+
+  const of = (held, limit) => (limit ? held / limit : 0);
+  const sum = (rows, value) => rows.reduce((total, row) => total + value(row), 0);
+
+  /* Give rows keys of their own: a name may occur twice. */
+  function withKeys(rows, key) {
+    const seen = new Map();
+    return rows.map((row) => {
+      const name = key(row);
+      const number = seen.get(name) ?? 0;
+      seen.set(name, number + 1);
+      return { ...row, key: number ? `${name} #${number}` : name };
+    });
+  }
+
+  /* Computes rates: the difference of a growing number of two snapshots, over their time. */
+  class Rates {
+    constructor() {
+      this.before = new Map();
+      this.now = new Map();
+      this.at = null;
+      this.passed = 0;
+    }
+
+    begin(at) {
+      this.passed = this.at === null ? 0 : at - this.at;
+      if (this.passed < 0) this.now = new Map(); // the TaskManager was started again
+      this.at = at;
+      this.before = this.now;
+      this.now = new Map();
+    }
+
+    of(key, total) {
+      this.now.set(key, total);
+      const before = this.before.get(key);
+      if (before === undefined || this.passed <= 0 || total < before) return null;
+      return (total - before) / this.passed;
+    }
+  }
+
+  function taskManagerPage() {
+    const rates = new Rates();
+    const facts = new Facts($("facts"));
+    const warnings = new Notices($("warnings"), "No warnings.");
+    const waits = new Tree($("waits"));
+    const views = [storageView(), memoryView(), applicationsView(), shufflesView(), gatesView(rates), pipelinedView(), flowView(), peersView(rates), poolsView(), copiesView(), processesView(), refusalsView()];
+    const charts = chartsView(rates);
+    let filter = new URLSearchParams(location.hash.slice(1)).get("application") ?? "";
+    let last = null;
+    let lastUptime = -1;
+    $("filter-text").value = filter;
+    $("filter").addEventListener("submit", (event) => event.preventDefault());
+    $("filter-text").addEventListener("input", (event) => {
+      filter = event.target.value;
+      if (last) render(last);
+    });
+
+    function show(status) {
+      if (status.uptime_seconds !== lastUptime) {
+        rates.begin(status.uptime_seconds);
+        lastUptime = status.uptime_seconds;
+        status.derived = derive(status, rates);
+        charts(status);
+      } else status.derived = last.derived;
+      last = status;
+      render(status);
+    }
+
+    function render(status) {
+      setText($("name"), status.taskmanager_id);
+      document.title = `${status.taskmanager_id} – Sluice`;
+      showState(status.state);
+      facts.update(taskManagerFacts(status));
+      warnings.update(status.warnings ?? []);
+      waits.update((status.waits ?? []).filter((wait) => matches(filter, wait.waiter.application_id) || matches(filter, wait.resource.application_id)));
+      const keeps = (row) => matches(filter, row.application_id);
+      for (const view of views) view(status, keeps);
+    }
+
+    return show;
+  }
+
+  const matches = (filter, name) => !filter || (name ?? "").toLowerCase().includes(filter.toLowerCase());
+
+  /* Compute, once for a snapshot, what several views show of gates and connections. */
+  function derive(status, rates) {
+    const gates = withKeys(status.gates, (gate) => `${gate.application_id} ${gate.shuffle_id} ${gate.gate_id}`).map((gate) => {
+      let [credit, backlog, queued, bytesIn] = [0, 0, 0, 0];
+      for (const channel of gate.channels) {
+        credit += channel.available_credit;
+        backlog += channel.backlog_buffers;
+        queued += channel.queued_buffers;
+        bytesIn += channel.bytes_in;
+      }
+      const pressed = rates.of(`pressed ${gate.key}`, gate.back_pressured_seconds);
+      const idle = rates.of(`idle ${gate.key}`, gate.idle_seconds);
+      return { ...gate, credit, backlog, queued, bytesIn, pressed, idle, rate: rates.of(`gate ${gate.key}`, bytesIn) };
+    });
+    const peers = new Map();
+    for (const each of status.connections) {
+      const key = `${each.leg} ${each.remote}`;
+      const peer = peers.get(key) ?? { key, remote: each.remote, leg: each.leg, flow_control: each.flow_control, connections: 0, channels: 0, bytes_in: 0, bytes_out: 0, unsent: 0, unwritable: 0 };
+      peer.connections += 1;
+      peer.channels += each.channels;
+      peer.bytes_in += each.bytes_in;
+      peer.bytes_out += each.bytes_out;
+      peer.unsent += each.write_buffer_bytes;
+      peer.unwritable += each.writable ? 0 : 1;
+      peers.set(key, peer);
+    }
+    for (const peer of peers.values()) {
+      peer.inRate = rates.of(`in ${peer.key}`, peer.bytes_in);
+      peer.outRate = rates.of(`out ${peer.key}`, peer.bytes_out);
+    }
+    return { gates, peers: [...peers.values()] };
+  }
+
+  const SERVES = { authenticated: "applications with a credential", "this host": "this host only", anonymous: "anybody" };
+
+  function taskManagerFacts(status) {
+    const facts = [
+      ["Address", status.address, "Where others reach the data port"],
+      ["Up", seconds(status.uptime_seconds), "Time since the daemon started"],
+      ["Version", `${status.version}, ${status.data_path}`, "The version, and whether the data path is compiled"],
+      ["Serves", SERVES[status.serves] ?? "–", "Whose connections are accepted"],
+      ["CPU", seconds(status.cpu_seconds), "CPU time of the process since it started"],
+      ["Event loop", `at most ${seconds(status.event_loop.max_lag_seconds)} late`, "The worst lag of the event loop in the last minute"],
+    ];
+    if (status.socket_path) facts.splice(1, 0, ["Socket", status.socket_path, "The Unix socket of the data port"]);
+    if (status.tls_certificate_expires_at) {
+      const expires = new Date(1000 * status.tls_certificate_expires_at);
+      facts.push(["Certificate until", expires.toISOString().slice(0, 10), "The day on which the TLS certificate expires"]);
+    }
+    return facts;
+  }
+
+  function chartsView(rates) {
+    const holder = el("div", { className: "charts" });
+    $("now").append(holder);
+    const chart = (...given) => new Chart(holder, ...given);
+    const written = chart("Written by map tasks", "Bytes per second of region data received from map tasks", perSecond, 1024);
+    const read = chart("Read by reduce tasks", "Bytes per second sent to reduce tasks", perSecond, 1024);
+    const fromPeers = chart("From other TaskManagers", "Bytes per second received into input gates", perSecond, 1024);
+    const toPeers = chart("To other TaskManagers", "Bytes per second sent in answer to partition requests", perSecond, 1024);
+    const pressed = chart("Gates back-pressured", "Mean share of time in which gates had data that their readers did not take", percent, 0.05);
+    const starved = chart("Producers without credit", "Producers that have data to send and no credit", count, 1);
+    const lent = chart("Network memory lent", "Share of the segments that are lent or in flight", percent, 0.05);
+    const lag = chart("Event loop late by", "The last measured lag of the event loop", seconds, 0.01);
+    const all = [written, read, fromPeers, toPeers, pressed, starved, lent, lag];
+    let remembered = false;
+
+    return (status) => {
+      const now = performance.now() / 1000;
+      if (!remembered) {
+        remembered = true;
+        remember(status.recent, now);
+      }
+      const { counters, network_pool: pool } = status;
+      const { gates } = status.derived;
+      written.add(now, rates.of("written", counters.producer_bytes_in));
+      read.add(now, rates.of("read", counters.consumer_bytes_out_local + counters.consumer_bytes_out_remote));
+      fromPeers.add(now, rates.of("from peers", counters.peer_bytes_in));
+      toPeers.add(now, rates.of("to peers", counters.peer_bytes_out));
+      const known = gates.filter((gate) => gate.pressed !== null);
+      pressed.add(now, known.length ? Math.min(1, sum(known, (gate) => gate.pressed) / known.length) : 0);
+      starved.add(now, sum(status.producers, (each) => each.without_credit));
+      lent.add(now, of(pool.lent_segments + pool.in_flight_segments, pool.total_segments));
+      lag.add(now, status.event_loop.last_lag_seconds);
+      for (const each of all) each.draw(now);
+    };
+
+    function remember(_recent, _now) {}
+  }
+
+  const bytesColumn = (head, meaning, value) => ({ head, meaning, kind: "num", unit: "bytes", value, text: (row) => bytes(value(row)) });
+  const countColumn = (head, meaning, value, unit = "") => ({ head, meaning, kind: "num", unit, value, text: (row) => count(value(row)) });
+  const rateColumn = (head, meaning, value) => ({ head, meaning, kind: "num", unit: "bytes per second", value, text: (row) => perSecond(value(row)) });
+  const nameColumn = (head, meaning, text) => ({ head, meaning, kind: "name", text });
+  const APPLICATION = nameColumn("Application", "The name of the Spark application or program", (row) => row.application_id);
+  const SHUFFLE = countColumn("Shuffle", "The number of the shuffle in its application", (row) => row.shuffle_id);
+
+  function storageView() {
+    const table = new Table($("storage"), {
+      caption: "Storage tiers and disks",
+      of: "storage tiers",
+      key: (row) => row.key,
+      columns: [
+        nameColumn("Tier", "memory, disk or remote", (row) => row.tier),
+        nameColumn("Directory", "Where the tier keeps its files", (row) => row.directory),
+        {
+          head: "Used",
+          meaning: "Share of what the tier can hold that regions take",
+          kind: "num",
+          unit: "bytes",
+          value: (row) => row.used_bytes,
+          text: (row) => `${bytes(row.used_bytes)} (${percent(of(row.used_bytes, row.used_bytes + row.free_bytes))})`,
+          bar: (row) => [of(row.used_bytes, row.used_bytes + row.free_bytes)],
+        },
+        bytesColumn("Free", "Bytes that new regions can get", (row) => row.free_bytes),
+        {
+          head: "Capacity",
+          meaning: "Most bytes that may be used; the disk's where none is set",
+          kind: "num",
+          unit: "bytes",
+          value: (row) => row.capacity_bytes,
+          text: (row) => (row.capacity_bytes === null ? "as the disk" : bytes(row.capacity_bytes)),
+        },
+        countColumn("Regions", "Regions in it, including those being written", (row) => row.extents),
+        { head: "Health", meaning: "Whether it accepts data, and why not", kind: "words", text: (row) => (row.healthy ? row.reason || "healthy" : `out of use: ${row.reason}`) },
+      ],
+    });
+    return (status) => table.update(withKeys(status.storage, (row) => `${row.tier} ${row.directory}`));
+  }
+
+  function memoryView() {
+    const bar = new Bar(true);
+    const facts = el("dl", { className: "facts" });
+    $("memory").append(bar.node, facts);
+    const shown = new Facts(facts);
+    return (status) => {
+      const { network_pool: pool, control_memory: control, region_areas: areas } = status;
+      const segments = (number) => `${count(number)} (${bytes(number * pool.segment_size_bytes)})`;
+      bar.update([of(pool.lent_segments, pool.total_segments), of(pool.in_flight_segments, pool.total_segments)]);
+      shown.update([
+        ["Segments", segments(pool.total_segments), "All segments of the network buffer pool; a segment is one buffer"],
+        ["Free", segments(pool.available_segments), "Segments that nobody uses"],
+        ["Lent", segments(pool.lent_segments), "Segments that gates, writers and reads hold"],
+        ["In flight", segments(pool.in_flight_segments), "Segments that a transport is still sending"],
+        ["Wanted", count(pool.wanted_segments), "Segments that all pools and requests could use"],
+        ["Waiting requests", count(pool.waiting_requests), "Channels that wait for their exclusive segments"],
+        ["Refused since the start", count(pool.refused_requests + pool.expired_requests), "Pools and requests that got no memory"],
+        ["Control memory", `${bytes(control.used_bytes)} of ${bytes(control.capacity_bytes)}`, "Memory for partly received messages and unread replies"],
+        ["Region areas", `${count(areas.areas)} (${bytes(areas.used_bytes)})`, "Memory shared with producers on this host"],
+      ]);
+    };
+  }
+
+  /* The share of its quota that an application uses; its subject's, if that is larger. */
+  const quotaShare = (holding) => of(Math.max(holding.held, holding.subject_held ?? 0), holding.quota);
+
+  function applicationsView() {
+    const fullest = (row) => row.fullest;
+    const table = new Table($("applications"), {
+      caption: "Applications and their quotas",
+      of: "applications",
+      key: (row) => row.application_id,
+      worst: (row) => row.share + row.stored_bytes / 2 ** 60,
+      columns: [
+        APPLICATION,
+        countColumn("Connections", "Connections of its producers, consumers and drivers", (row) => row.connections),
+        bytesColumn("Stored", "Bytes of its regions here", (row) => row.stored_bytes),
+        { head: "Expires", meaning: "Time until its data is dropped; – while it has a connection", kind: "num", unit: "seconds", value: (row) => row.expires_in_seconds, text: (row) => seconds(row.expires_in_seconds) },
+        {
+          head: "Fullest quota",
+          meaning: "The quota of which it, or all applications of its subject, use the largest share",
+          kind: "words",
+          value: (row) => row.share,
+          text: (row) => (fullest(row) ? `${resourceWords(fullest(row).resource)} ${percent(row.share)}` : "no quota"),
+          bar: (row) => [row.share],
+        },
+      ],
+      detail: (cell) => {
+        const inner = new Table(cell, {
+          caption: "Holdings of the application",
+          of: "resources",
+          legend: false,
+          key: (row) => row.resource,
+          worst: quotaShare,
+          columns: [
+            nameColumn("Resource", "What is held", (row) => resourceWords(row.resource)),
+            { head: "Held", meaning: "How much it holds", kind: "num", value: (row) => row.held, text: (row) => amount(row.resource, row.held) },
+            { head: "By subject", meaning: "How much all applications of its subject hold", kind: "num", value: (row) => row.subject_held, text: (row) => (row.subject_held === null ? "–" : amount(row.resource, row.subject_held)) },
+            { head: "Quota", meaning: "The most that may be held", kind: "num", value: (row) => row.quota, text: (row) => (row.quota === null ? "none" : amount(row.resource, row.quota)) },
+            { head: "Share", meaning: "The share of the quota that is used", kind: "num", value: quotaShare, text: (row) => (row.quota === null ? "–" : percent(quotaShare(row))), bar: (row) => [quotaShare(row)] },
+          ],
+        });
+        return { update: (row) => inner.update(row.holdings) };
+      },
+    });
+    return (status, keeps) =>
+      table.update(
+        status.applications.filter(keeps).map((row) => {
+          const [first] = keyed(row.holdings.filter((each) => each.quota), quotaShare, true);
+          return { ...row, fullest: first, share: first ? quotaShare(first) : 0 };
+        }),
+      );
+  }
+
+  function shufflesView() {
+    const table = new Table($("shuffles"), {
+      caption: "Shuffles, their map outputs and regions",
+      of: "shuffles",
+      key: (row) => `${row.application_id} ${row.shuffle_id}`,
+      worst: (row) => row.stored_bytes,
+      columns: [
+        APPLICATION,
+        SHUFFLE,
+        countColumn("Map outputs", "Committed map outputs held here", (row) => row.committed_map_outputs),
+        countColumn("Open", "Map outputs that are being written", (row) => row.open_map_outputs),
+        countColumn("Regions", "Regions that the map outputs consist of", (row) => row.regions),
+        bytesColumn("Stored", "Bytes of these regions", (row) => row.stored_bytes),
+      ],
+    });
+    return (status, keeps) => table.update(status.partitions.filter(keeps));
+  }
+
+  /* What a gate did between the last two snapshots. */
+  function activity(gate) {
+    if (gate.pressed === null) return "–";
+    if (gate.pressed > 0.5) return "its reader does not read";
+    if (gate.idle > 0.5) return "waits for data";
+    return "reads";
+  }
+
+  function gatesView() {
+    const table = new Table($("gates"), {
+      caption: "Input gates",
+      of: "gates",
+      key: (row) => row.key,
+      worst: (row) => (row.pressed ?? 0) * 1e6 + row.back_pressured_seconds,
+      columns: [
+        countColumn("Gate", "The number of the gate; open it to see its channels", (row) => row.gate_id),
+        APPLICATION,
+        SHUFFLE,
+        { head: "Now", meaning: "What it did between the last two snapshots", kind: "words", text: activity },
+        { head: "Back-pressured", meaning: "Share of the last second in which there was data that its reader did not take", kind: "num", unit: "of the time", value: (row) => row.pressed, text: (row) => percent(row.pressed === null ? null : Math.min(1, row.pressed)), bar: (row) => [row.pressed ?? 0] },
+        { head: "In all", meaning: "Time back-pressured since it was opened", kind: "num", unit: "seconds", value: (row) => row.back_pressured_seconds, text: (row) => seconds(row.back_pressured_seconds) },
+        countColumn("Channels", "Input channels, one for each source", (row) => row.channels.length),
+        { head: "Exclusive", meaning: "Buffers in use of those that belong to single channels", kind: "num", unit: "buffers", value: (row) => row.exclusive_used, text: (row) => `${row.exclusive_used} of ${row.exclusive_buffers}`, bar: (row) => [of(row.exclusive_used, row.exclusive_buffers)] },
+        { head: "Floating", meaning: "Buffers in use of those that all channels share", kind: "num", unit: "buffers", value: (row) => row.floating_used, text: (row) => `${row.floating_used} of ${row.floating_limit}`, bar: (row) => [of(row.floating_used, row.floating_limit)] },
+        countColumn("Credit", "Buffers that sources may send now", (row) => row.credit, "buffers"),
+        countColumn("Backlog", "Buffers that wait at sources", (row) => row.backlog, "buffers"),
+        countColumn("Queued", "Buffers here that the reader has not taken", (row) => row.queued, "buffers"),
+        rateColumn("In", "Bytes per second into its channels", (row) => row.rate),
+      ],
+      detail: channelsTable,
+    });
+    return (status, keeps) => table.update(status.derived.gates.filter(keeps));
+  }
+
+  function channelsTable(cell) {
+    const inner = new Table(cell, {
+      caption: "Channels of the gate",
+      of: "channels",
+      key: (row) => row.channel,
+      worst: (row) => row.backlog_buffers + row.queued_buffers,
+      columns: [
+        countColumn("Channel", "The number of the channel in its gate", (row) => row.channel),
+        nameColumn("Kind", "local: its source is this TaskManager; remote: another one", (row) => row.kind),
+        nameColumn("Source", "The TaskManager that it reads from", (row) => row.source),
+        countColumn("Queued", "Buffers here that the reader has not taken", (row) => row.queued_buffers, "buffers"),
+        countColumn("Credit", "Buffers that the source may send now", (row) => row.available_credit, "buffers"),
+        countColumn("Unannounced", "Free buffers that the source does not know of yet", (row) => row.unannounced_credit, "buffers"),
+        countColumn("Backlog", "Buffers that wait at the source", (row) => row.backlog_buffers, "buffers"),
+        bytesColumn("Received", "Bytes since the gate was opened", (row) => row.bytes_in),
+        countColumn("Buffers", "Buffers since the gate was opened", (row) => row.buffers_in),
+      ],
+      legend: false,
+    });
+    return { update: (row) => inner.update(row.channels) };
+  }
+
+  function pipelinedView() {
+    const table = new Table($("pipelined"), {
+      caption: "Pipelined partitions",
+      of: "pipelined partitions",
+      key: (row) => row.key,
+      worst: (row) => (row.back_pressured ? 1e9 : 0) + row.back_pressured_seconds,
+      columns: [
+        APPLICATION,
+        SHUFFLE,
+        countColumn("Attempt", "The map attempt that writes it", (row) => row.map_attempt_id),
+        nameColumn("State", "open, or finished while it is still read", (row) => row.state),
+        countColumn("Subpartitions", "One for each reader", (row) => row.subpartitions),
+        countColumn("Queued", "Buffers and events that wait in all subpartitions", (row) => row.queued_buffers, "buffers"),
+        countColumn("Longest", "Buffers and events in the longest queue", (row) => row.longest_queue, "buffers"),
+        { head: "Memory", meaning: "Segments with data, of those that it may hold", kind: "num", unit: "segments", value: (row) => row.used_segments, text: (row) => `${row.used_segments} of ${row.limit_segments}`, bar: (row) => [of(row.used_segments, row.limit_segments)] },
+        countColumn("Credit", "Buffers that its producer may send now", (row) => row.available_credit, "buffers"),
+        { head: "Back-pressured", meaning: "Time in which its producer had no credit", kind: "num", unit: "seconds", value: (row) => row.back_pressured_seconds, text: (row) => seconds(row.back_pressured_seconds) + (row.back_pressured ? ", now" : "") },
+      ],
+    });
+    return (status, keeps) => table.update(withKeys(status.pipelined_partitions.filter(keeps), (row) => `${row.application_id} ${row.shuffle_id} ${row.map_attempt_id}`));
+  }
+
+  const LEGS = { peer: "channels read by other TaskManagers", consumer: "channels read by reduce tasks", map_output: "producers of map outputs", pipelined: "producers of pipelined partitions" };
+
+  function flowView() {
+    const table = new Table($("flow"), {
+      caption: "Flow control",
+      of: "legs",
+      key: (row) => row.name,
+      columns: [
+        nameColumn("Leg", "Who sends to whom", (row) => LEGS[row.name] ?? row.name),
+        { head: "Sending", meaning: "Channels that send now", kind: "num", value: (row) => row.sending, text: (row) => (row.sending === undefined ? "–" : count(row.sending)) },
+        { head: "Wait for data", meaning: "Channels with credit and nothing to send", kind: "num", value: (row) => row.waiting_for_data, text: (row) => (row.waiting_for_data === undefined ? "–" : count(row.waiting_for_data)) },
+        countColumn("Wait for credit", "Channels and producers with something to send and no credit", (row) => row.waiting_for_credit ?? row.without_credit),
+        countColumn("Credit", "Buffers that may be sent now", (row) => row.available_credit, "buffers"),
+      ],
+    });
+    return (status) =>
+      table.update([...status.served_channels.map((row) => ({ ...row, name: row.leg })), ...status.producers.map((row) => ({ ...row, name: row.kind }))]);
+  }
+
+  function peersView() {
+    const table = new Table($("peers"), {
+      caption: "Connections",
+      of: "connections",
+      key: (row) => row.key,
+      worst: (row) => row.unwritable * 2 ** 40 + (row.inRate ?? 0) + (row.outRate ?? 0),
+      columns: [
+        nameColumn("Remote", "The other end; those of the Unix socket are one row", (row) => row.remote),
+        nameColumn("Leg", "What the connection is for; peer: another TaskManager", (row) => row.leg),
+        countColumn("Connections", "Open connections of this row", (row) => row.connections),
+        countColumn("Channels", "Channels, or map outputs, that they serve", (row) => row.channels),
+        rateColumn("In", "Bytes per second received", (row) => row.inRate),
+        rateColumn("Out", "Bytes per second sent", (row) => row.outRate),
+        bytesColumn("Received", "Bytes since they were opened", (row) => row.bytes_in),
+        bytesColumn("Sent", "Bytes since they were opened", (row) => row.bytes_out),
+        bytesColumn("Unsent", "Bytes in write buffers, which the other end has not taken", (row) => row.unsent),
+        countColumn("Blocked", "Connections whose write buffer is above its limit", (row) => row.unwritable),
+      ],
+    });
+    return (status) => table.update(status.derived.peers);
+  }
+
+  function poolsView() {
+    const table = new Table($("pools"), {
+      caption: "Local pools",
+      of: "local pools",
+      key: (row) => row.key,
+      worst: (row) => row.waiting_listeners * 1e6 + row.lent_segments,
+      columns: [
+        nameColumn("Pool", "The gate, partition or read that the pool is for", (row) => row.name),
+        { head: "Lent", meaning: "Segments that its users hold, of those that it may hold now", kind: "num", unit: "segments", value: (row) => row.lent_segments, text: (row) => `${row.lent_segments} of ${row.size_segments}`, bar: (row) => [of(row.lent_segments, row.size_segments)] },
+        countColumn("Required", "Segments that it always gets", (row) => row.required_segments, "segments"),
+        countColumn("Overdraft", "Segments beyond its limit", (row) => row.overdraft_segments, "segments"),
+        countColumn("Full channels", "Channels that have their maximum of segments", (row) => row.full_channels),
+        countColumn("Waiting", "Requests that wait for a segment", (row) => row.waiting_listeners),
+      ],
+    });
+    return (status) => table.update(withKeys(status.pools, (row) => `${row.kind} ${row.name}`));
+  }
+
+  function copiesView() {
+    const list = el("dl", { className: "facts" });
+    $("copies").append(list);
+    const shown = new Facts(list);
+    return (status) => {
+      const { copies, counters, scrub } = status;
+      shown.update([
+        ["Missing copies", count(copies.short), "Map outputs that lack copies which this TaskManager has to make"],
+        ["Missing in the remote tier", count(copies.short_of_remote), "Map outputs that lack their copy in the remote tier"],
+        ["Being copied", count(copies.waiting), "Map outputs being copied or queued for it"],
+        ["Copies made", `${count(counters.copies_made)} (${bytes(counters.copy_bytes_out)})`, "Copies since the start, moves included"],
+        ["Failed attempts", count(counters.copies_failed), "Failed attempts to copy, since the start"],
+        ["TaskManagers watched", count(copies.watched), "TaskManagers that share map outputs with this one"],
+        ["Moved", count(copies.moved), "Map outputs that are read elsewhere"],
+        ["Staying", copies.staying ? `${count(copies.staying)}: ${copies.reason}` : "0", "Map outputs that no other TaskManager accepts in a migration"],
+        ["Verified", bytes(scrub.read_bytes), "Stored bytes that the scrub has verified since the start"],
+      ]);
+    };
+  }
+
+  function processesView() {
+    const table = new Table($("processes"), {
+      caption: "Data processes",
+      of: "data processes",
+      key: (row) => row.index,
+      columns: [
+        countColumn("Process", "Its number", (row) => row.index),
+        { head: "State", meaning: "ready, or why it does not serve", kind: "words", text: (row) => (row.reason ? `${row.state} (${row.reason})` : row.state) },
+        nameColumn("Address", "Its data port", (row) => row.address),
+        countColumn("Restarts", "How often it was started again", (row) => row.restarts),
+        { head: "Late", meaning: "The worst lag of its event loop in the last minute", kind: "num", unit: "seconds", value: (row) => row.max_lag_seconds, text: (row) => seconds(row.max_lag_seconds) },
+        { head: "CPU", meaning: "CPU time since it started", kind: "num", unit: "seconds", value: (row) => row.cpu_seconds, text: (row) => seconds(row.cpu_seconds) },
+        countColumn("Connections", "Open connections", (row) => row.connections),
+        bytesColumn("Received", "Bytes over accepted connections since it started", (row) => row.bytes_in),
+        bytesColumn("Sent", "Bytes over accepted connections since it started", (row) => row.bytes_out),
+      ],
+    });
+    return (status) => {
+      $("processes").hidden = !status.processes.length;
+      table.update(status.processes);
+    };
+  }
+
+  const REFUSALS = { errors_by_code: "error sent", quota_refusals: "quota", refused_connections: "connection", http_refused: "HTTP request", http_dropped: "HTTP connection", damage_reports: "damage report" };
+
+  function refusalsView() {
+    const table = new Table($("refusals"), {
+      caption: "Refused and failed since the start",
+      of: "refusals",
+      key: (row) => `${row.kind} ${row.reason}`,
+      worst: (row) => row.count,
+      columns: [
+        nameColumn("What", "What was refused or failed", (row) => row.kind),
+        nameColumn("Reason", "The error code, resource or reason", (row) => row.reason),
+        countColumn("Count", "How often since the start", (row) => row.count),
+      ],
+    });
+    return (status) => {
+      const rows = [];
+      for (const [field, kind] of Object.entries(REFUSALS)) {
+        for (const [reason, number] of Object.entries(status.counters[field] ?? {})) {
+          if (number) rows.push({ kind, reason, count: number });
+        }
+      }
+      table.update(rows);
+    };
+  }
+
+  // ---- the page of the cluster ---------------------------------------------------------------
+
+  const poolShare = (row) => of(row.network_pool.lent_segments + row.network_pool.in_flight_segments, row.network_pool.total_segments);
+  const tierSum = (row, kind, field) => sum(row.storage.filter((tier) => tier.tier === kind), (tier) => tier[field]);
+
+  function tierColumn(head, kind) {
+    const share = (row) => of(tierSum(row, kind, "used_bytes"), tierSum(row, kind, "used_bytes") + tierSum(row, kind, "free_bytes"));
+    return {
+      head,
+      meaning: `Bytes used in its ${kind} tier, all directories together, and their share`,
+      kind: "num",
+      unit: "bytes",
+      value: (row) => tierSum(row, kind, "used_bytes"),
+      text: (row) => (row.reason ? "–" : `${bytes(tierSum(row, kind, "used_bytes"))} (${percent(share(row))})`),
+      bar: (row) => [share(row)],
+      warns: kind === "disk",
+    };
+  }
+
+  function clusterPage() {
+    const rates = new Rates();
+    const facts = new Facts($("facts"));
+    const waits = new Notices($("waits"), "No member reports a wait.");
+    const warnings = new Notices($("warnings"), "No warnings.");
+    const unless = (text) => (row) => (row.reason ? "–" : text(row));
+    const number = (head, meaning, value, text = count) => ({ head, meaning, kind: "num", value, text: unless((row) => text(value(row))) });
+    const members = new Table($("members"), {
+      caption: "Members of the cluster",
+      of: "members",
+      key: (row) => row.key,
+      worst: (row) => (row.reason ? 1e9 : 0) + row.warnings.length * 1e3 + row.waits,
+      columns: [
+        nameColumn("Member", "The id of the TaskManager, or its URL while it does not answer", (row) => row.taskmanager_id || row.url),
+        { head: "State", meaning: "Its state, or why it has not answered", kind: "words", text: (row) => row.reason || row.state },
+        { head: "Page", meaning: "Its HTTP port: the address of its own status page", kind: "name", text: (row) => row.url || "this page", link: (row) => (row.url ? `${row.url}/` : "") },
+        number("Up", "Time since it started", (row) => row.uptime_seconds, seconds),
+        { ...tierColumn("Memory", "memory") },
+        { ...tierColumn("Disk", "disk") },
+        { head: "Segments", meaning: "Share of its network memory that is lent or in flight", kind: "num", unit: "of the segments", value: poolShare, text: unless((row) => percent(poolShare(row))), bar: (row) => [poolShare(row)] },
+        { ...rateColumn("In", "Bytes per second over accepted connections", (row) => row.inRate) },
+        { ...rateColumn("Out", "Bytes per second over accepted connections", (row) => row.outRate) },
+        number("Applications", "Applications with data or connections there", (row) => row.applications),
+        number("Gates", "Open input gates", (row) => row.gates),
+        number("Waits", "What waits there now", (row) => row.waits),
+        number("Missing copies", "Map outputs that lack copies which it has to make", (row) => row.copies.short),
+        number("Warnings", "Its warnings, which stand below", (row) => row.warnings.length),
+      ],
+    });
+
+    return (cluster) => {
+      rates.begin(performance.now() / 1000);
+      const rows = withKeys(cluster.members, (row) => row.taskmanager_id || row.url).map((row) => ({
+        ...row,
+        inRate: row.reason ? null : rates.of(`in ${row.key}`, row.bytes_in),
+        outRate: row.reason ? null : rates.of(`out ${row.key}`, row.bytes_out),
+      }));
+      const answering = rows.filter((row) => !row.reason);
+      showState(answering.length === rows.length ? "ready" : "stopped", `${answering.length} of ${rows.length} answer`);
+      facts.update([
+        ["In", perSecond(total(answering, "inRate")), "Bytes per second into all members, those between members included"],
+        ["Out", perSecond(total(answering, "outRate")), "Bytes per second out of all members"],
+        ["Stored in memory", bytes(sum(answering, (row) => tierSum(row, "memory", "used_bytes"))), "Bytes in the memory tiers of all members"],
+        ["Stored on disk", bytes(sum(answering, (row) => tierSum(row, "disk", "used_bytes"))), "Bytes on the disks of all members"],
+        ["Gates", count(sum(answering, (row) => row.gates)), "Open input gates of all members"],
+        ["Missing copies", count(sum(answering, (row) => row.copies.short)), "Map outputs that lack copies"],
+        ["Not asked", count(cluster.not_asked), "Configured members beyond the limit of this page"],
+      ]);
+      members.update(rows);
+      const named = (row, each) => ({ ...each, text: `${row.taskmanager_id}: ${each.text}` });
+      const silent = rows.filter((row) => row.reason).map((row) => ({ severity: "error", text: `${row.url} has not answered: ${row.reason}.`, remedy: "Check that it runs, and that its HTTP port is reachable from here." }));
+      const found = answering.flatMap((row) => row.warnings.map((each) => named(row, each)));
+      const ordered = keyed([...silent, ...found], (each) => ["error", "warning", "note"].indexOf(each.severity), false);
+      warnings.update(ordered.slice(0, 2 * ROWS));
+      const waiting = keyed(answering.filter((row) => row.longest_wait), (row) => row.longest_wait.seconds ?? 0, true);
+      waits.update(waiting.slice(0, ROWS).map((row) => ({ severity: "note", text: `${row.taskmanager_id}: ${row.longest_wait.text} (${seconds(row.longest_wait.seconds)})`, remedy: row.longest_wait.remedy })));
+    };
+
+    function total(rows, field) {
+      const known = rows.filter((row) => row[field] !== null);
+      return known.length ? sum(known, (row) => row[field]) : null;
+    }
+  }
+
+  // ---- start ---------------------------------------------------------------------------------
+
+  const read = document.body.dataset.page === "cluster" ? clusterReader(clusterPage()) : eventReader(taskManagerPage());
+  new Source(read).start();
+})();
