@@ -79,9 +79,19 @@ class MemberCopies(msgspec.Struct, frozen=True, gc=False):
     waiting: int = 0
 
 
+class MemberParty(msgspec.Struct, frozen=True, gc=False):
+    """What waits, or what it waits for; the fields of the same names of its status."""
+
+    kind: str = ""
+    name: str = ""
+    application_id: str = ""
+
+
 class MemberWait(msgspec.Struct, frozen=True, gc=False):
     """A wait of a member; the fields of the same names of its status."""
 
+    waiter: MemberParty = MemberParty()
+    resource: MemberParty = MemberParty()
     text: str = ""
     seconds: float | None = None
     remedy: str = ""

@@ -331,34 +331,48 @@
 
   // ---- what waits for what -------------------------------------------------------------------
 
-  const nodeKey = (node) => `${node.kind} ${node.name}`;
+  /* Return what identifies a waiter or a resource: names are those of one data process. */
+  const partyKey = (party, wait) => `${wait.taskmanager_id ?? ""} ${party.kind} ${party.name} ${party.application_id ?? ""}`;
+
+  /* Return a waiter or a resource in words, with its kind unless its name says it. */
+  function partyWords(party) {
+    const kind = party.kind.replaceAll("_", " ");
+    const words = party.name.includes(kind) ? party.name : `${kind} ${party.name}`.trim();
+    return party.application_id && !words.includes(party.application_id) ? `${words} (${party.application_id})` : words;
+  }
+
+  const waitWords = (wait) => `${partyWords(wait.waiter)} waits for ${partyWords(wait.resource)}`;
 
   /* Group waits by what waits, and follow what they wait for.
    *
-   * Returns trees of {key, text, seconds, remedy, children}, the longest wait first. A circle ends
-   * where it closes. Who is nobody's resource is at the top.
+   * Returns trees of {key, head, text, seconds, remedy, children}, the longest wait first. A circle
+   * ends where it closes, and what a resource waits for is shown once, where the resource occurs
+   * first. A waiter that nothing waits for is at the top.
    */
   function waitTrees(waits) {
     const byWaiter = new Map();
     const resources = new Set();
     for (const wait of waits) {
-      const key = nodeKey(wait.waiter);
+      const key = partyKey(wait.waiter, wait);
       if (!byWaiter.has(key)) byWaiter.set(key, []);
       byWaiter.get(key).push(wait);
-      resources.add(nodeKey(wait.resource));
+      resources.add(partyKey(wait.resource, wait));
     }
     const seen = new Set();
+    const expanded = new Set();
     const grow = (wait, path) => {
-      const key = nodeKey(wait.resource);
-      seen.add(nodeKey(wait.waiter));
-      const next = path.has(key) || path.size >= MAX_DEPTH ? [] : (byWaiter.get(key) ?? []);
+      const key = partyKey(wait.resource, wait);
+      seen.add(partyKey(wait.waiter, wait));
+      const ends = path.has(key) || path.size >= MAX_DEPTH || expanded.has(key);
+      const next = ends ? [] : (byWaiter.get(key) ?? []);
+      expanded.add(key);
       const longer = new Set(path).add(key);
       return {
-        key: `${nodeKey(wait.waiter)} > ${key}`,
-        text: wait.text || `${wait.waiter.kind} ${wait.waiter.name} waits for ${wait.resource.kind} ${wait.resource.name}`,
+        key: `${partyKey(wait.waiter, wait)} > ${key} ${wait.remedy}`,
+        head: waitWords(wait),
+        text: wait.text ?? "",
         seconds: wait.seconds ?? null,
         remedy: wait.remedy ?? "",
-        application: wait.waiter.application_id || wait.resource.application_id || "",
         children: next.map((each) => grow(each, longer)).sort(longest),
       };
     };
@@ -380,12 +394,13 @@
       parent.append(this.empty, this.root, this.more);
     }
 
-    update(waits) {
+    update(waits, omitted) {
       const trees = waitTrees(waits);
       this.fill(this.root, trees.slice(0, MAX_WAITS));
       this.empty.hidden = Boolean(trees.length);
-      this.more.hidden = trees.length <= MAX_WAITS;
-      setText(this.more, `${count(Math.max(0, trees.length - MAX_WAITS))} more waits, each shorter than these.`);
+      const left = Math.max(0, trees.length - MAX_WAITS) + omitted;
+      this.more.hidden = left === 0;
+      setText(this.more, `${count(left)} more waits, each shorter than these.`);
     }
 
     fill(list, nodes) {
@@ -395,7 +410,8 @@
         let item = old.get(node.key);
         if (item) old.delete(node.key);
         else item = this.item(node.key);
-        setText(item.parts.text, node.text);
+        setText(item.parts.head, node.head);
+        setText(item.parts.text, node.text && `${node.text}.`.replace(/([.!?])\.$/, "$1"));
         setText(item.parts.seconds, node.seconds === null ? "" : seconds(node.seconds));
         setText(item.parts.remedy, node.remedy);
         this.fill(item.parts.list, node.children);
@@ -408,12 +424,13 @@
 
     item(key) {
       const parts = {
-        text: el("span"),
+        head: el("b"),
+        text: el("span", { className: "text" }),
         seconds: el("span", { className: "seconds", title: "how long it has waited" }),
         remedy: el("span", { className: "remedy" }),
         list: el("ul"),
       };
-      const item = el("li", {}, parts.text, parts.seconds, parts.remedy, parts.list);
+      const item = el("li", {}, parts.head, parts.seconds, parts.text, parts.remedy, parts.list);
       item.key = key;
       item.parts = parts;
       return item;
@@ -728,7 +745,7 @@
       showState(status.state);
       facts.update(taskManagerFacts(status));
       warnings.update(status.warnings ?? []);
-      waits.update((status.waits ?? []).filter((wait) => matches(filter, wait.waiter.application_id) || matches(filter, wait.resource.application_id)));
+      waits.update((status.waits ?? []).filter((wait) => matches(filter, wait.waiter.application_id) || matches(filter, wait.resource.application_id)), status.waits_omitted ?? 0);
       const keeps = (row) => matches(filter, row.application_id);
       for (const view of views) view(status, keeps);
     }
@@ -1239,7 +1256,7 @@
       const ordered = keyed([...silent, ...found], (each) => ["error", "warning", "note"].indexOf(each.severity), false);
       warnings.update(ordered.slice(0, 2 * ROWS));
       const waiting = keyed(answering.filter((row) => row.longest_wait), (row) => row.longest_wait.seconds ?? 0, true);
-      waits.update(waiting.slice(0, ROWS).map((row) => ({ severity: "note", text: `${row.taskmanager_id}: ${row.longest_wait.text} (${seconds(row.longest_wait.seconds)})`, remedy: row.longest_wait.remedy })));
+      waits.update(waiting.slice(0, ROWS).map((row) => ({ severity: "note", text: `${row.taskmanager_id}: ${waitWords(row.longest_wait)} (${seconds(row.longest_wait.seconds)}). ${row.longest_wait.text}`, remedy: row.longest_wait.remedy })));
     };
 
     function total(rows, field) {

@@ -1,0 +1,90 @@
+"""HTTP ports that show what a test wants to see, and a proxy with a path prefix."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+
+from sluice.shuffle.taskmanager.config.http_config import HttpConfig
+from sluice.shuffle.taskmanager.http.cluster_members import ClusterMembers
+from sluice.shuffle.taskmanager.http.http_access import HttpAccess
+from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from tests.support.fakes import no_drain
+from tests.support.http_servers import serving
+from tests.support.statuses import busy_status
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from sluice.protocol.identity import ClusterSecrets
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+
+    Source = Callable[[], TaskManagerStatus]
+
+PREFIX = "/sluice/tm-1"
+
+
+def moving(**settings: int) -> Source:
+    """Return a source of statuses whose counters grow with the time."""
+    began = time.monotonic()
+    return lambda: busy_status(time.monotonic() - began, **settings)
+
+
+def port_showing(
+    source: Source, *, secrets: ClusterSecrets | None = None, urls: tuple[str, ...] = ()
+) -> AbstractContextManager[int]:
+    """Serve the statuses of a source; yield the port.
+
+    Args:
+        source: Returns a status.
+        secrets: Those whose tokens are required; None: no token is.
+        urls: HTTP ports of the other members of the cluster.
+    """
+
+    async def start() -> tuple[int, Callable[[], Awaitable[None]]]:
+        server = HttpServer(
+            HttpConfig(http_host=("127.0.0.1",), http_port=0),
+            source,
+            no_drain,
+            lambda: HttpAccess(secrets),
+            members=lambda: ClusterMembers(urls, secrets, shared_seconds=0.1),
+        )
+        return await server.start(), server.close
+
+    return serving(start)
+
+
+def prefix_proxy(port: int) -> AbstractContextManager[int]:
+    """Serve another server below a path prefix, as a reverse proxy does; yield the port."""
+
+    async def start() -> tuple[int, Callable[[], Awaitable[None]]]:
+        session = aiohttp.ClientSession(f"http://127.0.0.1:{port}")
+
+        async def forward(request: web.Request) -> web.StreamResponse:
+            path = request.path.removeprefix(PREFIX)
+            async with session.get(path, headers={"Host": "127.0.0.1"}) as answer:
+                response = web.StreamResponse(status=answer.status)
+                for name in ("Content-Type", "Content-Security-Policy"):
+                    if name in answer.headers:
+                        response.headers[name] = answer.headers[name]
+                await response.prepare(request)
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+                return response
+
+        async def close() -> None:
+            await session.close()
+            await runner.cleanup()
+
+        app = web.Application()
+        app.add_routes([web.get(PREFIX + "{path:/.*}", forward)])
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner.addresses[0][1], close
+
+    return serving(start)

@@ -1,0 +1,121 @@
+"""Statuses of a busy TaskManager: as many gates and applications as wanted, and numbers that move."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus, Resource
+from sluice.shuffle.taskmanager.serve.serving_status import ChannelStatus, GateStatus
+from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
+from sluice.shuffle.taskmanager.status.status import ConnectionStatus
+from sluice.shuffle.taskmanager.store.store_status import ShuffleStatus, TierStatus
+from tools.docs.sample_status import STATUS
+
+if TYPE_CHECKING:
+    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+
+GIB = 1 << 30
+PRESSED_EVERY = 7
+"""Of so many gates one has a reader that does not read."""
+
+
+def busy_status(
+    seconds: float, *, gates: int = 12, channels: int = 8, applications: int = 5, number: int = 1
+) -> TaskManagerStatus:
+    """Return the status of a healthy, busy TaskManager some time after its start.
+
+    Args:
+        seconds: Time since the start; all counters grow with it.
+        gates: Open gates.
+        channels: Channels of each gate.
+        applications: Applications with gates, data and quotas.
+        number: Tells TaskManagers of a cluster apart.
+    """
+    names = [f"app-20261129-{each:04}" for each in range(applications)]
+    counters = copy.copy(STATUS.counters)
+    counters.producer_bytes_in = int(180e6 * seconds)
+    counters.consumer_bytes_out_local = int(50e6 * seconds)
+    counters.consumer_bytes_out_remote = int(110e6 * seconds)
+    counters.peer_bytes_in = int(110e6 * seconds)
+    counters.peer_bytes_out = int(95e6 * seconds)
+    return structs.replace(
+        STATUS,
+        taskmanager_id=f"tm-{number}",
+        address=f"node-{number}:7337",
+        uptime_seconds=3600.0 + seconds,
+        storage=(
+            TierStatus("memory", "/dev/shm/sluice", 4 * GIB, 3 * GIB, True, GIB, "", GIB, 1200),
+            TierStatus("disk", "/data/1", None, 210 * GIB, True, 650 * GIB, "", GIB, 9100),
+            TierStatus("disk", "/data/2", None, 801 * GIB, True, 59 * GIB, "", GIB, 30100),
+        ),
+        network_pool=NetworkPoolStatus(16384, 32768, 9000, 7200, 184, 40, 9000),
+        pools=tuple(
+            PoolStatus(f"gate {each}", 80, 16, 80, each % 81, each % 3 == 0, "gate")
+            for each in range(gates)
+        ),
+        gates=tuple(_gate(each, names, channels, seconds) for each in range(gates)),
+        partitions=tuple(
+            ShuffleStatus(name, each, 200 + each, 3, GIB * (each + 1), 400 + each)
+            for each, name in enumerate(names)
+        ),
+        pipelined_partitions=(),
+        applications=tuple(_application(name, each) for each, name in enumerate(names)),
+        connections=tuple(
+            ConnectionStatus(
+                f"node-{each}:7337",
+                "peer",
+                "peer out",
+                24,
+                int(30e6 * seconds * each),
+                int(25e6 * seconds * each),
+            )
+            for each in range(2, 10)
+        ),
+        copies=structs.replace(STATUS.copies, short=0, short_of_remote=0, staying=0, reason=""),
+        event_loop=structs.replace(STATUS.event_loop, last_lag_seconds=0.002, max_lag_seconds=0.03),
+        control_memory=structs.replace(
+            STATUS.control_memory, used_bytes=1 << 20, capacity_bytes=64 << 20
+        ),
+        processes=(),
+        counters=counters,
+    )
+
+
+def _gate(number: int, names: list[str], channels: int, seconds: float) -> GateStatus:
+    pressed = number % PRESSED_EVERY == PRESSED_EVERY - 1
+    return GateStatus(
+        number,
+        names[number % len(names)],
+        number % len(names),
+        tuple(
+            ChannelStatus(
+                each,
+                "remote" if each else "local",
+                f"node-{each + 2}:7337",
+                4 if pressed else each % 2,
+                0 if pressed else 4,
+                9 if pressed else each,
+                int(2e6 * seconds) + each,
+                int(64 * seconds),
+            )
+            for each in range(channels)
+        ),
+        2 * channels,
+        2 * channels if pressed else channels // 2,
+        40,
+        40 if pressed else 5,
+        0.0 if pressed else 0.3 * seconds,
+        0.1 * seconds,
+        seconds if pressed else 0.02 * seconds,
+    )
+
+
+def _application(name: str, number: int) -> ApplicationStatus:
+    holdings = tuple(
+        HoldingStatus(each.name.lower(), (number + 1) * 1000, 60_000 if each % 2 else None)
+        for each in Resource
+    )
+    return ApplicationStatus(name, 4 + number, None, GIB * (number + 1), holdings)
