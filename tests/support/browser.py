@@ -43,11 +43,19 @@ JSON.parse = (text) => {
   if (parsed && parsed.taskmanager_id) {
     window.lastStatus = parse(text);
     window.events += 1;
+    window.dispatchEvent(new Event("status"));
   }
   return parsed;
 };
 """
 """Keeps the status that the page got last, and counts them."""
+
+NEXT_STATUS = """
+() => new Promise((resolve) => {
+  window.addEventListener("status", () => setTimeout(resolve), { once: true });
+})
+"""
+"""Resolves when the next status has come and is shown."""
 
 READ_TABLE = """
 (section) => [...document.querySelectorAll(`#${section} > .scroll > table`)].flatMap((table) => {
@@ -81,6 +89,10 @@ class Visit(NamedTuple):
         """
         found: list[dict[str, str]] = self.page.evaluate(READ_TABLE, section)
         return found
+
+    def wait_for_next_status(self) -> None:
+        """Wait until the page has shown the next status."""
+        self.page.evaluate(NEXT_STATUS)
 
     def outside(self, url: str) -> list[str]:
         """Return the requests that went to another server than that of a URL."""

@@ -299,6 +299,7 @@
       this.line = svg("polyline", { class: "line" });
       this.area = svg("polygon", { class: "area" });
       this.title = svg("title");
+      this.title.textContent = `${name}: no numbers yet`;
       this.drawing = svg("svg", { class: "chart", viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img" });
       this.drawing.append(this.title, this.area, this.line);
       this.name = name;
