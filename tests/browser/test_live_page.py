@@ -25,22 +25,24 @@ TIMEOUT_SECONDS = 60
 COMPARE = """
 () => {
   const status = window.lastStatus;
+  const all = (selector) => [...document.querySelectorAll(selector)];
   const column = (section, head) => {
-    const heads = [...document.querySelectorAll(`#${section} thead th`)].map((each) => each.textContent);
-    const at = heads.indexOf(head);
-    return [...document.querySelectorAll(`#${section} tbody tr`)]
-      .map((row) => Number(row.children[at].querySelector("data").value));
+    const at = all(`#${section} thead th`).map((each) => each.textContent).indexOf(head);
+    const cells = all(`#${section} tbody tr`).map((row) => row.children[at]);
+    return cells.map((cell) => Number(cell.querySelector("data").value));
   };
+  const of = (list, field) => list.map((each) => each[field]);
+  const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
   const sorted = (numbers) => [...numbers].sort((a, b) => a - b);
   const same = (a, b) => JSON.stringify(sorted(a)) === JSON.stringify(sorted(b));
   return [
-    same(column("shuffles", "Stored"), status.partitions.map((each) => each.stored_bytes)),
-    same(column("shuffles", "Map outputs"), status.partitions.map((each) => each.committed_map_outputs)),
-    same(column("storage", "Used"), status.storage.map((each) => each.used_bytes)),
-    same(column("gates", "Exclusive"), status.gates.map((each) => each.exclusive_used)),
-    same(column("gates", "In all"), status.gates.map((each) => each.back_pressured_seconds)),
-    same(column("applications", "Stored"), status.applications.map((each) => each.stored_bytes)),
-    same(column("peers", "Connections"), [status.connections.length].filter(Boolean)) || status.connections.length > 1,
+    same(column("shuffles", "Stored"), of(status.partitions, "stored_bytes")),
+    same(column("shuffles", "Map outputs"), of(status.partitions, "committed_map_outputs")),
+    same(column("storage", "Used"), of(status.storage, "used_bytes")),
+    same(column("gates", "Exclusive"), of(status.gates, "exclusive_used")),
+    same(column("gates", "In all"), of(status.gates, "back_pressured_seconds")),
+    same(column("applications", "Stored"), of(status.applications, "stored_bytes")),
+    total(column("peers", "Received")) === total(of(status.connections, "bytes_in")),
   ];
 }
 """

@@ -93,7 +93,7 @@ def check_numbers(seen: Visit, status: TaskManagerStatus) -> None:
     assert by(seen.table("applications"), "Application", "Connections", "Stored") == {
         each.application_id: [each.connections, each.stored_bytes] for each in status.applications
     }
-    columns = ("Map outputs", "Open", "Regions", "Stored")
+    columns: tuple[str, ...] = ("Map outputs", "Open", "Regions", "Stored")
     assert by(seen.table("shuffles"), "Application", *columns) == {
         each.application_id: [
             each.committed_map_outputs,
@@ -374,5 +374,3 @@ def test_every_number_has_a_meaning(visit):
             """[...document.querySelectorAll("thead button, dl.facts > div, figure")]
                .filter((each) => !each.title).map((each) => each.textContent)"""
         )
-
-

@@ -1,4 +1,4 @@
-"""Statuses of a busy TaskManager: as many gates and applications as wanted, and numbers that move."""
+"""Statuses of a busy TaskManager: as many gates and applications as wanted, numbers that move."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ def busy_status(
             STATUS.control_memory, used_bytes=1 << 20, capacity_bytes=64 << 20
         ),
         processes=(),
+        traffic=tuple(
+            structs.replace(each, bytes_in=int(7e7 * seconds), bytes_out=int(6e7 * seconds))
+            for each in STATUS.traffic
+        ),
         counters=counters,
     )
 

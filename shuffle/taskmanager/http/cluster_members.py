@@ -6,9 +6,8 @@ drivers or tenants name are never asked. All are asked at the same time, each wi
 all requests in a short time share the answers.
 """
 
-from __future__ import annotations
-
 import asyncio
+import os
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
@@ -172,7 +171,7 @@ class ClusterMembers:
     def __init__(
         self,
         urls: tuple[str, ...],
-        secrets: ClusterSecrets | None = None,
+        secrets: "ClusterSecrets | None" = None,
         *,
         answer_seconds: float = ANSWER_SECONDS,
         shared_seconds: float = SHARED_SECONDS,
@@ -186,14 +185,14 @@ class ClusterMembers:
         self._answered_at = -shared_seconds
 
     @classmethod
-    def of(cls, config: TaskManagerConfig, secrets: ClusterSecrets | None) -> ClusterMembers:
+    def of(cls, config: "TaskManagerConfig", secrets: "ClusterSecrets | None") -> "ClusterMembers":
         """Return the members that a configuration names."""
         urls = config.http.cluster_urls or _derived(
             config.cluster.taskmanagers, config.http.http_port
         )
         return cls(tuple(dict.fromkeys(urls)), secrets)
 
-    async def encoded(self, snapshot: PublishedSnapshot, pages: Pages) -> bytes:
+    async def encoded(self, snapshot: "PublishedSnapshot", pages: "Pages") -> bytes:
         """Return the JSON of :class:`ClusterStatus`.
 
         Args:
@@ -218,11 +217,13 @@ class ClusterMembers:
     async def _ask_all(self, own_id: str) -> list[Member]:
         if not self.urls:
             return []
+        token = self.token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(
                 aiohttp.ClientSession(
                     timeout=aiohttp.ClientTimeout(total=self._answer_seconds),
-                    headers=self._headers(),
+                    headers=headers,
                     cookie_jar=aiohttp.DummyCookieJar(),
                 )
             )
@@ -254,15 +255,17 @@ class ClusterMembers:
                 return _member(url, body)
             except TimeoutError:
                 return Member(url, f"no answer within {self._answer_seconds:g} s")
+            except aiohttp.ClientConnectorError as error:
+                return Member(url, one_line(f"cannot connect: {_cause(error)}")[:_MAX_REASON])
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 return Member(url, one_line(str(error) or type(error).__name__)[:_MAX_REASON])
 
-    def _headers(self) -> dict[str, str]:
+    def token(self) -> str:
+        """Return the access token for the other members; empty without a secret."""
         if self._secrets is None:
-            return {}
+            return ""
         expires_at = int(time.time()) + TOKEN_SECONDS
-        token = make_access_token(self._secrets.proven, SCOPE_STATUS, expires_at)
-        return {"Authorization": f"Bearer {token.to_text()}"}
+        return make_access_token(self._secrets.proven, SCOPE_STATUS, expires_at).to_text()
 
 
 def _derived(taskmanagers: tuple[str, ...], http_port: int) -> tuple[str, ...]:
@@ -287,6 +290,12 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
             raise ValueError(f"its status is longer than {MAX_ANSWER_BYTES} bytes")
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def _cause(error: aiohttp.ClientConnectorError) -> str:
+    """Return why no connection was made; errors of the name service have numbers of their own."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else str(error.strerror or error)
 
 
 def _refusal(status: int) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..bounds.accounts import ApplicationStatus, HoldingStatus
     from ..store.store_status import TierStatus
     from .status import TaskManagerStatus
-    from .warning_status import Severity
 
 NEARLY_FULL: Final = 0.9
 """Share of a disk, a quota or the control memory above which it is nearly used up."""
@@ -96,7 +95,7 @@ def _of_storage(status: TaskManagerStatus, _: float) -> Iterator[WarningStatus]:
         elif tier.tier == "disk" and _share(tier) > NEARLY_FULL:
             yield WarningStatus(
                 "warning",
-                f"Storage {name} is {_share(tier):.0%} full: "
+                f"Storage {name} is {_percent(_share(tier))} full: "
                 f"{approximate_size(tier.free_bytes)} are free.",
                 "Let shuffles end, add a data directory, or add a TaskManager",
             )
@@ -142,7 +141,7 @@ def _near_quota(
     resource = holding.resource.removesuffix("_bytes").replace("_", " ")
     return WarningStatus(
         "warning",
-        f"Application {_short(application.application_id)} uses {used:.0%} of its quota of "
+        f"Application {_short(application.application_id)} uses {_percent(used)} of its quota of "
         f"{resource}.",
         f"Let its shuffles end, or raise quota_{holding.resource}",
     )
@@ -166,7 +165,7 @@ def _of_memory(status: TaskManagerStatus, _: float) -> Iterator[WarningStatus]:
     if memory.capacity_bytes and memory.used_bytes > NEARLY_FULL * memory.capacity_bytes:
         yield WarningStatus(
             "warning",
-            f"Control memory is {memory.used_bytes / memory.capacity_bytes:.0%} used.",
+            f"Control memory is {_percent(memory.used_bytes / memory.capacity_bytes)} used.",
             "Find clients that do not read their replies, or raise max_control_memory_bytes",
         )
 
@@ -248,6 +247,10 @@ def _used(holding: HoldingStatus) -> float:
         return 0.0
     held = holding.held if holding.subject_held is None else holding.subject_held
     return max(held, holding.held) / holding.quota
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _short(name: str) -> str:

@@ -94,7 +94,10 @@
       this.base = wide ? "wide bar" : "bar";
     }
 
+    /* Show shares of the whole, one after the other; null: there is nothing to show. */
     update(shares, warns = true) {
+      this.node.hidden = shares === null;
+      if (shares === null) return;
       const sum = shares.reduce((a, b) => a + b, 0);
       setClass(this.node, this.base + (!warns || sum < 0.8 ? "" : sum < 0.95 ? " high" : " full"));
       while (this.node.children.length < shares.length) this.node.append(el("span"));
@@ -335,14 +338,18 @@
   /* Return what identifies a waiter or a resource: names are those of one data process. */
   const partyKey = (party, wait) => `${wait.taskmanager_id ?? ""} ${party.kind} ${party.name} ${party.application_id ?? ""}`;
 
-  /* Return a waiter or a resource in words, with its kind unless its name says it. */
-  function partyWords(party) {
+  /* Return a waiter or a resource in words, with its kind unless its name says it.
+   *
+   * `known` is an application that need not be named again.
+   */
+  function partyWords(party, known = "") {
     const kind = party.kind.replaceAll("_", " ");
     const words = party.name.includes(kind) ? party.name : `${kind} ${party.name}`.trim();
-    return party.application_id && !words.includes(party.application_id) ? `${words} (${party.application_id})` : words;
+    const owner = party.application_id ?? "";
+    return owner && owner !== known && !words.includes(owner) ? `${words} (${owner})` : words;
   }
 
-  const waitWords = (wait) => `${partyWords(wait.waiter)} waits for ${partyWords(wait.resource)}`;
+  const waitWords = (wait) => `${partyWords(wait.waiter)} waits for ${partyWords(wait.resource, wait.waiter.application_id)}`;
 
   /* Group waits by what waits, and follow what they wait for.
    *
@@ -810,40 +817,72 @@
 
   function chartsView(rates) {
     const holder = el("div", { className: "charts" });
-    $("now").append(holder);
+    const legs = el("dl", { className: "facts" });
+    $("now").append(holder, legs);
+    const traffic = new Facts(legs);
     const chart = (...given) => new Chart(holder, ...given);
-    const written = chart("Written by map tasks", "Bytes per second of region data received from map tasks", perSecond, 1024);
-    const read = chart("Read by reduce tasks", "Bytes per second sent to reduce tasks", perSecond, 1024);
-    const fromPeers = chart("From other TaskManagers", "Bytes per second received into input gates", perSecond, 1024);
-    const toPeers = chart("To other TaskManagers", "Bytes per second sent in answer to partition requests", perSecond, 1024);
-    const pressed = chart("Gates back-pressured", "Mean share of time in which gates had data that their readers did not take", percent, 0.05);
-    const starved = chart("Producers without credit", "Producers that have data to send and no credit", count, 1);
-    const lent = chart("Network memory lent", "Share of the segments that are lent or in flight", percent, 0.05);
-    const lag = chart("Event loop late by", "The last measured lag of the event loop", seconds, 0.01);
-    const all = [written, read, fromPeers, toPeers, pressed, starved, lent, lag];
+    const charts = {
+      in: chart("Data in", "Bytes per second from map tasks and from other TaskManagers", perSecond, 1024),
+      out: chart("Data out", "Bytes per second to reduce tasks and to other TaskManagers", perSecond, 1024),
+      commits: chart("Commits", "Map outputs committed per second", (value) => `${value.toFixed(1)}/s`, 1),
+      producers: chart("Producers back-pressured", "Share of the open map outputs and pipelined partitions whose producer waits for credit", percent, 0.05),
+      channels: chart("Channels without credit", "Share of the channels read here that have data and no credit", percent, 0.05),
+      gates: chart("Gates back-pressured", "Mean share of time in which gates had data that their readers did not take", percent, 0.05),
+      memory: chart("Network memory in use", "Share of the segments that are not free", percent, 0.05),
+      lag: chart("Event loop late by", "The lag of the event loop", seconds, 0.01),
+    };
     let remembered = false;
+
+    /* Draw what the TaskManager remembers of the time before the page was opened. */
+    function remember(samples, total, now) {
+      for (const sample of samples) {
+        const at = now - sample.age_seconds;
+        charts.in.add(at, sample.bytes_in / sample.seconds);
+        charts.out.add(at, sample.bytes_out / sample.seconds);
+        charts.commits.add(at, sample.commits / sample.seconds);
+        charts.producers.add(at, Math.min(1, of(sample.producer_wait_seconds, sample.producer_seconds)));
+        charts.channels.add(at, of(sample.channels_waiting_for_credit, sample.channels));
+        charts.memory.add(at, of(sample.drawn_segments, total));
+        charts.lag.add(at, sample.max_lag_seconds);
+      }
+    }
 
     return (status) => {
       const now = performance.now() / 1000;
+      const { counters, network_pool: pool, served_channels: served } = status;
+      const { gates } = status.derived;
       if (!remembered) {
         remembered = true;
-        remember(status.recent, now);
+        remember(status.recent ?? [], pool.total_segments, now);
       }
-      const { counters, network_pool: pool } = status;
-      const { gates } = status.derived;
-      written.add(now, rates.of("written", counters.producer_bytes_in));
-      read.add(now, rates.of("read", counters.consumer_bytes_out_local + counters.consumer_bytes_out_remote));
-      fromPeers.add(now, rates.of("from peers", counters.peer_bytes_in));
-      toPeers.add(now, rates.of("to peers", counters.peer_bytes_out));
+      const rate = (field) => rates.of(field, counters[field]);
+      const written = rate("producer_bytes_in");
+      const local = rate("consumer_bytes_out_local");
+      const remote = rate("consumer_bytes_out_remote");
+      const fromPeers = rate("peer_bytes_in");
+      const toPeers = rate("peer_bytes_out");
+      if (written !== null) {
+        charts.in.add(now, written + fromPeers);
+        charts.out.add(now, local + remote + toPeers);
+      }
+      charts.commits.add(now, rate("map_outputs_committed"));
+      const open = sum(status.partitions, (each) => each.open_map_outputs) + status.pipelined_partitions.length;
+      charts.producers.add(now, Math.min(1, of(sum(status.producers, (each) => each.without_credit), open)));
+      const waiting = sum(served, (each) => each.waiting_for_credit);
+      charts.channels.add(now, of(waiting, waiting + sum(served, (each) => each.sending + each.waiting_for_data)));
       const known = gates.filter((gate) => gate.pressed !== null);
-      pressed.add(now, known.length ? Math.min(1, sum(known, (gate) => gate.pressed) / known.length) : 0);
-      starved.add(now, sum(status.producers, (each) => each.without_credit));
-      lent.add(now, of(pool.lent_segments + pool.in_flight_segments, pool.total_segments));
-      lag.add(now, status.event_loop.last_lag_seconds);
-      for (const each of all) each.draw(now);
+      charts.gates.add(now, known.length ? Math.min(1, sum(known, (gate) => gate.pressed) / known.length) : 0);
+      charts.memory.add(now, of(pool.total_segments - pool.available_segments, pool.total_segments));
+      charts.lag.add(now, status.event_loop.last_lag_seconds);
+      for (const each of Object.values(charts)) each.draw(now);
+      traffic.update([
+        ["From map tasks", perSecond(written), "Region data received from map tasks"],
+        ["To reduce tasks", perSecond(local), "Sent out of this TaskManager's own store"],
+        ["To reduce tasks, relayed", perSecond(remote), "Sent to reduce tasks after it came from another TaskManager"],
+        ["From other TaskManagers", perSecond(fromPeers), "Received into input gates"],
+        ["To other TaskManagers", perSecond(toPeers), "Sent in answer to their partition requests"],
+      ]);
     };
-
-    function remember(_recent, _now) {}
   }
 
   const bytesColumn = (head, meaning, value) => ({ head, meaning, kind: "num", unit: "bytes", value, text: (row) => bytes(value(row)) });
@@ -930,7 +969,7 @@
           kind: "words",
           value: (row) => row.share,
           text: (row) => (fullest(row) ? `${resourceWords(fullest(row).resource)} ${percent(row.share)}` : "no quota"),
-          bar: (row) => [row.share],
+          bar: (row) => (fullest(row) ? [row.share] : null),
         },
       ],
       detail: (cell) => {
@@ -945,7 +984,7 @@
             { head: "Held", meaning: "How much it holds", kind: "num", value: (row) => row.held, text: (row) => amount(row.resource, row.held) },
             { head: "By subject", meaning: "How much all applications of its subject hold", kind: "num", value: (row) => row.subject_held, text: (row) => (row.subject_held === null ? "–" : amount(row.resource, row.subject_held)) },
             { head: "Quota", meaning: "The most that may be held", kind: "num", value: (row) => row.quota, text: (row) => (row.quota === null ? "none" : amount(row.resource, row.quota)) },
-            { head: "Share", meaning: "The share of the quota that is used", kind: "num", value: quotaShare, text: (row) => (row.quota === null ? "–" : percent(quotaShare(row))), bar: (row) => [quotaShare(row)] },
+            { head: "Share", meaning: "The share of the quota that is used", kind: "num", value: quotaShare, text: (row) => (row.quota === null ? "–" : percent(quotaShare(row))), bar: (row) => (row.quota === null ? null : [quotaShare(row)]) },
           ],
         });
         return { update: (row) => inner.update(row.holdings) };
@@ -1197,7 +1236,7 @@
       unit: "bytes",
       value: (row) => tierSum(row, kind, "used_bytes"),
       text: (row) => (row.reason ? "–" : `${bytes(tierSum(row, kind, "used_bytes"))} (${percent(share(row))})`),
-      bar: (row) => [share(row)],
+      bar: (row) => (row.reason ? null : [share(row)]),
       warns: kind === "disk",
     };
   }
@@ -1215,13 +1254,12 @@
       key: (row) => row.key,
       worst: (row) => (row.reason ? 1e9 : 0) + row.warnings.length * 1e3 + row.waits,
       columns: [
-        nameColumn("Member", "The id of the TaskManager, or its URL while it does not answer", (row) => row.taskmanager_id || row.url),
+        { ...nameColumn("Member", "The id of the TaskManager, or its URL while it does not answer; a link to its own page", (row) => row.taskmanager_id || row.url), link: (row) => (row.url ? `${row.url}/` : "") },
         { head: "State", meaning: "Its state, or why it has not answered", kind: "words", text: (row) => row.reason || row.state },
-        { head: "Page", meaning: "Its HTTP port: the address of its own status page", kind: "name", text: (row) => row.url || "this page", link: (row) => (row.url ? `${row.url}/` : "") },
         number("Up", "Time since it started", (row) => row.uptime_seconds, seconds),
         { ...tierColumn("Memory", "memory") },
         { ...tierColumn("Disk", "disk") },
-        { head: "Segments", meaning: "Share of its network memory that is lent or in flight", kind: "num", unit: "of the segments", value: poolShare, text: unless((row) => percent(poolShare(row))), bar: (row) => [poolShare(row)] },
+        { head: "Segments", meaning: "Share of its network memory that is lent or in flight", kind: "num", unit: "of the segments", value: poolShare, text: unless((row) => percent(poolShare(row))), bar: (row) => (row.reason ? null : [poolShare(row)]) },
         { ...rateColumn("In", "Bytes per second over accepted connections", (row) => row.inRate) },
         { ...rateColumn("Out", "Bytes per second over accepted connections", (row) => row.outRate) },
         number("Applications", "Applications with data or connections there", (row) => row.applications),

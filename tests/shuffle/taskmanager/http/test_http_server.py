@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -14,6 +15,7 @@ from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import http_pages
 from sluice.shuffle.taskmanager.http.http_server import HttpServer, logger
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+from sluice.shuffle.taskmanager.status.warnings import find_warnings
 from sluice.transport import descriptors
 from tests.support.fakes import no_drain
 from tests.support.raises_code import raises_code
@@ -49,7 +51,9 @@ async def client(shown):
 async def test_status_is_the_snapshot_as_json(client):
     async with client.get("/api/v1/status") as answer:
         assert answer.status == 200
-        assert TaskManagerStatus.from_json(await answer.json()) == STATUS
+        shown = TaskManagerStatus.from_json(await answer.json())
+    assert structs.replace(shown, warnings=()) == STATUS
+    assert shown.warnings == find_warnings(STATUS, time.time())
 
 
 async def test_metrics_are_in_the_prometheus_text_format(client):
