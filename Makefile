@@ -47,7 +47,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -224,6 +224,9 @@ bench-remote: $(S3_SERVER)
 
 charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
 	$(BIN)/python -m benchmarks.charts
+
+pictures: setup ## the pictures of the status page in docs/images: needs Chromium
+	$(BIN)/python -m tools.docs.pictures
 
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh

@@ -6,9 +6,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.browser.rig import moving, port_showing
 from tests.support.browser import WIDTHS
 from tests.support.free_ports import free_ports
+from tests.support.shown_status import moving, port_showing
 from tests.support.statuses import busy_status
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +13,15 @@ from sluice.protocol.access_token import make_access_token
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus
 from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
-from tests.browser.rig import PREFIX, moving, port_showing, prefix_proxy
+from tests.browser.rig import PREFIX, prefix_proxy
 from tests.support.browser import WIDTHS
-from tests.support.statuses import busy_status
+from tests.support.shown_status import moving, port_showing
+from tests.support.statuses import busy_status, with_story
 from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from playwright.sync_api import Page
 
     from tests.support.browser import Visit
@@ -63,14 +65,8 @@ def wait(waiter: str, resource: str, seconds: float) -> dict[str, object]:
     }
 
 
-def show_waits(page: Page, waits: list[dict[str, object]]) -> None:
-    """Let the page get a status with these waits, once a second."""
-    document = json.loads(busy_status(1.0).encode()) | {"waits": waits}
-    body = f"event: status\ndata: {json.dumps(document)}\n\n"
-    page.route(
-        "**/api/v1/events", lambda route: route.fulfill(body=body, content_type="text/event-stream")
-    )
-    page.reload()
+def waiting(waits: list[dict[str, object]]) -> Callable[[], TaskManagerStatus]:
+    return lambda: with_story(busy_status(1.0), waits)
 
 
 def test_numbers_are_those_of_the_status(visit):
@@ -166,17 +162,14 @@ def test_a_gate_whose_reader_does_not_read_is_first_and_named(visit):
 
 
 def test_waits_are_a_tree_from_what_waits_to_what_holds_it_up(visit):
-    with port_showing(moving()) as port, visit(url_of(port)) as seen:
-        show_waits(
-            seen.page,
-            [
-                wait("gate 7", "reader 10.0.0.3:5000", 61.0),
-                wait("writer 3", "pool network memory", 4.0),
-                wait("pool network memory", "gate 7", 4.0),
-                wait("read 1", "read 2", 1.0),
-                wait("read 2", "read 1", 1.0),
-            ],
-        )
+    waits = [
+        wait("gate 7", "reader 10.0.0.3:5000", 61.0),
+        wait("writer 3", "pool network memory", 4.0),
+        wait("pool network memory", "gate 7", 4.0),
+        wait("read 1", "read 2", 1.0),
+        wait("read 2", "read 1", 1.0),
+    ]
+    with port_showing(waiting(waits)) as port, visit(url_of(port)) as seen:
         tree = seen.page.locator("#waits > .tree")
         expect(tree.locator("> li")).to_have_count(2)
         chain = tree.locator("> li").first
@@ -190,8 +183,7 @@ def test_waits_are_a_tree_from_what_waits_to_what_holds_it_up(visit):
 def test_two_hundred_waits_for_the_same_memory_stay_readable(visit):
     waits = [wait(f"writer {each}", "pool network memory", 200.0 - each) for each in range(150)]
     waits += [wait("pool network memory", f"application {each}", 9.0) for each in range(50)]
-    with port_showing(moving()) as port, visit(url_of(port)) as seen:
-        show_waits(seen.page, waits)
+    with port_showing(waiting(waits)) as port, visit(url_of(port)) as seen:
         expect(seen.page.locator("#waits > .tree > li")).to_have_count(30)
         expect(seen.page.locator("#waits > .tree li")).to_have_count(30 + 50)
         expect(seen.page.locator("#waits > .more")).to_have_text(

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import Any
 
 from msgspec import structs
 
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus, Resource
-from sluice.shuffle.taskmanager.serve.serving_status import ChannelStatus, GateStatus
+from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
+from sluice.shuffle.taskmanager.serve.serving_status import (
+    ChannelStatus,
+    GateStatus,
+    ServedChannelsStatus,
+)
 from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
-from sluice.shuffle.taskmanager.status.status import ConnectionStatus
+from sluice.shuffle.taskmanager.status.status import ConnectionStatus, TaskManagerStatus
 from sluice.shuffle.taskmanager.store.store_status import ShuffleStatus, TierStatus
 from tools.docs.sample_status import STATUS
-
-if TYPE_CHECKING:
-    from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 
 GIB = 1 << 30
 PRESSED_EVERY = 7
 """Of so many gates one has a reader that does not read."""
+
+
+class StatusWithStory(TaskManagerStatus, frozen=True):
+    """A status whose waits and history are what a test or a picture wants to show."""
+
+    waits: Any = ()
+    recent: Any = ()
+
+
+def with_story(
+    status: TaskManagerStatus, waits: list[dict[str, object]], recent: Any = ()
+) -> StatusWithStory:
+    """Return a status with waits, and samples of the last minutes, as their JSON has them."""
+    kept = {name: getattr(status, name) for name in TaskManagerStatus.__struct_fields__}
+    return StatusWithStory(**kept | {"waits": waits, "recent": recent})
 
 
 def busy_status(
@@ -41,6 +58,7 @@ def busy_status(
     counters.consumer_bytes_out_remote = int(110e6 * seconds)
     counters.peer_bytes_in = int(110e6 * seconds)
     counters.peer_bytes_out = int(95e6 * seconds)
+    counters.map_outputs_committed = int(8 * seconds)
     return structs.replace(
         STATUS,
         taskmanager_id=f"tm-{number}",
@@ -78,6 +96,11 @@ def busy_status(
         event_loop=structs.replace(STATUS.event_loop, last_lag_seconds=0.002, max_lag_seconds=0.03),
         control_memory=structs.replace(
             STATUS.control_memory, used_bytes=1 << 20, capacity_bytes=64 << 20
+        ),
+        producers=(ProducersStatus("map_output", 240, 2), ProducersStatus("pipelined", 0, 0)),
+        served_channels=(
+            ServedChannelsStatus("peer", 60, 30, 40, 210),
+            ServedChannelsStatus("consumer", 50, 20, 36, 190),
         ),
         processes=(),
         traffic=tuple(

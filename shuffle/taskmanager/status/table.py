@@ -213,6 +213,7 @@ def _head(status: TaskManagerStatus) -> str:
 
 def _tables(status: TaskManagerStatus) -> Iterator[Table]:
     counters, copies = status.counters, status.copies
+    yield _table("Warnings", status.warnings, "severity text remedy")
     yield _table(
         "Data processes",
         status.processes,

@@ -306,7 +306,7 @@
       this.drawing = svg("svg", { class: "chart", viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img" });
       this.drawing.append(this.title, this.area, this.line);
       this.name = name;
-      parent.append(el("figure", { title: meaning }, el("figcaption", {}, name), this.value, " ", this.most, this.drawing));
+      parent.append(el("figure", { title: meaning }, el("figcaption", {}, name), this.value, this.most, this.drawing));
     }
 
     add(at, value) {
@@ -889,7 +889,8 @@
   const countColumn = (head, meaning, value, unit = "") => ({ head, meaning, kind: "num", unit, value, text: (row) => count(value(row)) });
   const rateColumn = (head, meaning, value) => ({ head, meaning, kind: "num", unit: "bytes per second", value, text: (row) => perSecond(value(row)) });
   const nameColumn = (head, meaning, text) => ({ head, meaning, kind: "name", text });
-  const APPLICATION = nameColumn("Application", "The name of the Spark application or program", (row) => row.application_id);
+  const longColumn = (...given) => ({ ...nameColumn(...given), kind: "name long" });
+  const APPLICATION = longColumn("Application", "The name of the Spark application or program", (row) => row.application_id);
   const SHUFFLE = countColumn("Shuffle", "The number of the shuffle in its application", (row) => row.shuffle_id);
 
   function storageView() {
@@ -899,7 +900,7 @@
       key: (row) => row.key,
       columns: [
         nameColumn("Tier", "memory, disk or remote", (row) => row.tier),
-        nameColumn("Directory", "Where the tier keeps its files", (row) => row.directory),
+        longColumn("Directory", "Where the tier keeps its files", (row) => row.directory),
         {
           head: "Used",
           meaning: "Share of what the tier can hold that regions take",
@@ -1033,9 +1034,9 @@
       worst: (row) => (row.pressed ?? 0) * 1e6 + row.back_pressured_seconds,
       columns: [
         countColumn("Gate", "The number of the gate; open it to see its channels", (row) => row.gate_id),
+        { head: "Now", meaning: "What it did between the last two snapshots", kind: "name", text: activity },
         APPLICATION,
         SHUFFLE,
-        { head: "Now", meaning: "What it did between the last two snapshots", kind: "words", text: activity },
         { head: "Back-pressured", meaning: "Share of the last second in which there was data that its reader did not take", kind: "num", unit: "of the time", value: (row) => row.pressed, text: (row) => percent(row.pressed === null ? null : Math.min(1, row.pressed)), bar: (row) => [row.pressed ?? 0] },
         { head: "In all", meaning: "Time back-pressured since it was opened", kind: "num", unit: "seconds", value: (row) => row.back_pressured_seconds, text: (row) => seconds(row.back_pressured_seconds) },
         countColumn("Channels", "Input channels, one for each source", (row) => row.channels.length),
@@ -1103,7 +1104,7 @@
       of: "legs",
       key: (row) => row.name,
       columns: [
-        nameColumn("Leg", "Who sends to whom", (row) => LEGS[row.name] ?? row.name),
+        longColumn("Leg", "Who sends to whom", (row) => LEGS[row.name] ?? row.name),
         { head: "Sending", meaning: "Channels that send now", kind: "num", value: (row) => row.sending, text: (row) => (row.sending === undefined ? "–" : count(row.sending)) },
         { head: "Wait for data", meaning: "Channels with credit and nothing to send", kind: "num", value: (row) => row.waiting_for_data, text: (row) => (row.waiting_for_data === undefined ? "–" : count(row.waiting_for_data)) },
         countColumn("Wait for credit", "Channels and producers with something to send and no credit", (row) => row.waiting_for_credit ?? row.without_credit),
@@ -1121,7 +1122,7 @@
       key: (row) => row.key,
       worst: (row) => row.unwritable * 2 ** 40 + (row.inRate ?? 0) + (row.outRate ?? 0),
       columns: [
-        nameColumn("Remote", "The other end; those of the Unix socket are one row", (row) => row.remote),
+        longColumn("Remote", "The other end; those of the Unix socket are one row", (row) => row.remote),
         nameColumn("Leg", "What the connection is for; peer: another TaskManager", (row) => row.leg),
         countColumn("Connections", "Open connections of this row", (row) => row.connections),
         countColumn("Channels", "Channels, or map outputs, that they serve", (row) => row.channels),
@@ -1143,7 +1144,7 @@
       key: (row) => row.key,
       worst: (row) => row.waiting_listeners * 1e6 + row.lent_segments,
       columns: [
-        nameColumn("Pool", "The gate, partition or read that the pool is for", (row) => row.name),
+        longColumn("Pool", "The gate, partition or read that the pool is for", (row) => row.name),
         { head: "Lent", meaning: "Segments that its users hold, of those that it may hold now", kind: "num", unit: "segments", value: (row) => row.lent_segments, text: (row) => `${row.lent_segments} of ${row.size_segments}`, bar: (row) => [of(row.lent_segments, row.size_segments)] },
         countColumn("Required", "Segments that it always gets", (row) => row.required_segments, "segments"),
         countColumn("Overdraft", "Segments beyond its limit", (row) => row.overdraft_segments, "segments"),
@@ -1254,7 +1255,7 @@
       key: (row) => row.key,
       worst: (row) => (row.reason ? 1e9 : 0) + row.warnings.length * 1e3 + row.waits,
       columns: [
-        { ...nameColumn("Member", "The id of the TaskManager, or its URL while it does not answer; a link to its own page", (row) => row.taskmanager_id || row.url), link: (row) => (row.url ? `${row.url}/` : "") },
+        { ...longColumn("Member", "The id of the TaskManager, or its URL while it does not answer; a link to its own page", (row) => row.taskmanager_id || row.url), link: (row) => (row.url ? `${row.url}/` : "") },
         { head: "State", meaning: "Its state, or why it has not answered", kind: "words", text: (row) => row.reason || row.state },
         number("Up", "Time since it started", (row) => row.uptime_seconds, seconds),
         { ...tierColumn("Memory", "memory") },

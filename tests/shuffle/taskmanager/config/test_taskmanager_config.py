@@ -76,6 +76,7 @@ def test_every_key_can_be_given_in_each_way(key: Key, toml):
         "max_control_memory_bytes": "5 MiB", "remote": "s3://bucket/prefix",
         "remote_endpoint": "http://127.0.0.1:9000", "remote_part_bytes": "9 MiB",
         "quota_overrides": "a: channels = 5",
+        "cluster_urls": "http://node-1:7338, https://proxy/node-2/",
     }.get(key.name, "37")  # fmt: skip
     needed = {
         "tls_enabled": {"SLUICE_TLS_CA_FILE": "/ca"},

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -16,7 +16,7 @@ from sluice.protocol.access_token import make_access_token
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.counters import BoundedCounts
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
-from sluice.shuffle.taskmanager.http import http_access, http_pages
+from sluice.shuffle.taskmanager.http import http_pages
 from sluice.shuffle.taskmanager.http.event_streams import EventStreams
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
@@ -60,17 +60,18 @@ async def serving(status=lambda: STATUS, secrets=None, dropped=None, **http):
         await server.close()
 
 
+def quick_streams(snapshot, pages, access, max_streams):
+    return EventStreams(snapshot, pages, access, max_streams, event_seconds=0.001)
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Send events as fast as snapshots come."""
 
-    def made(*args):
-        return EventStreams(*args, event_seconds=0.001)
-
-    monkeypatch.setattr(http_pages, "EventStreams", made)
+    monkeypatch.setattr(http_pages, "EventStreams", quick_streams)
 
 
-async def next_event(answer) -> tuple[str, object]:
+async def next_event(answer) -> tuple[str, dict[str, Any]]:
     """Return the kind and the document of the next event; comments are skipped."""
     lines: list[str] = []
     while True:
@@ -154,7 +155,7 @@ async def test_a_stream_needs_a_token():
 async def test_a_stream_ends_when_its_token_expires(quick, monkeypatch):
     headers = {"Authorization": f"Bearer {make_access_token(SECRET, 'status', 50).to_text()}"}
     now = 49.0
-    monkeypatch.setattr(http_access.time, "time", lambda: now)
+    monkeypatch.setattr("sluice.shuffle.taskmanager.http.http_access.time.time", lambda: now)
     async with serving(Taken(), secrets=ClusterSecrets([SECRET])) as (client, _):
         async with client.get(EVENTS, headers=headers) as answer:
             await next_event(answer)
@@ -215,24 +216,22 @@ async def test_a_client_that_does_not_read_is_closed(quick):
         writer.close()
 
 
-async def test_a_silent_data_loop_is_told(quick):
+async def test_a_silent_data_loop_is_told(monkeypatch):
     def fail():
         raise AssertionError("never called")
 
     loop = asyncio.new_event_loop()
     loop.close()
 
-    class Silent(EventStreams):
-        def __init__(self, snapshot, *args):
-            snapshot._data_loop = loop
-            super().__init__(snapshot, *args, event_seconds=0.001)
+    def silent_streams(snapshot, *args):
+        snapshot._data_loop = loop
+        return quick_streams(snapshot, *args)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_pages, "EventStreams", Silent)
-        async with serving(fail) as (client, _), client.get(EVENTS) as answer:
-            kind, document = await next_event(answer)
-            assert kind == "silent"
-            assert "has not answered" in document["error"]
+    monkeypatch.setattr(http_pages, "EventStreams", silent_streams)
+    async with serving(fail) as (client, _), client.get(EVENTS) as answer:
+        kind, document = await next_event(answer)
+        assert kind == "silent"
+        assert "has not answered" in document["error"]
 
 
 async def test_closing_the_server_ends_all_streams():
