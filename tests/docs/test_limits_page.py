@@ -27,7 +27,7 @@ NO_LIMITS = {
         "socket_mode",
         "listen_backlog",
     ),
-    *("http_host", "http_port", "http_socket_path", "address_aliases"),
+    *("http_host", "http_port", "http_socket_path", "cluster_urls", "address_aliases"),
     *("data_directories", "memory_directory", "region_areas_directory"),
     # Who may do what.
     *("cluster_secret_files", "revoked_tokens_file", "allow_anonymous", "peer_networks"),

@@ -1034,7 +1034,7 @@
       worst: (row) => (row.pressed ?? 0) * 1e6 + row.back_pressured_seconds,
       columns: [
         countColumn("Gate", "The number of the gate; open it to see its channels", (row) => row.gate_id),
-        { head: "Now", meaning: "What it did between the last two snapshots", kind: "name", text: activity },
+        { head: "Now", meaning: "What it did between the last two snapshots", kind: "name state", text: activity },
         APPLICATION,
         SHUFFLE,
         { head: "Back-pressured", meaning: "Share of the last second in which there was data that its reader did not take", kind: "num", unit: "of the time", value: (row) => row.pressed, text: (row) => percent(row.pressed === null ? null : Math.min(1, row.pressed)), bar: (row) => [row.pressed ?? 0] },
