@@ -230,7 +230,7 @@ class SubmitToken:
 
 
 class ClusterSecrets:
-    """The secrets that a TaskManager knows: it proves the first and accepts all.
+    """The secrets that a TaskManager knows: it proves the first (``proven``) and accepts all.
 
     To replace a secret, accept the new one on all TaskManagers, then prove it on all, and then
     remove the old one. Everything that checks a claim or a token shares one object, so
@@ -242,7 +242,7 @@ class ClusterSecrets:
     """
 
     def __init__(self, secrets: Sequence[bytes], revoked: Collection[bytes] = ()) -> None:
-        self._first = secrets[0]
+        self.proven = secrets[0]
         self._by_id = {secret_id(secret): secret for secret in secrets}
         self.revoked = frozenset(revoked)
 
@@ -252,15 +252,10 @@ class ClusterSecrets:
         Returns:
             Whether another secret is proven now.
         """
-        proves_another = others._first != self._first
-        self._first, self._by_id = others._first, others._by_id
+        proves_another = others.proven != self.proven
+        self.proven, self._by_id = others.proven, others._by_id
         self.revoked = others.revoked
         return proves_another
-
-    @property
-    def proven(self) -> bytes:
-        """The secret that is proven to others."""
-        return self._first
 
     @property
     def accepted(self) -> tuple[bytes, ...]:
@@ -273,8 +268,8 @@ class ClusterSecrets:
         The proof covers the address, so an attacker in between cannot forward it to another
         TaskManager.
         """
-        claim = Claim(KIND_PEER, secret_id(self._first), 0, _NO_BYTES, _NO_BYTES, address)
-        return Credential(claim, self._key(self._first, claim))
+        claim = Claim(KIND_PEER, secret_id(self.proven), 0, _NO_BYTES, _NO_BYTES, address)
+        return Credential(claim, self._key(self.proven, claim))
 
     def key_of(self, claim: Claim) -> tuple[bytes, bool]:
         """Return the key of a claim, and whether its secret is known.
@@ -282,7 +277,7 @@ class ClusterSecrets:
         An unknown secret gets the first one's key: its refusal takes the same steps and time.
         """
         secret = self._by_id.get(claim.secret_id)
-        return self._key(self._first if secret is None else secret, claim), secret is not None
+        return self._key(self.proven if secret is None else secret, claim), secret is not None
 
     def scope(self, application_id: str, claim: Claim) -> str:
         """Return the name of an application in its namespace."""

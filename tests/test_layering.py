@@ -55,7 +55,7 @@ THIRD_PARTY = {
     "shuffle.taskmanager.ingest": {"crc32c", "msgspec"},
     "shuffle.taskmanager.hybrid": {"crc32c"},  # of spilled runs
     "shuffle.taskmanager.metrics": {"prometheus_client", "msgspec"},
-    "shuffle.taskmanager.http": {"aiohttp", "prometheus_client"},
+    "shuffle.taskmanager.http": {"aiohttp", "msgspec", "prometheus_client"},
     "spark_integration": {"click", "pyspark"},
 }
 ANYWHERE = frozenset({"mypy_extensions"})

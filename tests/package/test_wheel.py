@@ -157,6 +157,16 @@ def test_wheel_and_sdist_contain_jar_and_license(built: Built) -> None:
     assert {JAR, "LICENSE", "NOTICE", "pyproject.toml"} <= members
 
 
+def test_wheel_and_sdist_contain_the_files_of_the_status_page(built: Built) -> None:
+    folder = "sluice/shuffle/taskmanager/http/pages"
+    expected = {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()}
+    assert expected
+    with zipfile.ZipFile(built.wheel) as wheel:
+        assert expected <= set(wheel.namelist())
+    with tarfile.open(built.sdist) as sdist:
+        assert expected <= {name.partition("/")[2] for name in sdist.getnames()}
+
+
 def test_checkers_accept_both_distributions(built: Built) -> None:
     run([sys.executable, "-m", "twine", "check", "--strict", *built])
     run([sys.executable, "-m", "check_wheel_contents", built.wheel])

@@ -55,7 +55,7 @@ class EventStreams:
         self._access = access
         self._max_streams = max_streams
         self._event_seconds = event_seconds
-        self._streams: set[_Stream] = set()
+        self._streams: set[_EventStream] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
@@ -82,7 +82,7 @@ class EventStreams:
         response.content_type = "text/event-stream"
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Accel-Buffering"] = "no"  # a proxy must not collect events
-        stream = _Stream()
+        stream = _EventStream()
         self._streams.add(stream)
         try:
             await response.prepare(request)
@@ -149,7 +149,7 @@ class EventStreams:
             self._timer = None
 
 
-class _Stream:
+class _EventStream:
     """The newest event of one stream, until it is sent."""
 
     def __init__(self) -> None:
