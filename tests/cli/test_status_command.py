@@ -31,7 +31,7 @@ def test_the_json_of_several_has_each_status_and_the_sum():
     document = json.loads(result.stdout)
     assert document["schema"] == "sluice.status/1"
     found = [TaskManagerStatus.from_json(each["status"]) for each in document["taskmanagers"]]
-    assert found == [STATUS, SECOND]
+    assert [structs.replace(each, warnings=()) for each in found] == [STATUS, SECOND]
     total = document["sum"]["network_pool"]["total_segments"]
     assert total == 2 * STATUS.network_pool.total_segments
     assert document["sum"]["partitions"][0]["committed_map_outputs"] == 16
