@@ -20,7 +20,7 @@ ones. The time for a turn is logarithmic in the number of members with calls.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, pairwise
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -117,6 +117,15 @@ class FairQueue(Generic[T]):
         _less(members)
         return True
 
+    def items(self) -> Iterator[T]:
+        """Yield all waiting items, by tenant, application and connection, for status."""
+        members = [self._all]
+        while members:
+            member = members.pop()
+            if member.waiting:
+                yield from member.calls
+                members += member.level.members.values() if member.has_level else ()
+
     def forget_idle(self) -> None:
         """Forget all members if no item waits. Call this only when no call is running."""
         if not self._all.waiting and self._all.level.members:
@@ -151,6 +160,10 @@ class _Member(Generic[T]):
         self.waiting = 0
         self.calls: Final[OrderedDict[T, int]] = OrderedDict()
         self._level: _Level[T] | None = None
+
+    @property
+    def has_level(self) -> bool:
+        return self._level is not None
 
     @property
     def level(self) -> "_Level[T]":

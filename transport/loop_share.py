@@ -108,9 +108,12 @@ class TurnShare:
         turns: Turns of the event loop.
         most_bytes: Bytes per turn while no other tenant works.
         tenant: The tenant, or NO_TENANT.
+
+    Attributes:
+        waiting: Calls that wait for their turn.
     """
 
-    __slots__ = ("_left_bytes", "_most_bytes", "_tenant", "_turn", "_turns", "_waiting")
+    __slots__ = ("_left_bytes", "_most_bytes", "_tenant", "_turn", "_turns", "waiting")
 
     def __init__(self, turns: LoopTurns, most_bytes: int, tenant: str = NO_TENANT) -> None:
         self._turns = turns
@@ -118,7 +121,7 @@ class TurnShare:
         self._most_bytes = most_bytes
         self._left_bytes = most_bytes
         self._turn = turns.number
-        self._waiting: FairQueue[tuple[Callable[[], None], int]] = FairQueue()
+        self.waiting: FairQueue[tuple[Callable[[], None], int]] = FairQueue()
 
     @property
     def _bytes_a_turn(self) -> int:
@@ -140,14 +143,14 @@ class TurnShare:
             flow: The connection.
             expected_bytes: What it will spend later in the turn; limits how many resume at once.
         """
-        if not self._waiting:
+        if not self.waiting:
             self._tell()
-        self._waiting.add(flow, expected_bytes or MIN_EXPECTED_BYTES, (go_on, expected_bytes))
+        self.waiting.add(flow, expected_bytes or MIN_EXPECTED_BYTES, (go_on, expected_bytes))
 
     def begin(self) -> None:
         """Resume as many waiters as this turn allows."""
         self._catch_up()
-        waiting = self._waiting
+        waiting = self.waiting
         expected_bytes = 0
         for _ in range(len(waiting)):
             if self._left_bytes <= expected_bytes or (first := waiting.take()) is None:
@@ -214,15 +217,18 @@ class LoopShares:
     """The shares of all tenants at a TaskManager.
 
     Connections that have not proven their application yet share one.
+
+    Attributes:
+        by_tenant: The share and connections of each tenant, or of one connection.
     """
 
     def __init__(self) -> None:
         self._turns = LoopTurns()
-        self._shares: dict[str | int, tuple[LoopShare, set[int]]] = {}
+        self.by_tenant: dict[str | int, tuple[LoopShare, set[int]]] = {}
         self.unproven = LoopShare(self._turns, READS_A_TURN_BYTES // CONTENDED_DIVISOR)
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self.by_tenant)
 
     def join(self, flow: Flow) -> LoopShare:
         """Return the share of a connection's tenant, kept until the last leaves.
@@ -230,22 +236,22 @@ class LoopShares:
         A connection without an application, of another TaskManager, has a share of its own.
         """
         owner = _owner(flow)
-        found = self._shares.get(owner)
+        found = self.by_tenant.get(owner)
         if found is None:
             tenant = tenant_of(flow.application_id)
             found = LoopShare(self._turns, READS_A_TURN_BYTES, tenant), set()
-            self._shares[owner] = found
+            self.by_tenant[owner] = found
         found[1].add(flow.connection)
         return found[0]
 
     def leave(self, flow: Flow) -> None:
         """Remove a connection."""
         owner = _owner(flow)
-        found = self._shares.get(owner)
+        found = self.by_tenant.get(owner)
         if found is not None:
             found[1].discard(flow.connection)
             if not found[1]:
-                del self._shares[owner]
+                del self.by_tenant[owner]
 
 
 def _owner(flow: Flow) -> str | int:

@@ -123,7 +123,7 @@ class InputGate(ReadableGate):
         self.key = opener.wanted.shuffle
         self.channels: list[InputChannel] = []
         self.sources: list[ChannelSource] = []
-        self._opener = opener
+        self.opener = opener
         self._released = False
         self._ended: set[int] = set()
         self._listener: Callable[[], None] | None = None
@@ -146,10 +146,10 @@ class InputGate(ReadableGate):
             InsufficientNetworkBuffers: No floating buffer is left for the gate.
             InvalidRequest: The gate is released, or part of a union.
         """
-        channel = self._opener.make(source, self._listener_of_next_channel(listener))
+        channel = self.opener.make(source, self._listener_of_next_channel(listener))
         self.channels.append(channel)
         self.sources.append(source)
-        self._opener.open(channel, source)
+        self.opener.open(channel, source)
         return channel
 
     def add_unknown_channel(self, listener: DataListener | None = None) -> UnknownInputChannel:
@@ -186,12 +186,12 @@ class InputGate(ReadableGate):
             )
         if self._released:
             return unknown
-        channel = self._opener.make(source, unknown.listener)
+        channel = self.opener.make(source, unknown.listener)
         self.channels[index] = channel
         self.sources[index] = source
         for event_type, payload in unknown.task_events.take():
             channel.send_task_event(event_type, payload)
-        self._opener.open(channel, source)
+        self.opener.open(channel, source)
         return channel
 
     def replace_channel(self, index: int, source: ChannelSource) -> InputChannel:
@@ -209,14 +209,14 @@ class InputGate(ReadableGate):
         before = self._channel(index)
         if self._released or index in self._ended:
             raise InvalidRequest(f"This channel of {self.name} is no longer read", value=index)
-        channel = self._opener.make(source, partial(self._channel_available, index))
+        channel = self.opener.make(source, partial(self._channel_available, index))
         before.release()
         if index in self._queued:
             self._queued.discard(index)
             self._ready.remove(index)
         self.channels[index] = channel
         self.sources[index] = source
-        self._opener.open(channel, source)
+        self.opener.open(channel, source)
         return channel
 
     def set_reader(self, listener: Callable[[], None]) -> None:
@@ -236,10 +236,10 @@ class InputGate(ReadableGate):
         if self._released:
             return
         self._released = True
-        self._opener.stop()
+        self.opener.stop()
         for channel in self.channels:
             channel.release()
-        self._opener.close()
+        self.opener.close()
         self._urgent.clear()
         self._ready.clear()
         self._queued.clear()
@@ -248,7 +248,7 @@ class InputGate(ReadableGate):
     @property
     def unopened_channels(self) -> int:
         """Channels that open only after others of the gate have ended."""
-        return self._opener.unopened_channels
+        return self.opener.unopened_channels
 
     # ---- reading through the gate ----------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class InputGate(ReadableGate):
         """
         self._channel(channel_index)
         if not self._released:
-            self._opener.report_damage(self.sources[channel_index])
+            self.opener.report_damage(self.sources[channel_index])
 
     # ---- status ----------------------------------------------------------------------------------
 

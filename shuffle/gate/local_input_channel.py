@@ -129,6 +129,11 @@ class LocalInputChannel:
             self._listener()
 
     @property
+    def view(self) -> SubpartitionView | None:
+        """The view; None before the partition is found, and after the release."""
+        return self._view
+
+    @property
     def failure(self) -> SluiceError | None:
         """The error that has ended the channel, if any."""
         if self._failure is None and self._view is not None:

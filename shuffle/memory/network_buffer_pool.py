@@ -46,6 +46,9 @@ class NetworkBufferPool:
         reserved_segments: ``exclusive_segments``, and those promised to waiting requests.
         local_pools: The local pools, in the order of their creation.
         draining_pools: Destroyed local pools that still have lent segments.
+        requests: Exclusive requests that wait.
+        shares: The parts of all owners.
+        starving: Local pools below their limits that wait for segments, in the order of their turn.
         is_destroyed: Whether the pool gives out no more segments.
 
     Raises:
@@ -71,15 +74,14 @@ class NetworkBufferPool:
         self._wanted = 0  # sum over the local pools: segments that each could use
         self.exclusive_segments = 0
         self.reserved_segments = 0
-        self._requests: Final[ExclusiveRequests[LocalBufferPool]] = ExclusiveRequests()
+        self.requests: Final[ExclusiveRequests[LocalBufferPool]] = ExclusiveRequests()
 
         self.local_pools: Final[dict[LocalBufferPool, None]] = {}
         self._no_owner: Final = SegmentOwner("the TaskManager")
-        self._shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
+        self.shares: OwnerShares[LocalBufferPool] = OwnerShares(self)
         self.draining_pools: Final[dict[LocalBufferPool, None]] = {}
-        # Local pools below their limit that have waiters, in the order of their turn. A pool
-        # that no longer needs a segment is dropped when its turn comes.
-        self._starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
+        # A pool that no longer needs a segment is dropped when its turn comes.
+        self.starving: OrderedDict[LocalBufferPool, None] = OrderedDict()
         self._serving = False
         self.is_destroyed = False
 
@@ -127,7 +129,7 @@ class NetworkBufferPool:
             self.demand.somebody_waits()
             raise self._insufficient(required_segments, max(0, free))
         self.refused.granted(owner, required_segments)
-        share = self._shares.of(owner)
+        share = self.shares.of(owner)
         pool = LocalBufferPool(self, name, kind, bounds, share)
         self.local_pools[pool] = None
         self.required_segments += required_segments
@@ -174,9 +176,9 @@ class NetworkBufferPool:
             return len(self._free)
 
         request = ExclusiveRequest(count, _NAME, timeout_seconds, self.recycle_segments, expired)
-        share = self._shares.of(owner)
+        share = self.shares.of(owner)
         share.waiting_requests += 1
-        self._requests.add(request, share)
+        self.requests.add(request, share)
         self._rebalance()
         self._serve()
         try:
@@ -214,7 +216,7 @@ class NetworkBufferPool:
 
     def limits_changed(self) -> None:
         """Serve owners whose limits have risen."""
-        for share in self._shares.all():
+        for share in self.shares.all():
             self._holds_less(share, 0)
         self._rebalance()
         self._serve()
@@ -231,7 +233,7 @@ class NetworkBufferPool:
         self.is_destroyed = True  # from here on no request is served
         for pool in list(self.local_pools):
             pool.destroy()
-        for request, share in self._requests.clear():
+        for request, share in self.requests.clear():
             if share is not None:
                 self._unreserve(share, request.count)
             if not request.is_settled:
@@ -257,12 +259,12 @@ class NetworkBufferPool:
     @property
     def waiting_requests(self) -> int:
         """Exclusive requests that wait for their segments."""
-        return len(self._requests)
+        return len(self.requests)
 
     def waiting_owners(self) -> set[SegmentOwner]:
         """Return the owners that wait for segments which others hold."""
-        starving = {pool.share.owner for pool in self._starving if pool.wants_segment}
-        return starving | self._requests.waiting_owners()
+        starving = {pool.share.owner for pool in self.starving if pool.wants_segment}
+        return starving | self.requests.waiting_owners()
 
     # ---- what local pools call
 
@@ -270,7 +272,7 @@ class NetworkBufferPool:
         """Return whether :meth:`lend_to` would give a segment."""
         # Free segments are taken while a request with a reservation collects them, and while
         # listeners of other pools are being served.
-        if not self._free or self._requests.are_collecting or self._starving:
+        if not self._free or self.requests.are_collecting or self.starving:
             return False
         return pool.share.may_hold(1)
 
@@ -283,7 +285,7 @@ class NetworkBufferPool:
 
     def await_segment(self, pool: LocalBufferPool) -> None:
         """Serve a local pool that needs a segment, now or when it is the pool's turn."""
-        self._starving[pool] = None
+        self.starving[pool] = None
         self._serve()
 
     def put_home(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
@@ -294,14 +296,14 @@ class NetworkBufferPool:
     def give_back(self, pool: LocalBufferPool, segment: MemorySegment) -> None:
         """Take a segment of a local pool; serve the first that waits."""
         self.put_home(pool, segment)
-        if self._requests.are_collecting or self._starving or self.is_destroyed:
+        if self.requests.are_collecting or self.starving or self.is_destroyed:
             self._serve()
 
     def local_pool_destroyed(self, pool: LocalBufferPool) -> None:
         """Give the promise and the share of a destroyed local pool to the others."""
         del self.local_pools[pool]
         share = pool.share
-        self._starving.pop(pool, None)
+        self.starving.pop(pool, None)
         share.tenant.starving.pop(pool, None)
         self.required_segments -= pool.bounds.required_segments
         self._wanted -= pool.bounds.wanted_segments
@@ -346,11 +348,11 @@ class NetworkBufferPool:
         """Resume requests that waited because their owner was at its limit."""
         _hold(share, -segments)
         if share.is_limited:
-            self._requests.unpark(share)
+            self.requests.unpark(share)
             starving = share.tenant.starving
-            self._starving.update(starving)
+            self.starving.update(starving)
             starving.clear()
-        self._shares.drop_empty(share)
+        self.shares.drop_empty(share)
 
     def _take_exclusive(self, share: _Share, count: int) -> list[MemorySegment]:
         segments = self._free[-count:]
@@ -363,7 +365,7 @@ class NetworkBufferPool:
 
     def _withdraw(self, request: ExclusiveRequest) -> None:
         """Remove a request that ended without segments; does nothing if it was served."""
-        share = self._requests.withdraw(request)
+        share = self.requests.withdraw(request)
         if share is not None:
             self._unreserve(share, request.count)
         self._rebalance()
@@ -373,22 +375,22 @@ class NetworkBufferPool:
         """Promise segments to requests, spread the rest over local pools. Calls no listener."""
         if self.is_destroyed:
             return
-        while (waiting := self._requests.next_to_promise()) is not None:
+        while (waiting := self.requests.next_to_promise()) is not None:
             request, share = waiting
             kept = self._kept_from(share.owner, request.count)
             if request.count > self.unpromised_segments - kept:
                 break  # smaller ones behind it wait too, or it would wait for ever
-            self._requests.promise(request)
+            self.requests.promise(request)
             self._reserve(share, request.count)
         self.demand.update(
-            self._wanted + self.reserved_segments + self._requests.unpromised_segments
+            self._wanted + self.reserved_segments + self.requests.unpromised_segments
         )
-        for pool, extra in self._shares.distribute(self.unpromised_segments):
+        for pool, extra in self.shares.distribute(self.unpromised_segments):
             limit = pool.bounds.required_segments + extra
             if limit != pool.size_segments:
                 pool.set_limit(limit)
                 if pool.wants_segment:
-                    self._starving[pool] = None
+                    self.starving[pool] = None
 
     def _serve(self) -> None:
         """Give free segments to all that wait; nested calls leave it to the outermost one."""
@@ -401,7 +403,7 @@ class NetworkBufferPool:
         self._serving = True
         try:
             while True:
-                waiting = self._requests.next_to_serve()
+                waiting = self.requests.next_to_serve()
                 if waiting is not None:
                     request, share = waiting
                     if request.is_settled:  # cancelled or expired in this turn of the loop
@@ -409,15 +411,15 @@ class NetworkBufferPool:
                     elif request.count > len(self._free):
                         break
                     else:
-                        self._requests.served(request)
+                        self.requests.served(request)
                         request.serve(self._take_exclusive(share, request.count))
-                elif self._starving and self._free:
-                    self._serve_pool(self._starving.popitem(last=False)[0])
+                elif self.starving and self._free:
+                    self._serve_pool(self.starving.popitem(last=False)[0])
                 else:
                     break
         finally:
             self._serving = False
-        if self._starving or len(self._requests):
+        if self.starving or len(self.requests):
             self.demand.somebody_waits()
 
     def _serve_pool(self, pool: LocalBufferPool) -> None:
@@ -430,7 +432,7 @@ class NetworkBufferPool:
         _hold(share, 1)
         pool.receive(self._free.pop())
         if pool.wants_segment:
-            self._starving[pool] = None  # behind the others: round robin
+            self.starving[pool] = None  # behind the others: round robin
 
 
 def _hold(share: _Share, segments: int) -> None:

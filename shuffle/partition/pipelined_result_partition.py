@@ -96,15 +96,15 @@ class PipelinedResultPartition(BufferWritingPartition):
         self._flusher = flusher
         self._listeners = listeners
         self._consumed = 0
-        self._requested: set[int] = set()
+        self.requested: set[int] = set()
         self._overflow = overflow
         make: Callable[[int, SubpartitionOwner], PipelinedSubpartition] = (
             PipelinedSubpartition if overflow is None else overflow.make_subpartition
         )
-        self._subpartitions = tuple(make(index, self) for index in range(num_subpartitions))
+        self.subpartitions = tuple(make(index, self) for index in range(num_subpartitions))
         self._consumable = self.consumption is ConsumptionConstraint.WHEN_REGISTERED
         self._thread_pace = ThreadPace()
-        self._lanes = tuple(LanePace() for _ in self._subpartitions)
+        self._lanes = tuple(LanePace() for _ in self.subpartitions)
         self._event_buffers = EventBuffers(pool, listeners.event_taken)
 
     # ---- the writer --------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class PipelinedResultPartition(BufferWritingPartition):
 
     def flush_all(self) -> None:
         """Flush every subpartition."""
-        for subpartition in self._subpartitions:
+        for subpartition in self.subpartitions:
             subpartition.flush()
 
     async def finish(self) -> None:
@@ -147,7 +147,7 @@ class PipelinedResultPartition(BufferWritingPartition):
             return
         self._check_writable()
         self._become(PartitionState.FINISHED)
-        for subpartition in self._subpartitions:
+        for subpartition in self.subpartitions:
             subpartition.finish()
         self._end_writing()
         if self._overflow is not None:
@@ -191,7 +191,7 @@ class PipelinedResultPartition(BufferWritingPartition):
     def needs_segments(self, subpartition: int) -> bool:
         """Whether a reader needs segments for the part of a subpartition that is on a disk."""
         known = 0 <= subpartition < self.num_subpartitions
-        return known and self._subpartitions[subpartition].needs_segments
+        return known and self.subpartitions[subpartition].needs_segments
 
     def create_view(self, subpartition: int, listener: DataListener) -> PipelinedView:
         """Make the view of a subpartition, or another one of a reconsumable partition.
@@ -207,19 +207,19 @@ class PipelinedResultPartition(BufferWritingPartition):
             raise InvalidRequest(
                 f"Partition {self.name} cannot be consumed yet", limit=self.consumption.name
             )
-        view = self._subpartitions[subpartition].create_view(listener)
-        self._requested.add(subpartition)
+        view = self.subpartitions[subpartition].create_view(listener)
+        self.requested.add(subpartition)
         return view
 
     @property
     def is_requested(self) -> bool:
         """Whether every subpartition has, or had, its reader."""
-        return len(self._requested) == self.num_subpartitions
+        return len(self.requested) == self.num_subpartitions
 
     @property
     def is_read(self) -> bool:
         """Whether the readers of all subpartitions have taken the end."""
-        return all(subpartition.is_read for subpartition in self._subpartitions)
+        return all(subpartition.is_read for subpartition in self.subpartitions)
 
     @property
     def is_consumed(self) -> bool:
@@ -248,7 +248,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         has_time = self._thread_pace.is_due()
         now = self._thread_pace.now
         waiting = flushed = 0
-        for subpartition, lane in zip(self._subpartitions, self._lanes, strict=True):
+        for subpartition, lane in zip(self.subpartitions, self._lanes, strict=True):
             if not subpartition.has_open_buffer:
                 continue
             under_way = subpartition.has_flushed_bytes
@@ -267,18 +267,18 @@ class PipelinedResultPartition(BufferWritingPartition):
 
     def finish_read_buffers(self) -> None:
         """Finish the open buffers of which every byte was read (called by the flusher)."""
-        for subpartition in self._subpartitions:
+        for subpartition in self.subpartitions:
             if subpartition.has_open_buffer and not subpartition.has_flushed_bytes:
                 subpartition.finish_open()
 
     @property
     def has_open_buffers(self) -> bool:
         """Whether a buffer is still being filled."""
-        return any(subpartition.has_open_buffer for subpartition in self._subpartitions)
+        return any(subpartition.has_open_buffer for subpartition in self.subpartitions)
 
     def status(self) -> PipelinedPartitionStatus:
         """Return its numbers of this moment, without its names and without its producer's."""
-        queues = [each.queued_buffers for each in self._subpartitions]
+        queues = [each.queued_buffers for each in self.subpartitions]
         memory = self.memory
         return PipelinedPartitionStatus(
             partition_type=self.partition_type.name,
@@ -292,8 +292,8 @@ class PipelinedResultPartition(BufferWritingPartition):
             overdraft_segments=memory.pool.overdraft_segments,
             back_pressured_seconds=memory.soft_back_pressured_seconds
             + memory.hard_back_pressured_seconds,
-            bytes_out=sum(each.total_bytes for each in self._subpartitions),
-            buffers_out=sum(each.total_buffers for each in self._subpartitions),
+            bytes_out=sum(each.total_bytes for each in self.subpartitions),
+            buffers_out=sum(each.total_buffers for each in self.subpartitions),
         )
 
     # ---- inside ------------------------------------------------------------------------------
@@ -301,11 +301,11 @@ class PipelinedResultPartition(BufferWritingPartition):
     def _add(self, consumer: BufferConsumer, subpartition: int) -> None:
         builder = consumer.builder
         if subpartition != ALL_SUBPARTITIONS:
-            self._subpartitions[subpartition].add(consumer)
+            self.subpartitions[subpartition].add(consumer)
         else:
             # Copies first, so that a reader that is notified in between cannot end the original.
             copies = [consumer, *(consumer.copy() for _ in range(self.num_subpartitions - 1))]
-            for target, copy in zip(self._subpartitions, copies, strict=True):
+            for target, copy in zip(self.subpartitions, copies, strict=True):
                 target.add(copy)
         if not self._consumable:
             self._become_consumable()
@@ -324,7 +324,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         and recycled, or go to the overflow.
         """
         if self.memory.pool.size_segments <= self.num_subpartitions:
-            for subpartition in self._subpartitions:
+            for subpartition in self.subpartitions:
                 subpartition.finish_open()
         if self._overflow is not None:
             self._overflow.memory_short()
@@ -332,8 +332,8 @@ class PipelinedResultPartition(BufferWritingPartition):
     def _targets(self, subpartition: int) -> tuple[PipelinedSubpartition, ...]:
         self._check_writable(subpartition)
         if subpartition == ALL_SUBPARTITIONS:
-            return self._subpartitions
-        return (self._subpartitions[subpartition],)
+            return self.subpartitions
+        return (self.subpartitions[subpartition],)
 
     def _become_consumable(self) -> None:
         self._consumable = True
@@ -344,7 +344,7 @@ class PipelinedResultPartition(BufferWritingPartition):
         """Drop all buffers; readers that have not reached the end get the failure."""
         if self._overflow is not None:
             self._overflow.close()
-        for builder in [each.release(failure) for each in self._subpartitions]:
+        for builder in [each.release(failure) for each in self.subpartitions]:
             if builder is not None:
                 builder.finish()
         self._end_writing()

@@ -16,8 +16,8 @@ from .config.taskmanager_config import TaskManagerConfig
 from .http.http_server import HttpServer
 from .process import output
 from .status.event_loop_lag import EventLoopLag
+from .status.recent import RecentHistory
 from .status.room import StorageRoom
-from .status.snapshot import Vitals, take_snapshot
 from .status.status import TaskManagerState, TaskManagerStatus, data_path
 from .wiring import NetworkEnvironment
 
@@ -62,6 +62,7 @@ class TaskManager:
         self._http: HttpServer | None = None
         self._started_at = time.monotonic()
         self.event_loop_lag = EventLoopLag()
+        self._recent: RecentHistory | None = None
         self._room = StorageRoom()
 
     @property
@@ -168,6 +169,8 @@ class TaskManager:
         async with AsyncExitStack() as stack:
             environment = await NetworkEnvironment.build(self.config, self._unlocked)
             self._environment = environment
+            self._recent = RecentHistory(environment)
+            self.event_loop_lag.on_measured = self._recent.measured
             http = None
             if self._serves_http:
                 http = HttpServer(
@@ -323,12 +326,15 @@ class TaskManager:
 
     def status(self) -> TaskManagerStatus:
         """Take a snapshot of everything."""
+        from .status.snapshot import Vitals, take_snapshot  # the HTTP thread has loaded it
+
         vitals = Vitals(
             self.state,
             self.version,
             self.uptime_seconds,
             self.event_loop_lag,
             self._room,
+            self._recent,
             output.dropped_lines(),
         )
         return take_snapshot(self.environment, vitals)

@@ -6,6 +6,7 @@ in which nothing is used after it is closed.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -104,6 +105,8 @@ class NetworkEnvironment:
         self._transport = transport = opened.transport
         self._stack = stack
         self._closing = asyncio.Lock()
+        self.drain_began: float | None = None
+        """Time of the last drain, as of ``time.monotonic()``."""
         self._idle = asyncio.Event()  # set when a connection may have become idle
         self.counters = Counters()
         self.accounts = opened.accounts
@@ -281,6 +284,8 @@ class NetworkEnvironment:
 
     def drain(self) -> None:
         """Take nothing new to write; finish what is begun, serve readers. Idempotent."""
+        if not self.producer_services.draining:
+            self.drain_began = time.monotonic()
         self.producer_services.draining = True
 
     def undrain(self) -> None:

@@ -150,7 +150,7 @@ def spilled(environment: NetworkEnvironment, application_id: str) -> set[Extent]
         if key.application_id == application_id
     ]
     extents: set[Extent] = set()
-    for subpartition in (each for partition in partitions for each in partition._subpartitions):
+    for subpartition in (each for partition in partitions for each in partition.subpartitions):
         if isinstance(subpartition, HybridFullSubpartition):
             runs = [kept.run for kept in subpartition._kept._kept]
         elif isinstance(subpartition, HybridSelectiveSubpartition):

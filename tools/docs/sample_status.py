@@ -19,6 +19,7 @@ from sluice.shuffle.taskmanager.status.latencies_status import LatenciesStatus
 from sluice.shuffle.taskmanager.status.pool_status import NetworkPoolStatus, PoolStatus
 from sluice.shuffle.taskmanager.status.process_status import ProcessStatus
 from sluice.shuffle.taskmanager.status.reasons import DROP_REASONS, HTTP_REASONS, REFUSAL_REASONS
+from sluice.shuffle.taskmanager.status.recent import RecentSample
 from sluice.shuffle.taskmanager.status.status import (
     ConnectionStatus,
     ControlMemoryStatus,
@@ -33,6 +34,7 @@ from sluice.shuffle.taskmanager.store.store_status import (
     ShuffleStatus,
     TierStatus,
 )
+from sluice.shuffle.wait_status import WaitParty, WaitStatus
 
 
 def _histogram(number: int) -> HistogramStatus:
@@ -253,6 +255,49 @@ STATUS = TaskManagerStatus(
             0,
             5013,
             5014,
+        ),
+    ),
+    waits=(
+        WaitStatus(
+            WaitParty("map_output", "map output 8 of shuffle 3", "app-2"),
+            WaitParty("network_memory", "network memory"),
+            12.5,
+            "A segment is needed, and none is free",
+            "Read open gates and close unneeded ones, or raise network_segments",
+            "tm-1",
+        ),
+        WaitStatus(
+            WaitParty("network_memory", "network memory"),
+            WaitParty("application", "app-1", "app-1"),
+            None,
+            "The application holds 40 of 2048 segments",
+            "Look at the waits of the application; quota_network_segments limits it",
+            "tm-1",
+        ),
+        WaitStatus(
+            WaitParty("gate", "gate 7 of 10.0.0.2:5000", "app-1"),
+            WaitParty("reader", "10.0.0.2:5000", "app-1"),
+            30.25,
+            "3 of 3 channels have data, and their reader grants no credit",
+            "Look at the task that reads: it is busy, paused or blocked by what it writes",
+            "tm-1",
+        ),
+        WaitStatus(
+            WaitParty("application", "app-1", "app-1"),
+            WaitParty("gate", "gate 7 of 10.0.0.2:5000", "app-1"),
+            None,
+            "The gate holds segments, and nobody takes its data",
+            "Let its task read; after gate_progress_timeout_seconds its segments are reclaimed",
+            "tm-1",
+        ),
+    ),
+    waits_omitted=5021,
+    recent=(
+        RecentSample(
+            6001, 7.5, 5.5, 6002, 6003, 6004, 60.5, 6.5, 6005, 6006, 0.5, 6007, 6008, 6009
+        ),
+        RecentSample(
+            6002, 2.5, 5.25, 6012, 6013, 6014, 61.5, 7.5, 6015, 6016, 0.25, 6017, 6018, 6019
         ),
     ),
 )

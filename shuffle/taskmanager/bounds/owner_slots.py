@@ -21,8 +21,8 @@ class OwnerSlots:
         self._total: Final = total
         self._per_owner: Final = per_owner
         self._held: dict[str, int] = {}
-        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
-        """Requests by owner, the oldest first; the owner served last is the last."""
+        self.waiting: dict[str, dict[asyncio.Future[None], None]] = {}
+        """Waiting requests by owner, the oldest first; the owner served last is the last."""
         self.held = 0
         """Slots that are taken."""
 
@@ -35,11 +35,11 @@ class OwnerSlots:
 
         Cancellation: safe; no slot is taken.
         """
-        if owner not in self._waiting and self._has_room(owner):
+        if owner not in self.waiting and self._has_room(owner):
             self._hold(owner)
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, {})[turn] = None
+        self.waiting.setdefault(owner, {})[turn] = None
         try:
             await turn
         except asyncio.CancelledError:
@@ -55,14 +55,14 @@ class OwnerSlots:
         self._held[owner] -= 1
         if not self._held[owner]:
             del self._held[owner]
-        while self._waiting:
-            neediest = min(self._waiting, key=self.held_by)
+        while self.waiting:
+            neediest = min(self.waiting, key=self.held_by)
             if not self._has_room(neediest):
                 return
-            turn = next(iter(self._waiting[neediest]))
+            turn = next(iter(self.waiting[neediest]))
             self._forget(neediest, turn)
-            if neediest in self._waiting:
-                self._waiting[neediest] = self._waiting.pop(neediest)
+            if neediest in self.waiting:
+                self.waiting[neediest] = self.waiting.pop(neediest)
             if not turn.done():  # else it is being canceled
                 self._hold(neediest)
                 turn.set_result(None)
@@ -76,7 +76,7 @@ class OwnerSlots:
         self._held[owner] = self.held_by(owner) + 1
 
     def _forget(self, owner: str, turn: asyncio.Future[None]) -> None:
-        requests = self._waiting.get(owner, {})
+        requests = self.waiting.get(owner, {})
         requests.pop(turn, None)
         if not requests:
-            self._waiting.pop(owner, None)
+            self.waiting.pop(owner, None)

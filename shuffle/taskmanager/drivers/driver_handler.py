@@ -7,7 +7,8 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
 from ....protocol.limits import MAX_LOST_ATTEMPTS, MAX_U32
@@ -39,6 +40,24 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 
+class UnnotedMove(NamedTuple):
+    """A move of map outputs that a driver has not acknowledged.
+
+    Attributes:
+        future: Completes when the driver acknowledges, or is gone.
+        key: The shuffle.
+        place: The TaskManager that has them now.
+        map_outputs: Number of map outputs.
+        told_at: Time of the message, as of ``time.monotonic()``.
+    """
+
+    future: "Future[None]"
+    key: ShuffleKey
+    place: TaskManagerPlace
+    map_outputs: int
+    told_at: float
+
+
 class DriverHandler:
     """Serves the driver of one application.
 
@@ -68,7 +87,7 @@ class DriverHandler:
         self._on_lost = on_lost
         self._is_told_of_remote = is_told_of_remote
         self._moves = itertools.count(1)
-        self._unnoted: dict[int, Future[None]] = {}
+        self.unnoted: dict[int, UnnotedMove] = {}
         """Moves that the driver has not acknowledged."""
         # After the HelloAck, which is sent when this handler is made.
         asyncio.get_running_loop().call_soon(self._tell_all)
@@ -126,8 +145,9 @@ class DriverHandler:
             for some in self._parts(key, map_attempt_ids):
                 move = next(self._moves) & MAX_U32
                 self._connection.send(OutputsMoved(move, key.shuffle_id, *place, some))
-                self._unnoted[move] = asyncio.get_running_loop().create_future()
-                noted.append(self._unnoted[move])
+                future: Future[None] = asyncio.get_running_loop().create_future()
+                self.unnoted[move] = UnnotedMove(future, key, place, len(some), monotonic())
+                noted.append(future)
         return noted
 
     def _parts(self, key: ShuffleKey, map_attempt_ids: Sequence[int]) -> Iterator[list[int]]:
@@ -135,6 +155,11 @@ class DriverHandler:
         if key.application_id == self._connection.application_id:
             for first in range(0, len(map_attempt_ids), MAX_LOST_ATTEMPTS):
                 yield list(map_attempt_ids[first : first + MAX_LOST_ATTEMPTS])
+
+    @property
+    def remote(self) -> str:
+        """The driver, for status."""
+        return self._connection.remote
 
     @property
     def holds_anything(self) -> bool:
@@ -176,7 +201,7 @@ class DriverHandler:
             place = TaskManagerPlace(message.taskmanager_id, message.host, message.port)
             self._copies.replication.known(application_id, place)
         elif type(message) is MoveNoted:
-            _end(self._unnoted.pop(message.move, None))
+            _end(self.unnoted.pop(message.move, None))
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -202,12 +227,12 @@ class DriverHandler:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Forget the driver; its application lives on until its deadline."""
-        for noted in self._unnoted.values():
-            _end(noted)
-        self._unnoted.clear()
+        for unnoted in self.unnoted.values():
+            _end(unnoted)
+        self.unnoted.clear()
         self._on_lost()
 
 
-def _end(noted: "Future[None] | None") -> None:
-    if noted is not None and not noted.done():
-        noted.set_result(None)
+def _end(unnoted: UnnotedMove | None) -> None:
+    if unnoted is not None and not unnoted.future.done():
+        unnoted.future.set_result(None)

@@ -16,6 +16,8 @@ from aiohttp import web
 from ....protocol.access_token import SCOPE_ADMIN, SCOPE_STATUS
 from ....transport.acceptor import Acceptor, InNeed, listen
 from ..metrics.published_snapshot import DataLoopSilent, Pages, PublishedSnapshot
+from ..status.snapshot import take_snapshot  # noqa: F401 - so that the data loop need not load it
+from ..status.waits import waits_of  # noqa: F401
 from . import static_pages
 from .bad_requests import server_logger
 from .cluster_members import ClusterMembers

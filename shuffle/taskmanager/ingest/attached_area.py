@@ -130,6 +130,11 @@ class CopiedRegion(IncomingRegion):
             area.retain()
             self._copying = start_task(self._copy(area, offset))
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the copy goes on."""
+        return self._copying is not None and not self._copying.done()
+
     async def flush(self) -> None:
         """Wait until every byte is in the extent and the checksum is compared.
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 from ....protocol.errors import CreditExceeded, SluiceError
 from ....protocol.framing import PayloadMemory
@@ -64,8 +65,24 @@ class DiskRegion(ReceivedRegion):
         self._filled: list[BufferGroup] = []
         self._write_offset = 0
         self._writing: asyncio.Task[None] | None = None
+        self._write_began: float | None = None
         self._failure: SluiceError | None = None
         self._aborted = False
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether threads write segments, or an upload goes on."""
+        return self._writing is not None or self._writer.is_uploading
+
+    @property
+    def write_began(self) -> float | None:
+        """Time of the last write, as of ``time.monotonic()``; None before the first."""
+        return self._write_began
+
+    @property
+    def waits_for_segment(self) -> bool:
+        """Whether the next credit waits for a segment of the pool."""
+        return self._waiting is not None and self._waiting.is_waiting
 
     def begin(self) -> None:
         """Grant credit for as many segments as the pool has now."""
@@ -144,6 +161,7 @@ class DiskRegion(ReceivedRegion):
         while self._filled and self._failure is None and not self._aborted:
             batch, self._filled = self._filled, []
             length = sum(group.length for group in batch)
+            self._write_began = monotonic()
             try:
                 payloads = [group.payload for group in batch]
                 await self._writer.write(self._write_offset, payloads, batch)

@@ -74,6 +74,8 @@ class ProducerServices:
     pipelined_credit_wait: Waiting = field(default_factory=Waiting)
     commits: Histogram = field(default_factory=Histogram)
     """How long producers waited for the commits that succeeded."""
+    open_outputs: Waiting = field(default_factory=Waiting)
+    """The time for which outputs are open, all together."""
 
     async def commit(self, output: MapOutput, began: float) -> None:
         """Commit a map output, and wait for its copies if they are synchronous.
@@ -304,6 +306,7 @@ class OpenOutputs:
     def add(self, output: IncomingOutput) -> None:
         """Register an output that :meth:`may_open` allowed."""
         self.account.hold(Resource.OPEN_PARTITIONS)
+        self.services.open_outputs.change(1, monotonic())
         self.by_number[output.number] = output
 
     def fail(self, number: int, error: SluiceError) -> None:
@@ -321,6 +324,7 @@ class OpenOutputs:
         """Unregister an output that has ended, and free its number."""
         if self.contains(output):
             del self.by_number[output.number]
+            self.services.open_outputs.change(-1, monotonic())
             self.progress.forget(output)
             self.account.give_back(Resource.OPEN_PARTITIONS)
             if not self.by_number:

@@ -39,6 +39,22 @@ class IncomingRegion:
         self._writer: Final = writer
         self._crc32c: Final = crc32c
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether :meth:`flush` would wait for the tier."""
+        return False
+
+    @property
+    def write_began(self) -> float | None:
+        """Time of the last write, as of ``time.monotonic()``; None if it is not known."""
+        return None
+
+    @property
+    def place(self) -> str:
+        """Directory or URL of the tier; empty for an empty region."""
+        tier = self._writer.tier
+        return "" if tier is None else str(tier.place)
+
     async def flush(self) -> None:
         """Wait until every byte is in the extent.
 

@@ -72,6 +72,16 @@ class ProducerHandler:
         ]
 
     @property
+    def remote(self) -> str:
+        """The client, for status."""
+        return self._connection.remote
+
+    @property
+    def outputs(self) -> list[IncomingOutput]:
+        """The outputs that the client writes, those that are committed included."""
+        return list(self._outputs.by_number.values())
+
+    @property
     def pipelined_outputs(self) -> list[PipelinedOutput]:
         """The pipelined partitions that are being received, for status."""
         return [

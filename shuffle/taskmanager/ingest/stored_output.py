@@ -50,6 +50,8 @@ from .wait_times import Waiter
 if TYPE_CHECKING:
     import asyncio
 
+    from ...memory import LocalBufferPool
+
 _MESSAGES: Final = frozenset(STORED)
 
 
@@ -98,6 +100,26 @@ class StoredOutput(IncomingOutput):
     def available_credit(self) -> int:
         """Credits that the producer has left."""
         return self._credit
+
+    @property
+    def written(self) -> tuple[IncomingRegion, ...]:
+        """The regions that are neither secured nor committed, for status."""
+        return tuple(self._written)
+
+    @property
+    def region(self) -> ReceivedRegion | None:
+        """The region that is being received, for status."""
+        return self._region
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether its regions are being secured or committed, for status."""
+        return self._storing is not None
+
+    @property
+    def pool(self) -> "LocalBufferPool":
+        """The segments for writes to the disk tier, for status."""
+        return self._opener.pool
 
     @property
     def progress(self) -> Mark | None:

@@ -57,6 +57,11 @@ class Waiter:
         self._began = 0.0
 
     @property
+    def began_at(self) -> float | None:
+        """When the wait began, as of ``time.monotonic()``; None if it does not wait."""
+        return self._began if self.is_waiting else None
+
+    @property
     def seconds(self) -> float:
         """The time that it has waited, up to now; only grows."""
         if not self.is_waiting:

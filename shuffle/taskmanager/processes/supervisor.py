@@ -22,12 +22,14 @@ from ....transport import loop as event_loop
 from ....transport.access import Access, SecretUnusable, read_secrets
 from ....transport.loop import run_together, start_task
 from ...counters import BoundedCounts
+from ...wait_status import merged_waits
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..http.http_served import MAX_DRAIN_WAIT_SECONDS
 from ..http.http_server import HttpServer
 from ..metrics.published_snapshot import DataLoopSilent
 from ..process.control import Request
 from ..process.signals import FAILURE, ProcessSignals, closing_seconds
+from ..status.recent import merged_samples
 from ..store.health.directories import require_private
 from .combined_status import combine, process_status
 from .data_process import DataProcess, DataProcessEnded
@@ -138,8 +140,12 @@ class Supervisor:
         whole = combine(running, [each.remains for each in self._processes])
         whole.counters.http_dropped = BoundedCounts(self._dropped)
         whole.counters.http_refused = BoundedCounts(self._refused)
+        waits, waits_omitted = merged_waits(whole.waits, whole.waits_omitted)
         return structs.replace(
             whole,
+            waits=waits,
+            waits_omitted=waits_omitted,
+            recent=merged_samples(whole.recent),
             taskmanager_id=first.taskmanager_id,
             address=first.address,
             socket_path=first.socket_path,

@@ -15,6 +15,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
 from typing import Final
 
 from ....transport.loop import start_task
@@ -23,12 +25,29 @@ from ...names import MapAttemptKey, TaskManagerPlace
 from ..bounds.rate_limit import RateLimit
 from ..cluster.taskmanager_watch import Presence
 from ..store.stored_outputs import MapOutput
+from .copier import Pace
 from .holdings import Holding
 from .stalled_outputs import StalledOutputs
 from .target import CopyServices, Outcome, PeerTarget, RemoteTarget
 from .unreachable_places import UnreachablePlaces
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RunningCopy:
+    """A map output whose copies are being made.
+
+    Attributes:
+        began_at: Time of the last step, as of ``time.monotonic()``.
+        target: The TaskManager or the remote tier that is written or asked; empty between them.
+        waits_for_rate: Whether the copy waits for its rate.
+    """
+
+    began_at: float
+    target: str = ""
+    waits_for_rate: bool = False
+
 
 NAMING_SECONDS: Final = 1.0
 """Minimum time between two scans of all map outputs after the driver named TaskManagers."""
@@ -60,7 +79,7 @@ class ApplicationCopies:
         self._on_idle: Final = on_idle
         # Not a dict: to find its first key, a dict steps over all keys that were taken before.
         self._queue: OrderedDict[MapAttemptKey, None] = OrderedDict()
-        self._running: set[MapAttemptKey] = set()
+        self._running: dict[MapAttemptKey, RunningCopy] = {}
         self._again: set[MapAttemptKey] = set()
         """Map outputs that are processed now, and must be processed again afterwards."""
         self._stalled: Final = StalledOutputs(
@@ -80,6 +99,26 @@ class ApplicationCopies:
     def waiting(self) -> int:
         """Map outputs being copied or queued for it."""
         return len(self._queue) + len(self._running)
+
+    @property
+    def running(self) -> dict[MapAttemptKey, RunningCopy]:
+        """The map outputs whose copies are being made, for status."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """Map outputs that wait for a stream, for status."""
+        return len(self._queue)
+
+    @property
+    def stalled(self) -> tuple[StalledOutputs, StalledOutputs]:
+        """The map outputs that no TaskManager takes, and those that the remote tier does not."""
+        return self._stalled, self._stalled_remote
+
+    @property
+    def producers(self) -> list[MapAttemptKey]:
+        """The map outputs whose producers wait for copies, for status."""
+        return list(self._waiting)
 
     @property
     def is_idle(self) -> bool:
@@ -210,7 +249,7 @@ class ApplicationCopies:
         if not self._queue:
             return  # emptied while this task waited for a stream
         attempt, _ = self._queue.popitem(last=False)
-        self._running.add(attempt)
+        self._running[attempt] = RunningCopy(monotonic())
         try:
             await self._process(attempt)
         except Exception as error:  # noqa: BLE001
@@ -218,7 +257,7 @@ class ApplicationCopies:
             failure_of(error, "copying a map output")
             self._answer(attempt)
         finally:
-            self._running.discard(attempt)
+            self._running.pop(attempt, None)
         if attempt in self._again:
             self._again.discard(attempt)
             self._unstall(attempt)
@@ -243,7 +282,8 @@ class ApplicationCopies:
         place = self._services.known.place_for(self.application_id, taskmanager_id)
         if place is None or self._services.watches.presence(place) is not Presence.PRESENT:
             return  # asked when it is present, unless it is lost by then
-        outcome = await PeerTarget(place, self._services).copy(output, self._restore.take)
+        self._turns_to(attempt, place.address)
+        outcome = await PeerTarget(place, self._services).copy(output, self._pace(attempt))
         if outcome not in (Outcome.COPIED, Outcome.ABSENT):
             self._services.holdings.has_not(attempt, taskmanager_id)
 
@@ -265,7 +305,8 @@ class ApplicationCopies:
         self, attempt: MapAttemptKey, output: MapOutput, holding: Holding, place: TaskManagerPlace
     ) -> bool:
         """Copy a map output to a TaskManager; return whether to try the next one."""
-        pace = self._restore.take if holding.settled else None
+        pace = self._pace(attempt) if holding.settled else None
+        self._turns_to(attempt, place.address)
         outcome = await PeerTarget(place, self._services).copy(output, pace)
         if self._services.holdings.get(attempt) is not holding:
             return False  # it was released meanwhile
@@ -286,12 +327,34 @@ class ApplicationCopies:
         holdings = self._services.holdings
         if holdings.get(attempt) is not holding or not holding.lacks_remote:
             return
-        pace = self._restore.take if holding.settled else None
+        pace = self._pace(attempt) if holding.settled else None
+        self._turns_to(attempt, RemoteTarget.name)
         reason = await RemoteTarget(None, self._services).keep(output, pace)
         if not reason:
             self._stalled_remote.succeeded()
         elif holdings.get(attempt) is holding and holding.lacks_remote:
             self._stalled_remote.add(attempt, reason)
+
+    def _turns_to(self, attempt: MapAttemptKey, target: object) -> None:
+        """Record to which target a map output is copied now, for status."""
+        running = self._running.get(attempt)
+        if running is not None:
+            running.began_at, running.target = monotonic(), str(target)
+
+    def _pace(self, attempt: MapAttemptKey) -> Pace:
+        """Return a pace that waits for the rate, and records it for status."""
+
+        async def take(length: int) -> None:
+            running = self._running.get(attempt)
+            if running is not None:
+                running.waits_for_rate = True
+            try:
+                await self._restore.take(length)
+            finally:
+                if running is not None:
+                    running.waits_for_rate = False
+
+        return take
 
     def _next(
         self, attempt: MapAttemptKey, holding: Holding, tried: set[str]

@@ -44,6 +44,11 @@ class Replication:
         self._closed = False
 
     @property
+    def applications(self) -> list[ApplicationCopies]:
+        """The copies of each application, for status."""
+        return list(self._applications.values())
+
+    @property
     def waiting(self) -> int:
         """Map outputs being copied or queued for it."""
         return sum(each.waiting for each in self._applications.values())

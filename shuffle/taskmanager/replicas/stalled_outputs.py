@@ -7,6 +7,7 @@ pauses, and its own warning.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Final
 
 from ....transport.backoff import Backoff
@@ -25,7 +26,11 @@ class StalledOutputs:
     """
 
     def __init__(self, cause: str, retry: Callable[[Iterable[MapAttemptKey]], None]) -> None:
-        self._cause: Final = cause
+        self.cause: Final = cause
+        self.reason = ""
+        """Why the last map output stalls."""
+        self.stalled_at = 0.0
+        """Time since which no copy was made, as of ``time.monotonic()``."""
         self._retry: Final = retry
         self._attempts: set[MapAttemptKey] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -41,13 +46,16 @@ class StalledOutputs:
 
     def add(self, attempt: MapAttemptKey, reason: str) -> None:
         """Let a map output wait, and warn if it is the first one since a copy was made."""
+        if not self._has_warned:
+            self.stalled_at = monotonic()
+        self.reason = reason
         self._attempts.add(attempt)
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "%s of map output %d of %s; "
                 "copies of its other map outputs may wait too. Last reason: %s",
-                self._cause,
+                self.cause,
                 attempt.map_attempt_id,
                 attempt.shuffle,
                 reason,

@@ -8,6 +8,7 @@ waits; else *back-pressured*: all open channels wait for credit.
 The clock is read when a channel begins or ceases to send, not for each buffer.
 """
 
+from copy import copy
 from time import monotonic
 from typing import Final
 
@@ -71,10 +72,18 @@ class ChannelTimes:
         if activity == WAITING_FOR_CREDIT:
             self.credit_waits.record(self._since - since)
 
+    @property
+    def changed_at(self) -> float:
+        """Time of the last change, as of ``time.monotonic()``: since then the counts are these."""
+        return self._since
+
     def seconds(self) -> ServingSeconds:
         """Return the sums up to now; the caller must not change them."""
+        counted, since = self._seconds, self._since
+        self._seconds = copy(counted)
         self._pass()
-        return self._seconds
+        taken, self._seconds, self._since = self._seconds, counted, since
+        return taken
 
     def end(self) -> None:
         """Add the sums to the total, when no channel will open again. Idempotent."""

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 class _Waiting:
     """A request that waits for its partition, with the consumer's messages to the producer."""
 
-    __slots__ = ("task", "task_events")
+    __slots__ = ("task", "task_events", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: SubpartitionRange) -> None:
+        self.wanted = wanted
         self.task: asyncio.Task[None] | None = None
         self.task_events = KeptTaskEvents()
 
@@ -82,6 +83,8 @@ class PeerHandler(ServingHandler):
         self._waiting: dict[CreditBasedViewReader, _Waiting] = {}
         self._producers: dict[CreditBasedViewReader, tuple[ShuffleKey, int]] = {}
         """Producers of the channels that read pipelined partitions."""
+        self._subpartitions: dict[CreditBasedViewReader, int] = {}
+        """The subpartitions that these channels read."""
 
     def request_received(self, message: Message) -> None:
         """Handle a partition request, or a report of damaged data."""
@@ -152,6 +155,16 @@ class PeerHandler(ServingHandler):
             raise InvalidRequest("Channel is not blocked: nothing to resume", value=reader.channel)
         reader.view.resume_consumption()
 
+    def sought_by(self, reader: CreditBasedViewReader) -> SubpartitionRange | None:
+        """Return what a channel waits to be found; None if it has its view."""
+        waiting = self._waiting.get(reader)
+        return None if waiting is None else waiting.wanted
+
+    def producer_of(self, reader: CreditBasedViewReader) -> tuple[ShuffleKey, int, int] | None:
+        """Return shuffle, map attempt and subpartition that a channel reads pipelined, or None."""
+        producer = self._producers.get(reader)
+        return None if producer is None else (*producer, self._subpartitions[reader])
+
     @property
     def held_kind(self) -> str:
         """Channels: the gate is at the other TaskManager."""
@@ -183,6 +196,7 @@ class PeerHandler(ServingHandler):
             if each.task is not None:
                 each.task.cancel()
         self._producers.clear()
+        self._subpartitions.clear()
         super().connection_lost(error)
         self._times.end()
 
@@ -198,13 +212,14 @@ class PeerHandler(ServingHandler):
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.channel, error))
             return
-        waiting = self._waiting[reader] = _Waiting()
         key = ShuffleKey(message.application_id, message.shuffle_id)
         wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
+        waiting = self._waiting[reader] = _Waiting(wanted)
         waiting.task = start_task(self._open(reader, wanted, attempts))
 
     def _forget(self, reader: CreditBasedViewReader) -> None:
         self._producers.pop(reader, None)
+        self._subpartitions.pop(reader, None)
         waiting = self._waiting.pop(reader, None)
         if waiting is not None and waiting.task is not None:
             waiting.task.cancel()
@@ -229,6 +244,7 @@ class PeerHandler(ServingHandler):
             )
             if is_pipelined(view):
                 self._producers[reader] = wanted.shuffle, attempts[0]
+                self._subpartitions[reader] = wanted.start
             for event_type, payload in waiting.task_events.take():
                 self.pass_task_event(reader, event_type, payload)
         except Exception as error:  # noqa: BLE001

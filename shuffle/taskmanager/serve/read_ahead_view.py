@@ -73,6 +73,7 @@ class ReadAheadView(StoredPartitionView):
         self._wanted_bytes = 0  # the credit, in bytes, when it began to wait for a segment
         self._listener_handle: ListenerHandle | None = None
         self._misses_cache = False
+        self._read_place: object = None
         self._look_ahead = LookAhead(store, slices, self._flow)
 
     @property
@@ -85,6 +86,18 @@ class ReadAheadView(StoredPartitionView):
     def holds_segments(self) -> bool:
         """Whether bytes have been read, or are being read, into segments and not taken."""
         return self._ready_segments > 0 or self._reading_bytes > 0
+
+    @property
+    def waits_for_segment(self) -> bool:
+        """Whether a read waits for a segment of the read pool."""
+        return self._listener_handle is not None and self._listener_handle.is_waiting
+
+    @property
+    def reads_from(self) -> str:
+        """Directory or URL of the read under way; empty if none is."""
+        if not self._reading or self.waits_for_segment or self._read_place is None:
+            return ""
+        return str(self._read_place)
 
     def is_available(self, credit: int) -> bool:
         """True if there is a buffer for the credit or the end, or if a read can begin."""
@@ -263,6 +276,7 @@ class ReadAheadView(StoredPartitionView):
         # Retained here and not in the task's first step: all other owners may release before it.
         for read in reads:
             read.extent.retain()
+        self._read_place = reads[0].extent.tier.place if reads else None
         # The task is the only owner of the segments until the threads are done with them.
         self._task = start_task(self._read(reads, groups))
 

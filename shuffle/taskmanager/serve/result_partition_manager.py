@@ -1,3 +1,4 @@
+# Longer than 450 lines, because requests, registrations and releases share the waiting requests.
 """Finding the partitions of a TaskManager by name, and waiting for those that are not there yet.
 
 A map output can be read once it is committed; a pipelined partition once it is registered and its
@@ -13,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -34,6 +36,20 @@ from .pipelined_registry import ConsumablePartition, PipelinedRegistry, Registra
 from .read_ahead_view import stored_view
 from .stored_partition_view import ReadSizes, StoredPartitionView
 from .stored_slices import StoredSlices, bad_range, charge_of, lost_output
+
+
+class WaitingRequest(NamedTuple):
+    """A request for a partition that is not here yet.
+
+    Attributes:
+        wanted: The subpartitions to read.
+        missing: The map attempt that it waits for; None: any.
+        began_at: When the request came, as of ``time.monotonic()``.
+    """
+
+    wanted: SubpartitionRange
+    missing: int | None
+    began_at: float
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests supply their own views
@@ -65,8 +81,8 @@ class ResultPartitionManager:
         self._store = store
         self._segment_size_bytes = segment_size_bytes
         self._request_timeout_seconds = request_timeout_seconds
-        self._waiting: dict[ShuffleKey, dict[asyncio.Future[None], int | None]] = {}
-        """Waiting requests, each with the map attempt that it waits for."""
+        self.waiting: dict[ShuffleKey, dict[asyncio.Future[None], WaitingRequest]] = {}
+        """Waiting requests."""
         self._pipelined = PipelinedRegistry()
         self._releases = store.releases
         self._on_replicated = on_replicated
@@ -98,7 +114,7 @@ class ResultPartitionManager:
     @property
     def waiting_requests(self) -> int:
         """Requests that wait for a registration."""
-        return sum(len(waiters) for waiters in self._waiting.values())
+        return sum(len(waiters) for waiters in self.waiting.values())
 
     async def commit(self, output: MapOutput) -> None:
         """Commit a finished map output and serve the requests that waited for it.
@@ -211,7 +227,7 @@ class ResultPartitionManager:
 
     def wake(self, key: ShuffleKey) -> None:
         """Let the requests that wait for partitions of a shuffle look again."""
-        for waiter in self._waiting.pop(key, ()):
+        for waiter in self.waiting.pop(key, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -270,7 +286,7 @@ class ResultPartitionManager:
         """
         freed = self._store.release_application(application_id)
         self.moved.forget(lambda key: key.application_id == application_id)
-        waiting = [key for key in self._waiting if key.application_id == application_id]
+        waiting = [key for key in self.waiting if key.application_id == application_id]
         for key in dict.fromkeys((*self._pipelined.keys(application_id), *waiting)):
             self._release_unstored(key)
         return freed
@@ -302,7 +318,8 @@ class ResultPartitionManager:
         )
         self._pipelined.release(key, error, end)
         self._on_pipelined_gone()
-        for waiter, missing in list(self._waiting.get(key, {}).items()):
+        for waiter, request in list(self.waiting.get(key, {}).items()):
+            missing = request.missing
             if (end is None or missing is None or missing < end) and not waiter.done():
                 waiter.set_exception(error)
 
@@ -372,6 +389,7 @@ class ResultPartitionManager:
         deadline = asyncio.get_running_loop().time() + self._request_timeout_seconds
         sought: asyncio.Task[None] | None = None
         sought_for: int | None = None
+        began = monotonic()
         while True:
             pipelined = self._pipelined.find(key, map_attempt_ids)
             missing: int | None
@@ -417,15 +435,14 @@ class ResultPartitionManager:
                 if why and (sought is None or sought.done()):
                     raise lost_output(key, missing, why)
                 what, remedy = "is not here", "Its task has to run again"
-            await self._wait(key, missing, deadline, what, remedy)
+            await self._wait(WaitingRequest(wanted, missing, began), deadline, what, remedy)
 
-    async def _wait(
-        self, key: ShuffleKey, missing: int | None, deadline: float, what: str, remedy: str
-    ) -> None:
+    async def _wait(self, request: WaitingRequest, deadline: float, what: str, remedy: str) -> None:
         """Wait until something of the shuffle changes."""
+        key, missing = request.wanted.shuffle, request.missing
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._waiting.setdefault(key, {})
-        waiters[waiter] = missing
+        waiters = self.waiting.setdefault(key, {})
+        waiters[waiter] = request
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
@@ -440,8 +457,8 @@ class ResultPartitionManager:
             ) from error
         finally:
             waiters.pop(waiter, None)
-            if not waiters and self._waiting.get(key) is waiters:
-                del self._waiting[key]
+            if not waiters and self.waiting.get(key) is waiters:
+                del self.waiting[key]
 
     def _view_released(self, view: StoredPartitionView) -> None:
         self.moved.released(view)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.errors import ErrorCode, SluiceError
@@ -169,13 +170,18 @@ class TaskManagerChannelOpener(ChannelOpener):
         self._reserve: list[MemorySegment] = []
         """Segments for them, if they are opened all or none."""
         self._asking: asyncio.Task[None] | None = None
-        self._waiting: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
+        self.unopened: OrderedDict[RemoteInputChannel, ChannelSource] = OrderedDict()
+        """Remote channels that wait until others are done."""
+        self.asks_for_segments = 0
+        """Its requests for exclusive segments that wait."""
+        self.asked_at = 0.0
+        """Time of the last one, as of ``time.monotonic()``."""
         self._clients: list[tuple[Address, PartitionRequestClient]] = []
 
     @property
     def unopened_channels(self) -> int:
         """Remote channels that have to wait until others are done."""
-        return len(self._waiting)
+        return len(self.unopened)
 
     def make(self, source: ChannelSource, listener: DataListener) -> OpenableChannel:
         """Make the channel that fits a source; :meth:`open` opens it.
@@ -196,7 +202,7 @@ class TaskManagerChannelOpener(ChannelOpener):
         if isinstance(channel, LocalInputChannel):
             self.start([(channel, source)])
         elif self._remote_channels == self._limits.remote_channels:
-            self._waiting[channel] = source
+            self.unopened[channel] = source
         else:
             self._remote_channels += 1
             self._opening += 1
@@ -216,7 +222,7 @@ class TaskManagerChannelOpener(ChannelOpener):
 
     def stop(self) -> None:
         """Cancel the opening of channels. Idempotent; :meth:`close` comes after it."""
-        self._waiting.clear()
+        self.unopened.clear()
         super().stop()
 
     def close(self) -> None:
@@ -230,11 +236,11 @@ class TaskManagerChannelOpener(ChannelOpener):
 
     def _remote_channel_done(self, channel: RemoteInputChannel) -> None:
         """Let the next channel take the place of one that was released or has failed."""
-        if self._waiting.pop(channel, None) is not None:
+        if self.unopened.pop(channel, None) is not None:
             return
-        if self._waiting:
+        if self.unopened:
             self._opening += 1
-            self.start([self._waiting.popitem(last=False)])
+            self.start([self.unopened.popitem(last=False)])
         else:
             self._remote_channels -= 1
 
@@ -277,7 +283,7 @@ class TaskManagerChannelOpener(ChannelOpener):
             NetworkBufferTimeout: They were not there in time.
         """
         if self._limits.remote_channels is not None:
-            return await self.exclusive_segments(1)
+            return await self._ask(1)
         count = self._memory.exclusive_buffers
         while len(self._reserve) < count:
             if self._asking is None:
@@ -291,10 +297,19 @@ class TaskManagerChannelOpener(ChannelOpener):
 
     async def _ask_for_all(self) -> None:
         try:
-            self._reserve += await self.exclusive_segments(self._opening)
+            self._reserve += await self._ask(self._opening)
         finally:
             self._asking = None
         self._return_excess()
+
+    async def _ask(self, channels: int) -> list[MemorySegment]:
+        """Ask for the exclusive segments of some channels, and record that the gate waits."""
+        self.asked_at = monotonic()
+        self.asks_for_segments += 1
+        try:
+            return await self.exclusive_segments(channels)
+        finally:
+            self.asks_for_segments -= 1
 
     def _return_excess(self) -> None:
         """Return the segments of channels that failed before they took them."""

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PERIOD_SECONDS: Final = 1.0
 """At one timer a second the cost is too small to be measured."""
@@ -23,6 +26,8 @@ class EventLoopLag:
     def __init__(self) -> None:
         self.lags = Histogram()
         """All lags."""
+        self.on_measured: Callable[[float], None] = _nobody
+        """Called with each lag."""
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -45,6 +50,7 @@ class EventLoopLag:
 
     def stop(self) -> None:
         """Stop measuring. Idempotent."""
+        self.on_measured = _nobody
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -53,4 +59,9 @@ class EventLoopLag:
         lag = max(0.0, asyncio.get_running_loop().time() - self._due)
         self._recent.append(lag)
         self.lags.record(lag)
+        self.on_measured(lag)
         self.start()
+
+
+def _nobody(lag_seconds: float) -> None:
+    """Ignore: no part of the TaskManager samples."""

@@ -33,6 +33,7 @@ from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
 from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
+from .recent import RecentHistory
 from .room import StorageRoom
 from .status import (
     ConnectionStatus,
@@ -64,6 +65,7 @@ class Vitals(NamedTuple):
         uptime_seconds: Time since the daemon was made.
         event_loop_lag: Measures the lag of the event loop.
         room: Tells whether the storage is full.
+        recent: Has the samples of the last minutes.
         log_lines_dropped: Lines of the log that were dropped.
     """
 
@@ -72,11 +74,15 @@ class Vitals(NamedTuple):
     uptime_seconds: float
     event_loop_lag: EventLoopLag
     room: StorageRoom
+    recent: RecentHistory | None
     log_lines_dropped: int = 0
 
 
 def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
     """Take a snapshot of a TaskManager."""
+    from .waits import waits_of  # only a status needs it
+
+    waits, omitted = waits_of(environment)
     counters = _counters(environment, vitals)
     legs = _Legs(environment, counters)
     shuffles = environment.store.shuffles()
@@ -135,6 +141,9 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         serves=_serves(environment),
         no_room_because=None if full is None else utf8_text(full),
         cpu_seconds=time.process_time(),
+        waits=waits,
+        waits_omitted=omitted,
+        recent=() if vitals.recent is None else vitals.recent.samples(),
     )
 
 

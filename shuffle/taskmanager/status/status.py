@@ -16,6 +16,7 @@ from ....protocol.errors import ErrorCode, SluiceError
 from ...counters import BoundedCounts, Counters
 from ...metric import Combined, Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
+from ...wait_status import WaitStatus
 from ..bounds.accounts import ApplicationStatus
 from ..ingest.producing_status import ProducersStatus
 from ..integrity.scrub_status import ScrubStatus
@@ -25,6 +26,7 @@ from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus,
 from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .process_status import ProcessStatus
+from .recent import RecentSample
 from .warning_status import WarningStatus
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
@@ -211,6 +213,12 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     """Its data processes; empty if it is a single process."""
     warnings: tuple[WarningStatus, ...] = ()
     """What somebody should know, errors first; the HTTP thread computes it of the other fields."""
+    waits: tuple[WaitStatus, ...] = ()
+    """What waits for what, the longest waits first."""
+    waits_omitted: int = 0
+    """Waits that are not among them."""
+    recent: tuple[RecentSample, ...] = ()
+    """Samples of the last minutes, the oldest first."""
 
     @property
     def not_ready_because(self) -> str | None:

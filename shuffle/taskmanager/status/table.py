@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocol.identity import plain_name
 from ....transport.settings import approximate_size
+from .waits_table import rows, tree_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,9 @@ _OF_SEVERAL: Final = frozenset(
 """Titles of the tables without ids that only one TaskManager knows."""
 _GAP: Final = "  "
 _INDENT: Final = "    "
+
+MIN_WIDTH: Final = 20
+"""Columns that the text of a wait has, however deep it lies in the tree."""
 
 
 class Table:
@@ -107,6 +111,8 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
     if width is not None:
         head = [line for text in head for line in _wrapped(text, width)]
     yield "", head
+    if status.waits:
+        yield "Waits", list(_waits(status, width))
     for table in _tables(status):
         if table.row_count:
             yield table.title, list(table.lines(width))
@@ -149,6 +155,19 @@ def approximate_time(seconds: float) -> str:
             number = seconds / factor
             return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
     return f"{seconds * 1e6:.0f} µs"
+
+
+def _waits(status: TaskManagerStatus, width: int | None) -> Iterator[str]:
+    """Yield the lines of the waits: a table in a pipe, a tree in a terminal."""
+    if width is None:
+        table = Table("Waits", "waiter waits_for for reason remedy", "for")
+        for row in rows(status.waits):
+            table.add(*row)
+        yield from table.lines(width)
+        return
+    for indent, text in tree_lines(status.waits, status.waits_omitted):
+        for line in _wrapped(_clean(text), max(MIN_WIDTH, width - len(indent))):
+            yield indent + line
 
 
 def _clean(text: str) -> str:

@@ -103,6 +103,11 @@ class RegionWriter:
         return None if self._extent is None else self._extent.tier
 
     @property
+    def is_uploading(self) -> bool:
+        """Whether a part of the region is not stored in the remote tier yet."""
+        return self._upload is not None and self._open and not self._upload.is_stored
+
+    @property
     def view(self) -> memoryview:
         """The whole extent, to receive into; only for a region in memory.
 

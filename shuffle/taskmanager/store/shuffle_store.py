@@ -1,3 +1,4 @@
+# Longer than 450 lines, because it is the facade of this package.
 """Facade of this package: stores the committed map outputs of a TaskManager.
 
 ::
@@ -38,7 +39,9 @@ from .tiers.tiers import Tiers
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
 
+    from ...wait_status import Wait
     from .files.io_threads import Used
     from .remote.remote_outputs import RemoteOutputs
     from .remote.remote_watch import RemoteWatch
@@ -394,6 +397,10 @@ class ShuffleStore:
         """Return the status of all tiers, then of directories left out at the start."""
         return self._tiers.status()
 
+    def used_bytes(self) -> tuple[int, int]:
+        """Return the bytes in use of the memory tier and of all disks; costs no system call."""
+        return self._tiers.used_bytes()
+
     def remote_status(self) -> RemoteStatus:
         """Return the status of the remote tier; all zero without a remote tier."""
         return RemoteStatus() if self.remote is None else self.remote.status()
@@ -406,6 +413,13 @@ class ShuffleStore:
     def wholes(self) -> dict[Resource, int]:
         """Return the total bytes that the tiers can hold, by resource."""
         return self._tiers.wholes()
+
+    def waits(self) -> "Iterator[Wait]":
+        """Yield what waits for the directories, for status."""
+        from .store_waits import waits_of_calls, waits_of_rows  # a daemon that nobody asks has none
+
+        yield from waits_of_calls(self._storage.threads)
+        yield from waits_of_rows(self._journal)
 
     def statistics(self) -> StoreStatistics:
         """Return totals."""

@@ -255,7 +255,7 @@ async def test_tenants_share_alike_and_then_their_applications(network):
     for pool in (*pools, sibling):
         pool.destroy()
     assert other.size_segments == SEGMENTS
-    assert len(network._shares.all()) == 1
+    assert len(network.shares.all()) == 1
 
 
 async def test_applications_of_a_tenant_stay_within_its_limit_together(network):

@@ -107,6 +107,10 @@ class StorageThreads:
         loop = asyncio.get_running_loop()
         return loop.call_later(CLOSE_SECONDS, self.abandon_all, reason)
 
+    def directories(self) -> list[DirectoryThreads]:
+        """Return the threads of all directories, for status."""
+        return list(self._directories.values())
+
     async def close(self) -> None:
         """Wait for all calls that are not abandoned, and end the threads.
 

@@ -14,7 +14,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from time import monotonic
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from .....transport.fair_queue import OWN_FLOW, FairQueue, Flow
 
@@ -27,6 +28,20 @@ about this many bytes in the time of an empty call."""
 
 SLOWEST_CALL_BYTES: Final = 4 * 1024 * 1024
 """A call may take the time limit of its disk, and as long again for each of these many bytes."""
+
+
+class WaitingCall(NamedTuple):
+    """A call whose caller waits.
+
+    Attributes:
+        application_id: The application; empty: the TaskManager itself.
+        began_at: When it was queued, as of ``time.monotonic()``.
+        is_running: Whether a thread makes it, or it waits for one.
+    """
+
+    application_id: str
+    began_at: float
+    is_running: bool
 
 
 class Used(Protocol):
@@ -117,7 +132,7 @@ class IoThreads:
         """
         if self._refusal is not None:
             raise self._refusal()
-        call = _Call(asyncio.get_running_loop(), function, size_bytes, uses)
+        call = _Call(asyncio.get_running_loop(), function, size_bytes, uses, flow.application_id)
         with self._lock:
             if behind:
                 self._behind.append(call)
@@ -181,6 +196,18 @@ class IoThreads:
     def is_abandoned(self) -> bool:
         """Whether calls are refused."""
         return self._refusal is not None
+
+    def calls(self) -> list[WaitingCall]:
+        """Return the calls of applications, for status: those that run, and the queued ones."""
+        with self._lock:
+            running = list(self._running)
+            queued = [*self._queue.items(), *self._behind]
+        return [
+            WaitingCall(each.application_id, each.began_at, is_running)
+            for calls, is_running in ((running, True), (queued, False))
+            for each in calls
+            if each.application_id
+        ]
 
     def count_time(self, seconds: float, limit_seconds: float) -> bool:
         """Count time for the running calls; return whether one of them takes too long.
@@ -260,6 +287,8 @@ class _Call:
     """One blocking call.
 
     Attributes:
+        application_id: The application; empty: the TaskManager itself.
+        began_at: When it was queued, as of ``time.monotonic()``.
         done: Gets the result, unless its waiter is canceled.
     """
 
@@ -271,6 +300,8 @@ class _Call:
         "_seconds",
         "_size_bytes",
         "_uses",
+        "application_id",
+        "began_at",
         "done",
     )
 
@@ -280,7 +311,10 @@ class _Call:
         function: Callable[[], object],
         size_bytes: int,
         uses: Sequence[Used],
+        application_id: str = "",
     ) -> None:
+        self.application_id = application_id
+        self.began_at = monotonic()
         self._loop = loop
         self._function: Callable[[], object] | None = function
         self._size_bytes = size_bytes

@@ -42,6 +42,8 @@ from .rows import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..tiers.tier import Extent
     from .opened_storage import OpenedStorage
 
@@ -84,6 +86,15 @@ class JournalWriter:
         """Return the future of the row being written for a map attempt, or None."""
         entry = self._pending.get(attempt)
         return None if entry is None else entry.done
+
+    def directory_of(self, arena: bytes) -> "Path | None":
+        """Return the directory of an arena, if there is one, for status."""
+        return self._tiers.directory_of(arena)
+
+    @property
+    def rows(self) -> list[PendingRow]:
+        """The rows of map outputs that wait to be written, for status."""
+        return list(self._pending.values())
 
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Queue a commit; its future ends when the output is visible, or fails."""

@@ -1,7 +1,8 @@
 """Rows that wait to be written to the journals."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ....names import MapAttemptKey
@@ -29,6 +30,7 @@ class PendingRow:
         refusal: Set by a release in the meantime: the row must not become visible.
         is_over: Whether the row is visible or has failed; a journal may still be writing it.
         has_failed: Whether it has failed.
+        queued_at: Time of its queuing, as of ``time.monotonic()``.
     """
 
     attempt: MapAttemptKey
@@ -41,6 +43,7 @@ class PendingRow:
     refusal: StorageError | None = None
     is_over: bool = False
     has_failed: bool = False
+    queued_at: float = field(default_factory=monotonic)
 
 
 @dataclass(slots=True, eq=False)

@@ -161,9 +161,14 @@ class ArenaTier(Tier):
         """Whether the tier accepts new regions, if there is room for them."""
         return self.healthy and self.has_journal_room
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in use; a range that is being trimmed is free."""
+        return self._allocator.used_bytes - self._trimming_bytes
+
     def status(self) -> TierStatus:
-        """Return a snapshot; a range that is being trimmed counts as free."""
-        used = self._allocator.used_bytes - self._trimming_bytes
+        """Return a snapshot."""
+        used = self.used_bytes
         takes = self.takes_regions
         return TierStatus(
             self.kind,

@@ -195,6 +195,11 @@ class Tiers:
             if not tier.in_memory
         ]
 
+    def used_bytes(self) -> tuple[int, int]:
+        """Return the bytes in use of the memory tier and of all disks, without a system call."""
+        memory = 0 if self._memory is None else self._memory.used_bytes
+        return memory, sum(disk.used_bytes for disk in self._disks)
+
     def _all(self) -> list[Tier]:
         return [*self.tiers(), *([] if self.remote is None else [self.remote])]
 

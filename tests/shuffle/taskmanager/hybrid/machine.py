@@ -94,7 +94,7 @@ class HybridMachine(PartitionMachine):
         self.settle()
         self.settle()
         if self.is_open and self.writer_waits() and self.spiller.state is SpillerState.IDLE:
-            assert all(not each._complete for each in self.partition._subpartitions)
+            assert all(not each._complete for each in self.partition.subpartitions)
 
     @invariant()
     def the_backlog_is_what_waits(self):

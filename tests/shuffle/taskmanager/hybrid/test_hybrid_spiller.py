@@ -232,7 +232,7 @@ async def test_the_backlog_of_what_is_spilled_is_what_a_reader_takes(has_reader)
     rig.spiller.memory_short()
     await turns()
     assert rig.network.lent_segments == 0
-    subpartition: Any = rig.partition._subpartitions[0]
+    subpartition: Any = rig.partition.subpartitions[0]
     assert subpartition.queued_buffers == 12
     view = view or rig.view()
     announced = [view.backlog]
@@ -253,7 +253,7 @@ async def test_subpartitions_are_spilled_in_turn(monkeypatch):
         rig.waits = True
         rig.spiller.memory_short()
         await turns()
-        subpartitions: Any = rig.partition._subpartitions
+        subpartitions: Any = rig.partition.subpartitions
         spilled.append([len(each._spilling) for each in subpartitions])
         rig.waits = False
         rig.tiers.may_write.set()

@@ -111,6 +111,23 @@ async def test_two_processes_are_one_taskmanager(daemon):
     assert 'sluice_process_up{process="1"} 1.0' in page
 
 
+async def test_waits_of_all_processes_are_one_list(daemon):
+    readers = [await consumer(daemon.address_of(process)) for process in range(2)]
+    for reader in readers:
+        open_gate(reader, 1, [(reader.ack, [77])], 0, 1)
+
+    def waiting(status):
+        return {each.taskmanager_id for each in status.waits if each.waiter.kind == "gate"}
+
+    status = daemon.wait_until(lambda status: len(waiting(status)) == 2, TIMEOUT_SECONDS)
+    assert waiting(status) == {each.taskmanager_id for each in status.processes}
+    seconds = [each.seconds for each in status.waits]
+    assert seconds == sorted(seconds, reverse=True)
+    for reader in readers:
+        await reader.close()
+    daemon.wait_until(lambda status: not status.waits, TIMEOUT_SECONDS)
+
+
 async def test_a_killed_process_comes_back_alone_with_its_outputs(daemon):
     await write(daemon, 0, attempt=10)
     await write(daemon, 1, attempt=11)

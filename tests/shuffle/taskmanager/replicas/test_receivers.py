@@ -274,7 +274,7 @@ async def test_a_release_while_a_move_waits_does_not_end_it(tmp_path):
         await streams.take("app")
         cluster[0].drain()
         moving = asyncio.ensure_future(cluster[0].migrate())
-        await eventually(lambda: streams._waiting)
+        await eventually(lambda: streams.waiting)
         cluster[0].partitions.release_shuffle(KEY, 3)
         if (written := cluster[0].store.released()) is not None:
             await written

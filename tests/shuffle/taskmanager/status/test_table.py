@@ -17,6 +17,7 @@ from tools.docs.sample_status import EMPTY_STATUS, STATUS
 
 TITLES = [
     "",
+    "Waits",
     "Data processes",
     "Network memory",
     "Storage",
