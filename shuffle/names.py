@@ -15,6 +15,11 @@ class ShuffleKey(NamedTuple):
     def __str__(self) -> str:
         return f"shuffle {self.shuffle_id} of {self.application_id}"
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The ``extra`` of a log line about it."""
+        return {"application": self.application_id, "shuffle": self.shuffle_id}
+
 
 @lru_cache(maxsize=4096)
 def shuffle_key(application_id: str, shuffle_id: int) -> ShuffleKey:
@@ -27,6 +32,11 @@ class MapAttemptKey(NamedTuple):
 
     shuffle: ShuffleKey
     map_attempt_id: int
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The ``extra`` of a log line about it."""
+        return self.shuffle.log_fields | {"map_attempt": self.map_attempt_id}
 
 
 class TaskManagerPlace(NamedTuple):

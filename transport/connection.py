@@ -531,7 +531,10 @@ class Connection:
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, SluiceError) or error.code is ErrorCode.INTERNAL:
             # A bug of this side must end only this connection, and must be in the log.
-            logger.error("internal error on connection %s", self.remote, exc_info=error)
+            fields = {"peer": self.remote, "code": ErrorCode.INTERNAL.name}
+            logger.error(
+                "internal error on connection %s", self.remote, exc_info=error, extra=fields
+            )
             error = SluiceError("Internal error", value=repr(error), remedy="See the log")
         self.fail(error.with_traceback(None))  # the traceback refers to this connection
 

@@ -79,8 +79,8 @@ def log_end(
         reason: The kind of the error; does not depend on the other side.
         error: The error.
     """
+    code = error.code.name if isinstance(error, SluiceError) else None
     kind = f"{verb} connection: {reason}"
+    extra = {**counted(kind, remote), "peer": remote, "code": code}
     text = one_line(error)
-    logger.warning(
-        "%s connection %s: %s: %s", verb, remote, reason, text, extra=counted(kind, remote)
-    )
+    logger.warning("%s connection %s: %s: %s", verb, remote, reason, text, extra=extra)

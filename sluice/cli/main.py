@@ -146,7 +146,7 @@ def taskmanager(config_file: Path | None, place: str | None, **flags: str | None
         for problem in error.problems:
             click.echo(f"sluice: configuration: {problem}", err=True)
         sys.exit(BAD_CONFIGURATION)
-    output.start_logging(config.log_level)
+    output.start_logging(config.log_level, config.log_format)
     foreign = foreign_variables(os.environ)
     if foreign:
         logger.info("Ignoring variables of Docker Compose or Kubernetes: %s", ", ".join(foreign))
@@ -174,7 +174,8 @@ def _run_data_process(text: str) -> NoReturn:
         supervised = Supervised.begin(place.control)
     except (ValueError, OSError, EOFError) as error:
         raise click.UsageError(f"only a supervisor may set --data-process: {error}") from error
-    output.start_logging(supervised.config.log_level, f"process {place.process}")
+    config = supervised.config
+    output.start_logging(config.log_level, config.log_format, place.process)
 
     def share() -> TaskManagerConfig:
         return share_of(supervised.config, place.process, place.processes)

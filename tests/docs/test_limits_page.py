@@ -38,7 +38,7 @@ NO_LIMITS = {
     *("flow_control", "write_low_watermark_bytes", "write_high_watermark_bytes", "event_loop"),
     *("connect_retries", "connections_per_peer", "keepalive_seconds"),
     *("segment_size_bytes", "verify_checksums", "health_check_seconds"),
-    *("slow_disk_seconds", "log_level", "processes"),
+    *("slow_disk_seconds", "log_format", "log_level", "processes"),
     *("journal_sync", "journal_sync_interval_seconds"),
     *("taskmanagers", "drain_migrate"),
     *("remote", "remote_endpoint", "remote_part_bytes", "remote_orphan_seconds"),

@@ -90,6 +90,10 @@ class TaskManagerConfig(Settings):
     """Minimum log level. At `debug` every line is written. Otherwise repeated lines, such as
     refused connections, are counted, and their number is logged once a minute."""
 
+    log_format: Literal["text", "json"] = "text"
+    """`json`: one JSON object a line, with fields for log collectors; see
+    `docs/operate/metrics.md`."""
+
     processes: Count = Field(1, ge=1, le=MAX_PROCESSES)
     """Number of data processes. Each uses one core for data and has its own directories, its share
     of the storage and a port: `data_port`, `data_port` + 2 and so on. If an earlier start with more
@@ -158,7 +162,8 @@ class TaskManagerConfig(Settings):
                 "revoked_tokens_file": changed.auth.revoked_tokens_file,
             }
         )
-        return self.model_copy(update={"quotas": changed.quotas, "auth": auth})
+        taken = {name: getattr(changed, name) for name in ("quotas", "log_level", "log_format")}
+        return self.model_copy(update=taken | {"auth": auth})
 
     @property
     def _is_open_to_others(self) -> bool:

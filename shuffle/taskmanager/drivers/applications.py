@@ -250,4 +250,5 @@ class Applications:
             application_id,
             self._expiry_seconds,
             freed,
+            extra={"application": application_id},
         )

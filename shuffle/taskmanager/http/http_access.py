@@ -101,6 +101,7 @@ class HttpAccess:
             self.refused.bump(error.reason)
             remote = request.remote or "the Unix socket"
             extra = counted(f"HTTP requests refused because of {error.reason}", f"{remote}:")
+            extra["code"] = error.code.name
             logger.warning(
                 "refusing %s %s: %s", remote, one_line(request.path), error.reason, extra=extra
             )

@@ -216,6 +216,7 @@ class HybridSpiller:
                 PAUSE_SECONDS,
                 error.code.name,
                 one_line(error),  # a log record must not keep the frames of the traceback alive
+                extra=self._key.log_fields | {"code": error.code.name},
             )
         self.state = SpillerState.PAUSED
         self._pause = self._loop.call_later(PAUSE_SECONDS, self._try_again)

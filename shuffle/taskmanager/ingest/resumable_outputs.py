@@ -116,6 +116,7 @@ class ResumableOutputs:
             attempt.map_attempt_id,
             attempt.shuffle,
             self._timeout_seconds,
+            extra=attempt.log_fields,
         )
 
 

@@ -240,6 +240,7 @@ class DamageChecks:
                 "map output %d of %s is damaged in storage, and is dropped",
                 output.map_attempt_id,
                 output.key,
+                extra=output.key.log_fields | {"map_attempt": output.map_attempt_id},
             )
             self.dropped += 1
             self._store.drop(output, DAMAGED)

@@ -193,7 +193,8 @@ class Scrub:
             return True
         if failed_before and was_healthy:  # the directory came back without these bytes
             message = "map output %d of %s cannot be read again, and is dropped"
-            logger.error(message, output.map_attempt_id, output.key)
+            fields = output.key.log_fields | {"map_attempt": output.map_attempt_id}
+            logger.error(message, output.map_attempt_id, output.key, extra=fields)
             self._damage.dropped += 1
             self._store.drop(output, DAMAGED)
             return True

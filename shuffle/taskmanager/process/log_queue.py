@@ -164,6 +164,8 @@ class QueuedStream(io.TextIOBase):
 
     def __init__(self, queue: LogQueue) -> None:
         self._queue = queue
+        self.as_line: Callable[[str], str] | None = None
+        """Makes the log line, with its end, of a line that is written; None: it is as written."""
         self._lock = threading.RLock()
         self._begun = ""
 
@@ -186,7 +188,9 @@ class QueuedStream(io.TextIOBase):
             if len(rest) > MAX_WRITE_BYTES:
                 whole, end, rest = whole + end + rest, "\n", ""
             self._begun = rest
-            if end:
+            if end and self.as_line is not None:
+                self._queue.put("".join(map(self.as_line, whole.split("\n"))))
+            elif end:
                 self._queue.put(whole + end)
         return len(text)
 

@@ -19,11 +19,16 @@ from .repeats import Repeats
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+STREAM_LOGGER: Final = "stderr"
+"""Logger of the JSON lines with what Python itself writes to standard error."""
+
 LAST_LINES_SECONDS: Final = 0.5
 """Time for the last lines at the end of the process if standard error is not read."""
 
 _formatter = logging.Formatter(LOG_FORMAT)
 _queue: LogQueue | None = None
+_handler: logging.Handler | None = None
+_process: int | None = None
 
 
 def redirect() -> None:
@@ -51,23 +56,44 @@ def redirect() -> None:
     atexit.register(last_lines)
 
 
-def start_logging(level: str, process: str = "") -> None:
+def start_logging(level: str, log_format: str = "text", process: int | None = None) -> None:
     """Write the log to standard error, unless it has a handler already.
 
     Args:
         level: Minimum log level, one of ``log_level``.
-        process: Name of this process among those that write to the same log; empty: it is alone.
+        log_format: One of ``log_format``.
+        process: Index of this process among those that write to the same log; None: it is alone.
+    """
+    global _handler, _process
+    _process = process
+    _handler = logging.StreamHandler(sys.stderr) if _queue is None else LogHandler(_queue)
+    logging.basicConfig(handlers=[_handler])
+    change(level, log_format)
+
+
+def change(level: str, log_format: str | None = None) -> None:
+    """Change the minimum log level, and the format unless it is None, from now on. Thread safe.
+
+    In a process whose log is not of :func:`start_logging`, as with an embedded TaskManager, only
+    the level of Sluice's own loggers changes.
     """
     global _formatter
-    if process:
-        _formatter = logging.Formatter(LOG_FORMAT.replace("%(name)s", f"{process}: %(name)s"))
-    handler: logging.Handler
-    if _queue is None:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_formatter)
+    if _handler is None:
+        logging.getLogger(__name__.partition(".")[0]).setLevel(level.upper())
+        return
+    logging.root.setLevel(level.upper())
+    if log_format is None:
+        return
+    if log_format == "json":
+        from .json_log import JsonFormatter  # most daemons log text
+
+        _formatter = JsonFormatter(_process)
     else:
-        handler = LogHandler(_queue)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+        name = "%(name)s" if _process is None else f"process {_process}: %(name)s"
+        _formatter = logging.Formatter(LOG_FORMAT.replace("%(name)s", name))
+    _handler.setFormatter(_formatter)
+    if isinstance(sys.stderr, QueuedStream):
+        sys.stderr.as_line = _stream_line if log_format == "json" else None
 
 
 def last_lines() -> None:
@@ -151,6 +177,10 @@ class LogHandler(logging.Handler):
 def _describe_dropped(lines: int) -> str:
     text = f"{lines} lines of the log were dropped here, because standard error was not read"
     return _line(__name__, logging.WARNING, text)
+
+
+def _stream_line(text: str) -> str:
+    return _line(STREAM_LOGGER, logging.WARNING, text)
 
 
 def _line(logger: str, level: int, text: str) -> str:

@@ -11,6 +11,7 @@ from ....transport.access import SecretUnusable, read_secrets
 from ....transport.loop import start_task
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
+from . import output
 from .signals import FAILURE, STORAGE_SECONDS, ProcessSignals, closing_seconds, end_process
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def run(
     because another TaskManager may use the directory then. A data process ends with its supervisor,
     so that the next supervisor finds its directories unlocked.
 
-    SIGHUP loads the TLS files again, and the quotas, cluster secrets and revoked tokens of the
-    configuration. The limit of open files becomes the highest that the process may have.
+    SIGHUP loads the TLS files again, and the quotas, log level and format, cluster secrets and
+    revoked tokens of the configuration. The limit of open files becomes the highest that the
+    process may have.
 
     Returns:
         The exit code: 0 after an orderly end.
@@ -146,6 +148,7 @@ class _Reloads:
             return
         environment.set_quotas(config.quotas)
         logger.info("the quotas are those of the configuration now")
+        output.change(config.log_level, config.log_format)
         try:
             secrets = await asyncio.to_thread(read_secrets, config.auth)
             proves_another = environment.access.replace_secrets(secrets)

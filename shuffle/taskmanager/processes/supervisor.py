@@ -27,6 +27,7 @@ from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..http.http_served import MAX_DRAIN_WAIT_SECONDS
 from ..http.http_server import HttpServer
 from ..metrics.published_snapshot import DataLoopSilent
+from ..process import output
 from ..process.control import Request
 from ..process.signals import FAILURE, ProcessSignals, closing_seconds
 from ..status.recent import merged_samples
@@ -265,6 +266,7 @@ class Supervisor:
         try:
             self.config = self.config.reloaded(await asyncio.to_thread(load_again))
             request = Request("reload", config=self.config.model_dump_json())
+            output.change(self.config.log_level, self.config.log_format)
         except ConfigError as error:
             for problem in error.problems:
                 logger.error("the configuration stays as it is: %s", problem)

@@ -181,6 +181,7 @@ class ApplicationCopies:
                     taskmanager_id,
                     len(again),
                     self.application_id,
+                    extra={"application": self.application_id, "peer": taskmanager_id},
                 )
             self.enqueue(again)
             self._stalled.retry_now()
@@ -394,5 +395,6 @@ class ApplicationCopies:
                 "map output %d of %s is committed without all of its copies",
                 attempt.map_attempt_id,
                 attempt.shuffle,
+                extra=attempt.log_fields,
             )
         waiting.set_result(None)

@@ -59,6 +59,7 @@ class StalledOutputs:
                 attempt.map_attempt_id,
                 attempt.shuffle,
                 reason,
+                extra=attempt.log_fields,
             )
         if self._timer is None and not self._closed:
             pause_seconds = self._backoff.next_seconds()

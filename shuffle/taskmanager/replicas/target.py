@@ -210,7 +210,10 @@ class PeerTarget:
         placement = self._services.placement
         self._services.counters.copies_failed += 1
         placement.last_refusal = f"{self.place}: {error.code.name}: {error.message}"
-        logger.info("no copy of %s at %s: %s", output.map_attempt_id, self.place, error)
+        fields = _log_fields(output) | {"peer": str(self.place), "code": error.code.name}
+        logger.info(
+            "no copy of %s at %s: %s", output.map_attempt_id, self.place, error, extra=fields
+        )
         if error.code in ABSENCE:
             return Outcome.ABSENT
         is_own = not isinstance(error, RemoteError)
@@ -238,7 +241,11 @@ class PeerTarget:
             return
         if output.map_attempt_id < end <= MAX_I64:
             logger.info(
-                "%s was released below map attempt %d, says %s", output.key, end, self.place
+                "%s was released below map attempt %d, says %s",
+                output.key,
+                end,
+                self.place,
+                extra=output.key.log_fields | {"peer": str(self.place)},
             )
             self._services.release(output.key, end)
 
@@ -295,7 +302,12 @@ class RemoteTarget:
         except Exception as error:  # noqa: BLE001
             services.counters.remote_copies_failed += 1
             failure = await self._failed(output, error)
-            logger.info("no copy of %s in the remote tier: %s", output.map_attempt_id, failure)
+            logger.info(
+                "no copy of %s in the remote tier: %s",
+                output.map_attempt_id,
+                failure,
+                extra=_log_fields(output) | {"code": failure.code.name},
+            )
             return str(failure)
         if is_new:
             services.counters.remote_copies_made += 1
@@ -312,3 +324,7 @@ class RemoteTarget:
         if failure.code is ErrorCode.STORAGE_CORRUPT:
             await self._services.damage.verify(output)
         return failure
+
+
+def _log_fields(output: MapOutput) -> dict[str, object]:
+    return MapAttemptKey(output.key, output.map_attempt_id).log_fields

@@ -45,6 +45,7 @@ def require_new_copy(
             attempt.map_attempt_id,
             attempt.shuffle,
             origin,
+            extra=attempt.log_fields | {"peer": origin},
         )
         raise OtherMapOutput(*attempt.shuffle, attempt.map_attempt_id)
     logger.warning(
@@ -52,6 +53,7 @@ def require_new_copy(
         attempt.map_attempt_id,
         attempt.shuffle,
         origin,
+        extra=attempt.log_fields | {"peer": origin},
     )
     store.drop(found, REPLACED, report=False)
     if on_replaced is not None:

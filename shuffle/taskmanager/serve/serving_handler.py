@@ -249,7 +249,8 @@ class ServingHandler:
                 remote,
                 error.code.name,
                 one_line(error),  # a log record must not keep the frames of the traceback alive
-                extra=counted(f"channels failed because of {error.code.name}", remote),
+                extra=counted(f"channels failed because of {error.code.name}", remote)
+                | {"peer": remote, "code": error.code.name},
             )
 
     def _without_readers(self) -> None:

@@ -204,7 +204,10 @@ class _State:
                     if len(first_rows) < len(rows):
                         row = next(iter(rows.values())).row
                         logger.warning(
-                            "map attempt %d of %s lacks regions", row.map_attempt_id, row.key
+                            "map attempt %d of %s lacks regions",
+                            row.map_attempt_id,
+                            row.key,
+                            extra=row.key.log_fields | {"map_attempt": row.map_attempt_id},
                         )
         return result
 

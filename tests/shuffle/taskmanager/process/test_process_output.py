@@ -44,9 +44,11 @@ def ask(port: int, request: bytes = REQUEST) -> bytes:
         return answer
 
 
-@pytest.mark.parametrize("level", ["info", "debug"])
-def test_a_log_that_is_not_read_stops_nothing(tmp_path, level):
-    command = arguments(tmp_path, log_level=level)
+@pytest.mark.parametrize(
+    ("level", "log_format"), [("info", "text"), ("debug", "text"), ("debug", "json")]
+)
+def test_a_log_that_is_not_read_stops_nothing(tmp_path, level, log_format):
+    command = arguments(tmp_path, log_level=level, log_format=log_format)
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
