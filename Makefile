@@ -239,6 +239,7 @@ docs: setup ## regenerate what is generated: JVM messages, wire tables, settings
 	$(BIN)/python -m tools.docs.wire_tables
 	$(BIN)/python -m tools.docs.troubleshooting_page
 	$(BIN)/python -m tools.docs.metrics_page
+	$(BIN)/python -m tools.docs.openapi_document
 	$(BIN)/python -m tools.docs.packages_page
 	$(BIN)/python -m tools.dashboards.generate
 	$(BIN)/python -m tools.docs.command_line_page

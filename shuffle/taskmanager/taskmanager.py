@@ -13,6 +13,7 @@ from ...protocol.errors import SluiceError
 from ...protocol.identity import Credential
 from ...transport.loop import start_task
 from .config.taskmanager_config import TaskManagerConfig
+from .http.http_served import LiveSettings, Operations
 from .http.http_server import HttpServer
 from .process import output
 from .status.event_loop_lag import EventLoopLag
@@ -22,7 +23,7 @@ from .status.status import TaskManagerState, TaskManagerStatus, data_path
 from .wiring import NetworkEnvironment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from .embedded.client import EmbeddedClient
     from .http.cluster_members import ClusterMembers
@@ -179,9 +180,12 @@ class TaskManager:
                     lambda migrate: self.drain(migrate=migrate),
                     lambda: self._http_access(environment),
                     environment.counters.http_dropped,
-                    self.undrain,
-                    self.inspect,
-                    lambda: self._cluster_members(environment),
+                    Operations(
+                        self.undrain,
+                        self.inspect,
+                        lambda: self._cluster_members(environment),
+                        LiveSettings(lambda: self.config, self.change),
+                    ),
                 )
                 stack.push_async_callback(http.close)  # it shows the state until the end
             stack.callback(self._stopped)
@@ -308,6 +312,22 @@ class TaskManager:
             if self._http is not None:
                 self._http.forget()
             logger.info("TaskManager %s takes new work again", self.environment.taskmanager_id)
+
+    async def change(self, changes: "Mapping[str, object]") -> None:
+        """Use another ``log_level``, or other ``quotas``, until SIGHUP loads the configuration.
+
+        Args:
+            changes: Valid values by name, for all data processes.
+        """
+        self.config = self.config.model_copy(update=changes)
+        self.apply(self.config)
+
+    def apply(self, config: TaskManagerConfig) -> None:
+        """Use the quotas, log level and log format of a configuration for this process."""
+        update = {name: getattr(config, name) for name in ("quotas", "log_level", "log_format")}
+        self.config = self.config.model_copy(update=update)
+        self.environment.set_quotas(config.quotas)
+        output.change(config.log_level, config.log_format)
 
     def _unlocked(self, found: str) -> None:
         """Refuse new work: another TaskManager may start on a directory without a lock."""

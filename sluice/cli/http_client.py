@@ -149,6 +149,7 @@ def fetch_json(
     timeout_seconds: float = TIMEOUT_SECONDS,
     *,
     token: str = "",
+    body: object = None,
 ) -> object:
     """Return the JSON of the server at ``url``, asked directly and never through a proxy.
 
@@ -158,6 +159,7 @@ def fetch_json(
         method: Of the request.
         timeout_seconds: Time in which the whole answer must arrive.
         token: An access token; empty: none.
+        body: Sent as JSON unless it is None.
 
     Raises:
         InvalidStatus: The server is no TaskManager, or its answer is an error.
@@ -165,7 +167,7 @@ def fetch_json(
         AccessRefused: It refuses the token.
         click.ClickException: The URL is not one.
     """
-    answer = fetch(url, path, method, timeout_seconds, token=token)
+    answer = fetch(url, path, method, timeout_seconds, token=token, body=body)
     try:
         return json.loads(answer.body)
     except ValueError:
@@ -179,6 +181,7 @@ def fetch(
     timeout_seconds: float = TIMEOUT_SECONDS,
     *,
     token: str = "",
+    body: object = None,
 ) -> HttpAnswer:
     """Return what the server at ``url`` answers; everything else is as for :func:`fetch_json`."""
     deadline = time.monotonic() + timeout_seconds
@@ -191,12 +194,15 @@ def fetch(
     try:
         # Any URL is the user's own choice.
         request = urllib.request.Request(base + path, method=method)  # noqa: S310
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
         if token:
             # Unredirected: a redirect to another server must not take the token along.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout_seconds) as answer:
-            body = _body(answer, deadline, timeout_seconds)
-            return HttpAnswer(body, answer.headers.get("Date", ""))
+            content = _body(answer, deadline, timeout_seconds)
+            return HttpAnswer(content, answer.headers.get("Date", ""))
     except urllib.error.HTTPError as error:
         with error:
             if error.code in (401, 403):

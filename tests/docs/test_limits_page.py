@@ -28,6 +28,7 @@ NO_LIMITS = {
         "listen_backlog",
     ),
     *("http_host", "http_port", "http_socket_path", "cluster_urls", "address_aliases"),
+    "audit_log_path",
     *("data_directories", "memory_directory", "region_areas_directory"),
     # Who may do what.
     *("cluster_secret_files", "revoked_tokens_file", "allow_anonymous", "peer_networks"),

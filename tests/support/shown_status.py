@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.cluster_members import ClusterMembers
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
+from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from tests.support.fakes import no_drain
 from tests.support.http_servers import serving
@@ -46,7 +47,9 @@ def port_showing(
             source,
             no_drain,
             lambda: HttpAccess(secrets),
-            members=lambda: ClusterMembers(urls, secrets, shared_seconds=0.1),
+            operations=Operations(
+                members=lambda: ClusterMembers(urls, secrets, shared_seconds=0.1)
+            ),
         )
         return await server.start(), server.close
 

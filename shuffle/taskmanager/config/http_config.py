@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from ....transport.settings import (
     NONE_ALLOWED,
     Count,
+    FilePath,
     ListenHosts,
     Port,
     Seconds,
@@ -31,6 +32,10 @@ class HttpConfig(Settings):
     http_socket_path: Annotated[SocketPath | None, NONE_ALLOWED] = None
     """Unix socket of the HTTP server, for the TaskManager's user and root. Without a cluster secret
     only requests through it may drain. None: no Unix socket."""
+
+    audit_log_path: Annotated[FilePath | None, NONE_ALLOWED] = None
+    """File that gets a line for each request that changes the TaskManager: who, what, and the
+    outcome. None: the lines are in the log."""
 
     names_on_loopback: bool = False
     """Show the names of applications to clients on this host without an access token. Leave it off

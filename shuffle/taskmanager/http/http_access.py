@@ -16,13 +16,19 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from ....protocol.access_token import NO_TOKEN, SCOPE_STATUS, check_access_token
+from ....protocol.access_token import (
+    NO_TOKEN,
+    SCOPE_STATUS,
+    check_access_token,
+    parse_access_token,
+)
 from ....protocol.errors import AuthenticationFailed, NotPermitted
 from ....transport.access import require_own_user
 from ....transport.address import Address, is_loopback
 from ....transport.errors import counted, one_line
 from ...counters import BoundedCounts
 from ..status.reasons import NOT_THE_SOCKET, OTHER_NAME
+from .http_audit import note_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,6 +121,7 @@ class HttpAccess:
             self._require_own_name(request)
             return
         check_access_token(token, scope, secrets, time.time())
+        note_token(parse_access_token(token).token_id)
 
     def _require_own_name(self, request: web.Request) -> None:
         """Refuse a request that names another host than this one."""

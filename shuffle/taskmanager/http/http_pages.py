@@ -18,13 +18,15 @@ from ....transport.acceptor import Acceptor, InNeed, listen
 from ..metrics.published_snapshot import DataLoopSilent, Pages, PublishedSnapshot
 from ..status.snapshot import take_snapshot  # noqa: F401 - so that the data loop need not load it
 from ..status.waits import waits_of  # noqa: F401
-from . import static_pages
+from . import openapi, static_pages
 from .bad_requests import server_logger
 from .cluster_members import ClusterMembers
 from .event_streams import MAX_STREAMS, EventStreams
 from .http_access import HttpAccess
+from .http_audit import audit
 from .http_connections import HttpConnections, HttpLimits
 from .http_served import LISTEN_BACKLOG, MAX_DRAIN_WAIT_SECONDS
+from .live_changes import LiveChanges
 from .shuffle_pages import add_shuffles
 
 if TYPE_CHECKING:
@@ -94,17 +96,23 @@ async def serving(
     access = HttpAccess() if served.access is None else served.access()
     pages = Pages(forgive)
     app = create_app(snapshot, pages, served.drain, access, connections)
-    members = ClusterMembers(()) if served.members is None else served.members()
+    members = (
+        ClusterMembers(()) if served.operations.members is None else served.operations.members()
+    )
     _add_cluster(app, snapshot, pages, members, access)
     # Connections must be left for health checks and scrapes.
     most_streams = min(MAX_STREAMS, most_connections // 2)
     streams = EventStreams(snapshot, pages, access, most_streams)
     app.add_routes([web.get("/api/v1/events", streams.serve), *static_pages.routes()])
     app.on_shutdown.append(lambda _: streams.close())
-    if served.undrain is not None:
-        _add_undrain(app, snapshot, served.undrain, access)
-    if served.inspect is not None:
-        add_shuffles(app, snapshot, served.inspect, access)
+    if served.operations.undrain is not None:
+        _add_undrain(app, snapshot, served.operations.undrain, access)
+    if served.operations.inspect is not None:
+        add_shuffles(app, snapshot, served.operations.inspect, access)
+    app.add_routes(openapi.routes())
+    if served.operations.settings is not None:
+        seconds = config.http_request_timeout_seconds
+        app.add_routes(LiveChanges(snapshot, served.operations.settings, access, seconds).routes())
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -184,7 +192,7 @@ def create_app(
             answer = {name: answer[name] for name in ("state", "busy")}
         return web.json_response(answer)
 
-    app = web.Application(middlewares=[connections.middleware(), _tell_silence])
+    app = web.Application(middlewares=[connections.middleware(), audit, _tell_silence])
     app.add_routes(
         [
             web.get("/metrics", serve_metrics),

@@ -19,6 +19,9 @@
 ``/api/v1/shuffles/A/S``  map outputs and regions of shuffle S of application A as JSON, page by
                           page (``first``, ``limit``): needs an access token where there are any
 ``/api/v1/undrain``       POST: take new work again; needs the same
+``/api/v1/log-level``     PUT: change the log level until the next start; needs the same
+``/api/v1/quotas``        PUT: change quotas until the next start; needs the same
+``/api/v1/openapi.json``  the description of all of them, see :mod:`openapi`
 ========================= =========================================================================
 
 :mod:`http_access` has the rules of those that need a token. All of it runs in a thread of its own,
@@ -41,7 +44,7 @@ from ....transport.config import LOOPBACK
 from ....transport.descriptors import http_connections
 from ....transport.unix_socket import bind_unix, remove_made
 from ...counters import BoundedCounts
-from .http_served import LISTEN_BACKLOG, Served
+from .http_served import LISTEN_BACKLOG, Operations, Served
 from .http_thread import HttpThread
 
 if TYPE_CHECKING:
@@ -50,8 +53,7 @@ if TYPE_CHECKING:
 
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot, StatusSource
-    from ..store.shuffle_page import ShufflePage, ShuffleQuery
-    from .cluster_members import ClusterMembers
+    from .audit_file import AuditFile
     from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
@@ -72,10 +74,7 @@ class HttpServer:
         access: Makes the rules of access, in the thread of the server; by default no token is
             checked, and only clients of the Unix socket may drain.
         dropped: Counts the connections that end otherwise than by their clients, by reason.
-        undrain: Takes new work again; called there. None: that cannot be asked for.
-        inspect: Returns map outputs of a shuffle; called there. None: that cannot be asked for.
-        members: Makes what asks the other members of the cluster, in the thread of the server.
-            None: there are no others.
+        operations: What else can be asked for.
     """
 
     def __init__(
@@ -85,20 +84,11 @@ class HttpServer:
         drain: Callable[[bool], Awaitable[None]],
         access: Callable[[], HttpAccess] | None = None,
         dropped: BoundedCounts | None = None,
-        undrain: Callable[[], Awaitable[None]] | None = None,
-        inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None,
-        members: Callable[[], ClusterMembers] | None = None,
+        operations: Operations = Operations(),  # noqa: B008 - a tuple of None
     ) -> None:
-        self._served = Served(
-            config,
-            status,
-            drain,
-            undrain,
-            access,
-            BoundedCounts() if dropped is None else dropped,
-            inspect,
-            members,
-        )
+        counts = BoundedCounts() if dropped is None else dropped
+        self._served = Served(config, status, drain, access, counts, operations)
+        self._audit: AuditFile | None = None
         self._sockets: list[socket.socket] = []
         self._made: tuple[int, int] | None = None
         """The file of the Unix socket."""
@@ -111,12 +101,16 @@ class HttpServer:
         Cancelling leaves nothing open after `close`.
 
         Raises:
-            CONFIGURATION: The port or the Unix socket is taken or not allowed, or the address is
-                not this host's.
+            CONFIGURATION: The port or the Unix socket is taken or not allowed, the address is
+                not this host's, or the audit log cannot be opened.
         """
         data_loop = asyncio.get_running_loop()
         config = self._served.config
         hosts, port = config.http_host or (LOOPBACK,), config.http_port
+        if config.audit_log_path is not None:
+            from .audit_file import AuditFile  # most TaskManagers have none
+
+            self._audit = await asyncio.to_thread(AuditFile.open, config.audit_log_path)
         path, where, remedy = config.http_socket_path, host_ports(hosts, port), ""
         try:
             self._sockets = await bind(hosts, port)
@@ -157,6 +151,9 @@ class HttpServer:
             await self._thread.close()
         for sock in self._sockets:
             sock.close()
+        written, self._audit = self._audit, None
+        if written is not None:
+            await asyncio.to_thread(written.close)
         made, self._made = self._made, None
         if self._served.config.http_socket_path is not None:
             remove_made(self._served.config.http_socket_path, made)

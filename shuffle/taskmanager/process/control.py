@@ -28,10 +28,11 @@ class Request(msgspec.Struct, frozen=True):
 
     ``drain`` begins to drain and waits until the process is idle, or for ``wait_seconds``. ``stop``
     does what a first SIGTERM does, and nothing after one: a service manager may have sent one to
-    all processes. ``reload`` does what SIGHUP does.
+    all processes. ``reload`` does what SIGHUP does. ``change`` takes over the quotas and the log
+    level of ``config``.
     """
 
-    what: Literal["status", "drain", "undrain", "reload", "stop", "shuffle"] = "status"
+    what: Literal["status", "drain", "undrain", "reload", "change", "stop", "shuffle"] = "status"
     migrate: bool = False
     wait_seconds: float = 0.0
     config: str = ""

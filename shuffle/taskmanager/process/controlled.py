@@ -80,7 +80,11 @@ class Supervised:
         return cls(sock, _config(receive_first(sock).config))
 
     async def serve(
-        self, taskmanager: TaskManager, stop: Callable[[], None], reload: Callable[[], None]
+        self,
+        taskmanager: TaskManager,
+        stop: Callable[[], None],
+        reload: Callable[[], None],
+        change: Callable[[], None],
     ) -> None:
         """Answer the supervisor until it is gone.
 
@@ -88,6 +92,7 @@ class Supervised:
             taskmanager: The TaskManager of this process, which has started.
             stop: Begins the stop of this process; idempotent.
             reload: Begins to load files and :attr:`config` again.
+            change: Takes over what may change of :attr:`config`.
 
         Cancellation: closes the socket; drains that were asked for go on.
         """
@@ -101,6 +106,9 @@ class Supervised:
                     if request.config:
                         self.config = _config(request.config)
                     reload()
+                elif request.what == "change":
+                    self.config = _config(request.config)
+                    change()
                 task = start_task(_answer(taskmanager, request, writer))
                 answering.add(task)
                 task.add_done_callback(answering.discard)

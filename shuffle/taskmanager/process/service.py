@@ -11,7 +11,6 @@ from ....transport.access import SecretUnusable, read_secrets
 from ....transport.loop import start_task
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
-from . import output
 from .signals import FAILURE, STORAGE_SECONDS, ProcessSignals, closing_seconds, end_process
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ async def _serve(
     signals.notify(loop, stop.set, reload)
     try:
         await taskmanager.start()
-        answering = start_task(_answer(supervised, taskmanager, signals.stop, reload))
+        answering = start_task(_answer(supervised, taskmanager, signals.stop, reload, load_again))
         drained = start_task(_drain_at(stop, taskmanager, config))
         ended = start_task(unlocked.wait())
         await asyncio.wait({drained, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -100,10 +99,11 @@ async def _answer(
     taskmanager: TaskManager,
     stop: Callable[[], None],
     reload: Callable[[], None],
+    share: Callable[[], TaskManagerConfig],
 ) -> None:
     """Answer the supervisor, if there is one, and end with it."""
     if supervised is not None:
-        await supervised.serve(taskmanager, stop, reload)
+        await supervised.serve(taskmanager, stop, reload, lambda: taskmanager.apply(share()))
         end_process("the supervisor is gone; committed data is safe")
 
 
@@ -146,9 +146,8 @@ class _Reloads:
             for problem in error.problems:
                 logger.error("the quotas and the secrets stay as they are: %s", problem)
             return
-        environment.set_quotas(config.quotas)
+        self._taskmanager.apply(config)
         logger.info("the quotas are those of the configuration now")
-        output.change(config.log_level, config.log_format)
         try:
             secrets = await asyncio.to_thread(read_secrets, config.auth)
             proves_another = environment.access.replace_secrets(secrets)

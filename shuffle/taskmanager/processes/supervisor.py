@@ -24,7 +24,7 @@ from ....transport.loop import run_together, start_task
 from ...counters import BoundedCounts
 from ...wait_status import merged_waits
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
-from ..http.http_served import MAX_DRAIN_WAIT_SECONDS
+from ..http.http_served import MAX_DRAIN_WAIT_SECONDS, LiveSettings, Operations
 from ..http.http_server import HttpServer
 from ..metrics.published_snapshot import DataLoopSilent
 from ..process import output
@@ -36,7 +36,7 @@ from .combined_status import combine, process_status
 from .data_process import DataProcess, DataProcessEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..http.cluster_members import ClusterMembers
     from ..http.http_access import HttpAccess
@@ -78,9 +78,12 @@ class Supervisor:
             lambda migrate: self.drain(migrate=migrate),
             self._http_access,
             self._dropped,
-            self.undrain,
-            self.inspect,
-            self._cluster_members,
+            Operations(
+                self.undrain,
+                self.inspect,
+                self._cluster_members,
+                LiveSettings(lambda: self.config, self.change),
+            ),
         )
         # The HTTP thread waits for the whole of it.
         self._answer_seconds = config.http.http_answer_timeout_seconds / 2
@@ -254,6 +257,20 @@ class Supervisor:
                 "No application of this name has map outputs here", value=query.application
             )
         return joined(pages, query.limit)
+
+    async def change(self, changes: Mapping[str, object]) -> None:
+        """Let all processes use another log level, or their shares of other quotas, until SIGHUP.
+
+        A process that is started again uses them too.
+
+        Args:
+            changes: ``log_level`` or ``quotas``, valid values by name.
+
+        Cancellation: safe; all processes get the change.
+        """
+        self.config = self.config.model_copy(update=changes)
+        output.change(self.config.log_level, self.config.log_format)
+        await self._ask_all(Request("change", config=self.config.model_dump_json()))
 
     async def reload(self, load_again: Callable[[], TaskManagerConfig]) -> None:
         """Let all processes load their files again, with the quotas and secrets as they are now.

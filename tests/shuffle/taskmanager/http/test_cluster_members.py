@@ -16,6 +16,7 @@ from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConf
 from sluice.shuffle.taskmanager.http import cluster_members
 from sluice.shuffle.taskmanager.http.cluster_members import ClusterMembers
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
+from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
 from tests.support.fakes import no_drain
@@ -39,7 +40,7 @@ async def port_of(status, urls=(), secrets=None, **settings):
         lambda: status,
         no_drain,
         lambda: HttpAccess(secrets),
-        members=lambda: ClusterMembers(tuple(urls), secrets, **settings),
+        operations=Operations(members=lambda: ClusterMembers(tuple(urls), secrets, **settings)),
     )
     port = await server.start()
     try:

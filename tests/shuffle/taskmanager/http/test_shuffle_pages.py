@@ -9,6 +9,7 @@ from sluice.protocol.access_token import make_access_token
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
+from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.store.shuffle_page import (
     MAX_OUTPUTS,
@@ -39,7 +40,9 @@ async def session(asked):
         return PAGE
 
     access = HttpAccess(ClusterSecrets([SECRET]))
-    server = HttpServer(LOCAL, lambda: STATUS, no_drain, lambda: access, None, None, inspect)
+    server = HttpServer(
+        LOCAL, lambda: STATUS, no_drain, lambda: access, None, Operations(inspect=inspect)
+    )
     port = await server.start()
     token = make_access_token(SECRET, "status", 0).to_text()
     headers = {"Authorization": f"Bearer {token}"}

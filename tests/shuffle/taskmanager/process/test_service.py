@@ -23,10 +23,11 @@ class Loaded:
         self._loop = asyncio.get_running_loop()
         environment = SimpleNamespace(
             listener=SimpleNamespace(tls=None, close_revoked=lambda: None),
-            set_quotas=self.quotas.append,
             access=Access(),
         )
-        taskmanager: Any = SimpleNamespace(state=state, environment=environment)
+        taskmanager: Any = SimpleNamespace(
+            state=state, environment=environment, apply=self.quotas.append
+        )
         self.reloads = _Reloads(taskmanager, self._load)
 
     def _load(self) -> TaskManagerConfig:

@@ -11,6 +11,7 @@ from contextlib import closing
 
 import pytest
 
+from sluice.cli.http_client import fetch_json
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, look_until, run, sluice
@@ -197,6 +198,20 @@ async def test_a_hangup_signal_reaches_all(tmp_path):
         daemon.process.send_signal(signal.SIGHUP)
         daemon.wait_for_log(f"process 1: {SERVICE}: the quotas are")
         await write(daemon, 1, attempt=2)
+
+
+async def test_changed_quotas_are_shared_by_all_until_a_hangup_signal(daemon):
+    await write(daemon, 1, attempt=1)
+    body = {"quota_map_outputs": 2}  # one of each process
+    shown = fetch_json(daemon.control_url, "/api/v1/quotas", "PUT", body=body)
+    assert isinstance(shown, dict)
+    assert shown["quota_map_outputs"] == 2
+    with pytest.raises(RemoteError, match="map_outputs"):
+        await write(daemon, 1, attempt=2)
+    fetch_json(daemon.control_url, "/api/v1/log-level", "PUT", body={"level": "error"})
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log(f"process 1: {SERVICE}: the quotas are")
+    await write(daemon, 1, attempt=2)
 
 
 async def test_a_process_that_cannot_start_ends_all(tmp_path):

@@ -1,0 +1,124 @@
+"""Logs the requests that change a TaskManager: who, what, and the outcome.
+
+Each request with a method other than GET and HEAD is one line of the logger ``sluice.audit``.
+Refused requests are counted like refused connections, because clients without a token can send any
+number. :mod:`audit_file` has the file that they go to if one is configured.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from ....transport.errors import counted, one_line
+from .audit_file import AUDIT
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+MAX_CHANGE_CHARACTERS: Final = 300
+"""Characters of a line about what changes; longer texts are cut."""
+
+_READS: Final = frozenset({"GET", "HEAD"})
+_CREDENTIALS: Final = struct.Struct("3i")
+_FIRST_ERROR: Final = 400
+
+logger = logging.getLogger(AUDIT)
+logger.setLevel(logging.INFO)  # whatever log_level is
+
+
+class _Entry:
+    """What the line about a request says beyond the request itself."""
+
+    __slots__ = ("change", "token_id")
+
+    def __init__(self) -> None:
+        self.change = ""
+        self.token_id = b""
+
+
+_entry: ContextVar[_Entry] = ContextVar("_entry")
+"""The entry of the request that is being answered, if it changes something."""
+
+
+def note_change(what: str) -> None:
+    """Record what the request changes, for its line."""
+    if (entry := _entry.get(None)) is not None:
+        entry.change = what
+
+
+def note_token(token_id: bytes) -> None:
+    """Record the id of the access token that was accepted for the request."""
+    if (entry := _entry.get(None)) is not None:
+        entry.token_id = token_id
+
+
+@web.middleware
+async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Log a request that changes something, after its answer is made.
+
+    Cancellation: the line says that the client has gone.
+    """
+    if request.method in _READS:
+        return await handler(request)
+    entry = _Entry()
+    token = _entry.set(entry)
+    outcome, code = "cancelled", 0
+    try:
+        answer = await handler(request)
+        outcome, code = str(answer.status), answer.status
+        return answer
+    except web.HTTPException as refused:
+        outcome, code = f"{refused.status} {refused.reason}", refused.status
+        raise
+    except Exception as error:
+        outcome = f"failed: {type(error).__name__}"
+        raise
+    finally:
+        _entry.reset(token)
+        _log(request, entry, outcome, is_refused=code >= _FIRST_ERROR)
+
+
+def _log(request: web.Request, entry: _Entry, outcome: str, *, is_refused: bool) -> None:
+    who, peer = _who(request, entry.token_id)
+    extra: dict[str, object] = {"peer": peer}
+    if is_refused:
+        extra |= counted("requests that change something refused", f"{peer}:")
+    logger.log(
+        logging.WARNING if is_refused else logging.INFO,
+        "%s %s by %s from %s: %s%s",
+        one_line(request.method),
+        _cut(request.path_qs),
+        who,
+        peer,
+        outcome,
+        f": {_cut(entry.change)}" if entry.change else "",
+        extra=extra,
+    )
+
+
+def _cut(text: str) -> str:
+    short = text if len(text) <= MAX_CHANGE_CHARACTERS else f"{text[:MAX_CHANGE_CHARACTERS]}..."
+    return one_line(short)
+
+
+def _who(request: web.Request, token_id: bytes) -> tuple[str, str]:
+    """Return who sent a request, and from where.
+
+    An access token is named by the id that revokes it, and only if it was accepted.
+    """
+    who = f"token {token_id.hex()}" if token_id else "nobody known"
+    transport = request.transport
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return who, request.remote or "unknown"
+    if hasattr(socket, "SO_PEERCRED") and not token_id:
+        found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(found)
+        who = f"user {uid}, process {pid}"
+    return who, "the Unix socket"

@@ -1,0 +1,64 @@
+"""The file of the audit log: opened safely, written by a thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from sluice.protocol.errors import ErrorCode
+from sluice.shuffle.taskmanager.http.audit_file import AUDIT, AuditFile
+from sluice.transport.errors import counted
+from tests.support.raises_code import raises_code
+
+logger = logging.getLogger(AUDIT)
+
+
+def link(path):
+    path.symlink_to(path.with_name("other"))
+
+
+def shared(path):
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (os.mkfifo, "No such device or address"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (link, "symbolic links"),
+        (shared, "other users can write to"),
+    ],
+    ids=["pipe", "directory", "link", "shared directory"],
+)
+def test_a_file_that_others_may_place_is_refused(tmp_path, prepare, reason):
+    path = tmp_path / "d" / "audit.log"
+    path.parent.mkdir()
+    prepare(path)
+    with raises_code(ErrorCode.CONFIGURATION, reason):
+        AuditFile.open(path)
+    assert logger.handlers == []
+
+
+def test_lines_are_in_the_file_alone_until_it_is_closed(tmp_path, caplog):
+    path = tmp_path / "audit.log"
+    file = AuditFile.open(path)
+    logger.warning("first")
+    file.close()
+    logger.warning("second")
+    assert path.read_text().endswith(f"WARNING {AUDIT}: first\n")
+    assert [each.message for each in caplog.records] == ["second"]
+
+
+def test_refused_requests_are_counted_and_others_are_not(tmp_path):
+    path = tmp_path / "audit.log"
+    file = AuditFile.open(path)
+    for _ in range(1000):
+        logger.warning("accepted " + "x" * 100)
+        logger.warning("refused", extra=counted("refused", "10.0.0.7:1"))
+    file.close()
+    text = path.read_text()
+    assert (text.count("accepted"), text.count(": refused\n")) == (1000, 1)
+    assert "999 from 10.0.0.7" in text
