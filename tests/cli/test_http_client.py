@@ -6,11 +6,12 @@ import json
 import re
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
 from sluice.cli import http_client
 from sluice.cli import main as cli
-from sluice.cli.http_client import TOKEN_SECONDS, Given
+from sluice.cli.http_client import TOKEN_SECONDS, Given, fetch_json
 from sluice.protocol.access_token import make_access_token, parse_access_token
 from sluice.protocol.identity import ClusterSecrets, secret_to_text
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
@@ -129,6 +130,23 @@ def test_a_token_made_by_a_command_is_valid_for_a_minute(monkeypatch, secret_fil
     monkeypatch.setattr("sluice.cli.http_client.time.time", lambda: float(NOW))
     token = Given(secret_file, None).token(scope)
     assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
+
+
+def test_a_body_is_sent_as_json(monkeypatch):
+    async def start():
+        async def echo(request: web.Request) -> web.Response:
+            return web.json_response([request.content_type, await request.json()])
+
+        app = web.Application()
+        app.add_routes([web.put("/path", echo)])
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner.addresses[0][1], runner.cleanup
+
+    with serving(start) as port:
+        found = fetch_json(f"http://127.0.0.1:{port}", "/path", "PUT", body={"a": 1})
+    assert found == ["application/json", {"a": 1}]
 
 
 @pytest.mark.parametrize("command", ["status", "drain"])

@@ -128,7 +128,10 @@ async def test_a_body_that_does_not_arrive_is_refused(client):
     url = client._base_url
     reader, writer = await asyncio.open_connection(url.host, url.port)
     headers = {"Host": "x", "Content-Type": "application/json", "Content-Length": "9"}
-    lines = [f"PUT {LEVEL} HTTP/1.1", *(f"{k}: {v}" for k, v in (headers | client.headers).items())]
+    lines = [
+        f"PUT {LEVEL} HTTP/1.1",
+        *(f"{k}: {v}" for k, v in [*headers.items(), *client.headers.items()]),
+    ]
     writer.write("\r\n".join([*lines, "", "{"]).encode())
     assert (await reader.readline()).split()[1] == b"408"
     writer.close()
