@@ -14,6 +14,7 @@ from sluice.shuffle.taskmanager.http.api_routes import ROUTES
 from sluice.shuffle.taskmanager.http.http_served import LiveSettings, Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
 from sluice.shuffle.taskmanager.http.openapi import document, encoded
+from sluice.shuffle.taskmanager.store.shuffle_page import ShufflePage, ShuffleQuery
 from tests.support.fakes import no_drain
 from tools.docs.openapi_document import DOCUMENT
 from tools.docs.sample_status import STATUS
@@ -21,6 +22,10 @@ from tools.docs.sample_status import STATUS
 
 async def nothing(*given) -> None:
     pass
+
+
+async def inspect(query: ShuffleQuery) -> ShufflePage:
+    return ShufflePage()
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ async def served(monkeypatch):
         lambda: STATUS,
         no_drain,
         operations=Operations(
-            undrain=nothing, inspect=nothing, settings=LiveSettings(TaskManagerConfig, nothing)
+            undrain=nothing, inspect=inspect, settings=LiveSettings(TaskManagerConfig, nothing)
         ),
     )
     url = f"http://127.0.0.1:{await server.start()}"
