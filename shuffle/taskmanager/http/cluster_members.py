@@ -18,8 +18,7 @@ import msgspec
 from ....protocol.access_token import SCOPE_STATUS, make_access_token
 from ....transport.address import Address, host_port
 from ....transport.errors import one_line
-from ..status.status import TrafficStatus
-from ..status.warning_status import WarningStatus
+from ..status.status import TrafficStatus, WarningStatus
 
 if TYPE_CHECKING:
     from ....protocol.identity import ClusterSecrets

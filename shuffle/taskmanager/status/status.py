@@ -27,10 +27,10 @@ from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .process_status import ProcessStatus
 from .recent import RecentSample
-from .warning_status import WarningStatus
 
 TaskManagerState: TypeAlias = Literal["starting", "ready", "draining", "stopped"]
 Served: TypeAlias = Literal["authenticated", "this host", "anonymous"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 
 COMPILED: Final = "compiled"
 INTERPRETED: Final = "interpreted"
@@ -157,6 +157,18 @@ class TrafficStatus(msgspec.Struct, frozen=True, gc=False):
     bytes_in: Annotated[int, _BYTES.at(direction="in")] = 0
     """Includes frame headers, as does ``bytes_out``."""
     bytes_out: Annotated[int, _BYTES.at(direction="out")] = 0
+
+
+class WarningStatus(msgspec.Struct, frozen=True, gc=False):
+    """A condition that somebody should know about, in words."""
+
+    severity: Severity = "note"
+    """``"error"``: data or work is lost or refused now. ``"warning"``: it soon may be. ``"note"``:
+    it happened since the start and may be over."""
+    text: str = ""
+    """What is the matter, with the value."""
+    remedy: str = ""
+    """What to do about it."""
 
 
 class TaskManagerStatus(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ....transport.settings import approximate_size
-from .warning_status import WarningStatus
+from .status import WarningStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
