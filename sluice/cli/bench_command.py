@@ -123,12 +123,13 @@ def network(
     if serve is not None:
         _serve(_address(serve, "--serve"), minutes * 60)
         return
-    server = None
+    server = thread = None
     if peer is None:
         server = _server(Address("127.0.0.1", 0))
         # A minute more than all measurements take.
         lifetime = (4 * seconds + 60,)
-        threading.Thread(target=server.serve, args=lifetime, daemon=True).start()
+        thread = threading.Thread(target=server.serve, args=lifetime, daemon=True)
+        thread.start()
         address = Address("127.0.0.1", server.port)
     else:
         address = _address(peer, "HOST:PORT")
@@ -144,8 +145,9 @@ def network(
             f"network --serve {address}"
         ) from None
     finally:
-        if server is not None:
+        if server is not None and thread is not None:
             server.close()
+            thread.join()
     if as_json:
         print_json(found)
         return

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 from sluice import HashSelector, ResultPartitionType, ShuffleClient, StringSerializer
 from sluice.shuffle.partition.blocks import BlockCodec
+from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
 from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -126,5 +127,7 @@ def test_a_stuck_reader_is_named_at_once(daemon, visit):
         row = seen.page.locator("#gates tbody tr").filter(has_text="its reader does not read")
         expect(row).to_have_count(1)
         assert "words" in row.inner_text()
+        if "waits" in TaskManagerStatus.__struct_fields__:
+            expect(seen.page.locator("#waits .tree")).to_contain_text("waits for reader")
         # The buffers of the gate fill up before its reader holds up anything: one event more.
         assert seen.page.evaluate("window.events") - events <= 3

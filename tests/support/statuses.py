@@ -28,6 +28,7 @@ class StatusWithStory(TaskManagerStatus, frozen=True):
     """A status whose waits and history are what a test or a picture wants to show."""
 
     waits: Any = ()
+    waits_omitted: int = 0
     recent: Any = ()
 
 
@@ -36,7 +37,7 @@ def with_story(
 ) -> StatusWithStory:
     """Return a status with waits, and samples of the last minutes, as their JSON has them."""
     kept = {name: getattr(status, name) for name in TaskManagerStatus.__struct_fields__}
-    return StatusWithStory(**kept | {"waits": waits, "recent": recent})
+    return StatusWithStory(**kept | {"waits": waits, "waits_omitted": 0, "recent": recent})
 
 
 def busy_status(

@@ -10,6 +10,7 @@ from msgspec import structs
 from sluice.shuffle.histogram import Histogram
 from sluice.shuffle.histogram_status import HistogramStatus
 from sluice.shuffle.taskmanager.status.latencies_status import LatenciesStatus
+from sluice.shuffle.taskmanager.status.status import WarningStatus
 from sluice.shuffle.taskmanager.status.table import Table, approximate_time, render
 from sluice.shuffle.taskmanager.store.store_status import RegionReadsStatus
 from sluice.transport.settings import approximate_size
@@ -64,6 +65,14 @@ def test_every_part_is_there_and_no_line_is_wider_than_the_terminal(width):
 def test_the_head_tells_who_is_served(serves, start):
     _, head = next(render(structs.replace(STATUS, serves=serves), 80))
     assert head[-1].startswith(start)
+
+
+def test_warnings_come_first_with_their_remedy():
+    warning = WarningStatus("error", "Storage disk /b accepts no data: EIO.", "Check the disk")
+    parts = dict(render(structs.replace(STATUS, warnings=(warning,))))
+    assert list(parts)[1] == "Warnings"
+    assert parts["Warnings"][1].startswith("error     Storage disk /b accepts no data: EIO.")
+    assert parts["Warnings"][1].endswith("  Check the disk")
 
 
 def test_parts_without_rows_are_left_out():
