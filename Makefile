@@ -18,6 +18,7 @@ JVM := spark_integration/jvm
 JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json tests/vectors/identity.json
 S3_SERVER := build/s3-server/versitygw
+ACTIONLINT := build/actionlint/actionlint
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -33,6 +34,8 @@ MUTANT_SEEDS := 40
 FIRST := 0
 UPGRADE := --upgrade
 PYTHONS := python3.12 python3.13 python3.14
+RELEASE_PYTHONS := $(PYTHON)
+TAG :=
 SPARK_LINES :=
 SPARK_LINES_DIRECTORY := .spark-lines
 SUITES :=
@@ -47,7 +50,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -161,6 +164,11 @@ test-matrix: setup ## the Spark tests on every line of Spark, or SPARK_LINES="3.
 	$(BIN)/python -m tests.spark_lines.run --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
 	  $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
 
+test-matrix-compiled: compiled ## the same, with the compiled data path
+	$(WITH_COMPILED) EXPECTED_DATA_PATH=compiled $(BIN)/python -m tests.spark_lines.run \
+	  --directory $(SPARK_LINES_DIRECTORY) $(SPARK_LINES) \
+	  -- -o pythonpath="$(COMPILED) ." $(or $(PYTEST_ARGS),tests/spark)
+
 test-table-formats: setup ## the tests with the real Delta Lake and Iceberg, whose jars Maven fetches
 	$(BIN)/python -m tests.table_formats.run $(PYTEST_ARGS)
 
@@ -203,11 +211,20 @@ simulate-mutants: setup ## which mistakes does the simulation notice? each for M
 mutate: setup ## which tests notice small changes of the code: MODULES=shuffle/memory LIMIT=0 (all of a module) SEED=0 MINUTES=25
 	$(BIN)/python -m tools.kill_matrix $(MODULES) --limit $(LIMIT) --seed $(SEED) --minutes $(MINUTES)
 
-check: setup docs-site ## formatting, lint, types, the documentation's links
+check: setup docs-site $(if $(shell command -v go),workflows) ## formatting, lint, types, the documentation's links, with Go also the workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	mvn -q -B -Dstyle.color=never -f $(JVM)/pom.xml spotless:check
+
+$(ACTIONLINT): tools/actionlint/go.mod tools/actionlint/go.sum
+	cd tools/actionlint && go build -mod=readonly -o $(CURDIR)/$@ \
+	  github.com/rhysd/actionlint/cmd/actionlint
+	@touch $@
+
+workflows: $(ACTIONLINT) $(SUPPLY_STAMP) ## lint .github with actionlint, built with Go, and zizmor
+	$(ACTIONLINT) -color=false
+	$(SUPPLY_VENV)/bin/zizmor --offline --quiet --no-progress .github
 
 format: setup ## format and apply safe lint fixes
 	$(BIN)/ruff format .
@@ -247,7 +264,7 @@ docs: setup ## regenerate what is generated: JVM messages, wire tables, settings
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
-# The tools of the three targets below, apart from what Sluice runs with.
+# The tools of supply chain, releases and workflows, apart from what Sluice runs with.
 $(SUPPLY_STAMP): requirements/supply-chain.txt
 	@echo "Installing the tools of the supply chain into $(SUPPLY_VENV)"
 	@rm -rf $(SUPPLY_VENV) && $(PYTHON) -m venv $(SUPPLY_VENV)
@@ -269,6 +286,10 @@ audit: $(SUPPLY_STAMP) ## known vulnerabilities of what requirements/ pins
 
 changelog: setup ## gather the fragments of changes/ into CHANGELOG.md, for VERSION=X.Y.Z
 	$(BIN)/towncrier build --yes --version $(VERSION)
+
+release: setup $(SUPPLY_STAMP) ## everything in a release in build/release, its wheels tried in a new environment; RELEASE_PYTHONS="python3.11 python3.12", TAG=vX.Y.Z for the real one
+	$(BIN)/python -m tools.release.build $(addprefix --python ,$(RELEASE_PYTHONS)) \
+	  $(if $(TAG),--tag $(TAG))
 
 clean: ## what this file made, the virtual environment too
 	rm -rf $(VENV) $(JVM)/target $(dir $(JAR)) build dist .mypy_cache .pytest_cache .ruff_cache
