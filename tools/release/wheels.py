@@ -82,7 +82,7 @@ def build_pure_wheel(sdist: Path, output: Path) -> Path:
     """Build the wheel for any Python and any machine."""
     with tempfile.TemporaryDirectory() as directory:
         wheel = _wheel(Path(sys.executable), sdist, Path(directory) / "wheel", compile_it=False)
-        return shutil.copy(wheel, output)
+        return Path(shutil.copy(wheel, output))
 
 
 def build_compiled_wheel(sdist: Path, interpreter: Interpreter, output: Path) -> Path:
