@@ -141,9 +141,9 @@ def test_the_other_release_commands_a_taskmanager(running, tmp_path: Path):
     command.run([*make, *proof], tmp_path)
     assert command.run(["status", daemon.url, "--token-file", str(token)], tmp_path)
     command.run(["drain", "--wait", "30", daemon.url, *proof], tmp_path)
-    assert daemon.status().draining
+    assert daemon.status().state == "draining"
     command.run(["undrain", daemon.url, *proof], tmp_path)
-    assert not daemon.status().draining
+    assert daemon.status().state == "ready"
 
 
 @pytest.mark.parametrize(("server", "client"), ORDERS)

@@ -43,7 +43,7 @@ def run(
     words = [str(word) for word in command]
     kept = {name: value for name, value in os.environ.items() if name not in _CHECKOUT}
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - no shell, and no input of others
             words,
             cwd=directory,
             env=kept | {"PATH": f"{SUPPLY_CHAIN}:{kept.get('PATH', '')}"} | dict(environment or {}),
