@@ -47,7 +47,8 @@ def walk(command, words):
         for name in command.list_commands(context):
             yield from walk(command.get_command(context, name), [*words, name])
     else:
-        yield " ".join(words), [name for each in command.params for name in each.opts]
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        yield " ".join(words), [name for each in options for name in each.opts]
 
 print(json.dumps(dict(walk(main, []))))
 """
