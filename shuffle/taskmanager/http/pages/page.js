@@ -116,10 +116,10 @@
   /* A sortable table whose rows are kept by key.
    *
    * A column has a head, a meaning, and `text` of a row; `value`, its number in the unit of the
-   * status, by which it sorts; `bar`, shares; `link`, an address of the configuration; `kind`: "num",
-   * "name" or "words". `key` tells rows
-   * apart, `worst` is the order before the reader chooses one: larger is first. `detail` makes what
-   * opens below a row: an object with a node and update(row).
+   * status, by which it sorts; `bar`, shares, and `warns`, whether a full one is a problem; `link`,
+   * an address of the configuration; `kind`: "num", "name" or "words". `key` tells rows apart,
+   * `worst` is the order before the reader chooses one: larger is first. `detail` makes what opens
+   * below a row: an object with update(row).
    */
   class Table {
     constructor(parent, { caption, columns, key, worst, detail, of, legend = true }) {
@@ -256,7 +256,7 @@
             text.title = column.unit ? `${exact} ${column.unit}` : exact;
           }
         }
-        if (bar) bar.update(column.bar(row), column.warns ?? true);
+        if (bar) bar.update(column.bar(row), column.warns?.(row) ?? true);
         if (column.link) setLink(text, column.link(row));
       });
     }
@@ -909,6 +909,7 @@
           value: (row) => row.used_bytes,
           text: (row) => `${bytes(row.used_bytes)} (${percent(of(row.used_bytes, row.used_bytes + row.free_bytes))})`,
           bar: (row) => [of(row.used_bytes, row.used_bytes + row.free_bytes)],
+          warns: (row) => row.tier === "disk", // a full memory tier sends regions to the disks
         },
         bytesColumn("Free", "Bytes that new regions can get", (row) => row.free_bytes),
         {
@@ -1238,7 +1239,7 @@
       value: (row) => tierSum(row, kind, "used_bytes"),
       text: (row) => (row.reason ? "–" : `${bytes(tierSum(row, kind, "used_bytes"))} (${percent(share(row))})`),
       bar: (row) => (row.reason ? null : [share(row)]),
-      warns: kind === "disk",
+      warns: () => kind === "disk",
     };
   }
 
