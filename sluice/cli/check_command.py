@@ -173,14 +173,17 @@ def judge(answers: Sequence[EndpointAnswer], limits: CheckLimits, now: float) ->
 def line(report: CheckReport) -> str:
     """Return a report as the line of a Nagios plugin."""
     data = " ".join(
-        f"{each.name}={each.value:g}{each.unit};{_limit(each.warning)};{_limit(each.critical)}"
-        if each.unit != "B"
-        else f"{each.name}={each.value:.0f}B"
+        f"{each.name}={_number(each.value)}{each.unit};{_limit(each.warning)};"
+        f"{_limit(each.critical)}".rstrip(";")
         for each in report.measures
     )
     # What follows the bar is data for the monitor, so the text must not have one.
     text = report.summary.replace("|", "/")
     return f"SLUICE {report.severity.upper()} - {text} | {data}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
 
 
 def _limit(value: float | None) -> str:

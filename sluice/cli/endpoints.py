@@ -100,5 +100,7 @@ def _answer(url: str, token: str, timeout_seconds: float) -> EndpointAnswer:
         return EndpointAnswer(url, problem=error.reason, is_foreign=is_foreign)
     except click.ClickException as error:
         refused = isinstance(error, AccessRefused)
-        return EndpointAnswer(url, problem=error.message, is_refused=refused)
+        return EndpointAnswer(
+            url, problem=error.message.removeprefix(f"{url} "), is_refused=refused
+        )
     return EndpointAnswer(url, status, document)

@@ -207,7 +207,9 @@ def fetch(
         with error:
             if error.code in (401, 403):
                 raise AccessRefused(_refusal(url, error, proves=bool(token))) from None
-        raise InvalidStatus(f"it answered {error.code} {error.reason}") from None
+            reason = _reason(error)
+        answered = f"it answered {error.code} {error.reason}"
+        raise InvalidStatus(f"{answered}: {reason}" if reason else answered) from None
     except http.client.InvalidURL as error:
         raise click.ClickException(f"{url} is not a URL: {error}. Write HOST:PORT") from None
     except http.client.HTTPException:
@@ -264,13 +266,18 @@ def _refusal(url: str, error: urllib.error.HTTPError, *, proves: bool) -> str:
             f"{url} requires an access token: give --secret-file or --token-file, or set "
             f"{TOKEN_VARIABLE} or {SECRET_FILES_VARIABLE}"
         )
+    return f"{url} refuses this: {_reason(error) or f'{error.code} {error.reason}'}"
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return the reason in an answer that is an error, in one line; empty if it has none."""
     try:
         document: Any = json.loads(error.read(_MAX_ERROR_BYTES))
         reason = str(document["error"])
     except (OSError, ValueError, KeyError, TypeError):
-        reason = f"{error.code} {error.reason}"
+        return ""
     shown = "".join(character if character.isprintable() else "?" for character in reason)
-    return f"{url} refuses this: {shown[:_MAX_ERROR_CHARACTERS]}"
+    return shown[:_MAX_ERROR_CHARACTERS]
 
 
 def _read_token(path: Path) -> str:

@@ -68,7 +68,7 @@ def test_an_unknown_application_is_one_line_with_the_remedy(live):
     result = run("inspect", "nobody/0", "--url", live)
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
-    assert "it answered 404" in result.stderr
+    assert "it answered 404 Not Found: No application of this name" in result.stderr
     assert f"sluice inspect --url {live}" in result.stderr
 
 
