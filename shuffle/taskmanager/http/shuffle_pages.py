@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_NUMBER: Final = (1 << 63) - 1
 """Largest number of a shuffle or a map attempt."""
 
+TURN_SECONDS: Final = 5.0
+"""Time for which a request waits for those before it."""
+
 REST_SECONDS: Final = 0.05
 """Rest of the data loop between two pages: many requests must not slow the data path down."""
 
@@ -46,11 +49,14 @@ def add_shuffles(
     one_at_a_time = asyncio.Lock()
 
     async def asked(query: ShuffleQuery) -> ShufflePage:
-        async with one_at_a_time:
-            try:
-                return await snapshot.ask(lambda: inspect(query))
-            finally:
-                await asyncio.sleep(REST_SECONDS)
+        async with asyncio.timeout(TURN_SECONDS):
+            await one_at_a_time.acquire()
+        try:
+            return await snapshot.ask(lambda: inspect(query))
+        finally:
+            # The rest is not this request's: its answer is ready.
+            loop = asyncio.get_running_loop()
+            loop.call_later(REST_SECONDS, one_at_a_time.release)
 
     async def serve_shuffle(request: web.Request) -> web.Response:
         access.require(request, SCOPE_STATUS)
@@ -60,6 +66,9 @@ def add_shuffles(
             return web.json_response({"error": str(error)}, status=400)
         try:
             page = await asked(query)
+        except TimeoutError:
+            text = f"other requests for shuffles took more than {TURN_SECONDS:g} s: ask again"
+            return web.json_response({"error": text}, status=503)
         except UnknownShuffle as error:
             return web.json_response({"error": str(error)}, status=404)
         return web.Response(body=page.encode(), content_type="application/json")

@@ -8,6 +8,7 @@ import pytest
 from sluice.protocol.access_token import make_access_token
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
+from sluice.shuffle.taskmanager.http import shuffle_pages
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
@@ -88,6 +89,16 @@ async def test_an_unknown_application_is_404(session):
     async with session.get("/api/v1/shuffles/nobody/3") as answer:
         assert answer.status == 404
         assert "No application of this name" in (await answer.json())["error"]
+
+
+async def test_a_request_does_not_wait_for_others_without_end(session, monkeypatch):
+    monkeypatch.setattr(shuffle_pages, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(shuffle_pages, "TURN_SECONDS", 0.05)
+    async with session.get("/api/v1/shuffles/app/3") as answer:
+        assert answer.status == 200
+    async with session.get("/api/v1/shuffles/app/3") as answer:
+        assert answer.status == 503
+        assert "ask again" in (await answer.json())["error"]
 
 
 async def test_names_need_a_token(session, asked):
