@@ -37,7 +37,7 @@ MODULES: Final = ("os", "socket", "mmap")
 
 PORTABLE: Final = {
     "os": {
-        *("O_CLOEXEC", "O_CREAT", "O_DIRECTORY", "O_EXCL", "O_NOFOLLOW", "O_NONBLOCK"),
+        *("O_APPEND", "O_CLOEXEC", "O_CREAT", "O_DIRECTORY", "O_EXCL", "O_NOFOLLOW", "O_NONBLOCK"),
         *("O_RDONLY", "O_RDWR", "O_TRUNC", "O_WRONLY"),
         *("R_OK", "W_OK", "X_OK", "_exit", "access", "chmod", "close", "dup", "fchmod"),
         *(

@@ -168,6 +168,12 @@ class TaskManager:
 
     async def _start(self) -> None:
         async with AsyncExitStack() as stack:
+            path = self.config.http.audit_log_path
+            if self._serves_http and path is not None:
+                from .process.audit_file import AuditFile  # most TaskManagers have none
+
+                audit = await asyncio.to_thread(AuditFile.open, path)
+                stack.push_async_callback(asyncio.to_thread, audit.close)
             environment = await NetworkEnvironment.build(self.config, self._unlocked)
             self._environment = environment
             self._recent = RecentHistory(environment)

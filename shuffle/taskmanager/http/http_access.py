@@ -28,7 +28,7 @@ from ....transport.address import Address, is_loopback
 from ....transport.errors import counted, one_line
 from ...counters import BoundedCounts
 from ..status.reasons import NOT_THE_SOCKET, OTHER_NAME
-from .http_audit import note_token
+from .audit_entry import note_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

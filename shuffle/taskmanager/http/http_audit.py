@@ -2,7 +2,7 @@
 
 Each request with a method other than GET and HEAD is one line of the logger ``sluice.audit``.
 Refused requests are counted like refused connections, because clients without a token can send any
-number. :mod:`audit_file` has the file that they go to if one is configured.
+number. :mod:`..process.audit_file` writes the file that they go to if one is configured.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from ....transport.errors import counted, one_line
-from .audit_file import AUDIT
+from .audit_entry import AUDIT, AuditEntry, current
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -32,32 +31,6 @@ logger = logging.getLogger(AUDIT)
 logger.setLevel(logging.INFO)  # whatever log_level is
 
 
-class _Entry:
-    """What the line about a request says beyond the request itself."""
-
-    __slots__ = ("change", "token_id")
-
-    def __init__(self) -> None:
-        self.change = ""
-        self.token_id = b""
-
-
-_entry: ContextVar[_Entry] = ContextVar("_entry")
-"""The entry of the request that is being answered, if it changes something."""
-
-
-def note_change(what: str) -> None:
-    """Record what the request changes, for its line."""
-    if (entry := _entry.get(None)) is not None:
-        entry.change = what
-
-
-def note_token(token_id: bytes) -> None:
-    """Record the id of the access token that was accepted for the request."""
-    if (entry := _entry.get(None)) is not None:
-        entry.token_id = token_id
-
-
 @web.middleware
 async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Log a request that changes something, after its answer is made.
@@ -66,8 +39,8 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """
     if request.method in _READS:
         return await handler(request)
-    entry = _Entry()
-    token = _entry.set(entry)
+    entry = AuditEntry()
+    token = current.set(entry)
     outcome, code = "cancelled", 0
     try:
         answer = await handler(request)
@@ -80,11 +53,11 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
         outcome = f"failed: {type(error).__name__}"
         raise
     finally:
-        _entry.reset(token)
+        current.reset(token)
         _log(request, entry, outcome, is_refused=code >= _FIRST_ERROR)
 
 
-def _log(request: web.Request, entry: _Entry, outcome: str, *, is_refused: bool) -> None:
+def _log(request: web.Request, entry: AuditEntry, outcome: str, *, is_refused: bool) -> None:
     who, peer = _who(request, entry.token_id)
     extra: dict[str, object] = {"peer": peer}
     if is_refused:

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from ..config.http_config import HttpConfig
     from ..metrics.published_snapshot import PublishedSnapshot, StatusSource
-    from .audit_file import AuditFile
     from .http_access import HttpAccess
 
 logger = logging.getLogger(__name__)
@@ -88,7 +87,6 @@ class HttpServer:
     ) -> None:
         counts = BoundedCounts() if dropped is None else dropped
         self._served = Served(config, status, drain, access, counts, operations)
-        self._audit: AuditFile | None = None
         self._sockets: list[socket.socket] = []
         self._made: tuple[int, int] | None = None
         """The file of the Unix socket."""
@@ -101,16 +99,12 @@ class HttpServer:
         Cancelling leaves nothing open after `close`.
 
         Raises:
-            CONFIGURATION: The port or the Unix socket is taken or not allowed, the address is
-                not this host's, or the audit log cannot be opened.
+            CONFIGURATION: The port or the Unix socket is taken or not allowed, or the address is
+                not this host's.
         """
         data_loop = asyncio.get_running_loop()
         config = self._served.config
         hosts, port = config.http_host or (LOOPBACK,), config.http_port
-        if config.audit_log_path is not None:
-            from .audit_file import AuditFile  # most TaskManagers have none
-
-            self._audit = await asyncio.to_thread(AuditFile.open, config.audit_log_path)
         path, where, remedy = config.http_socket_path, host_ports(hosts, port), ""
         try:
             self._sockets = await bind(hosts, port)
@@ -151,9 +145,6 @@ class HttpServer:
             await self._thread.close()
         for sock in self._sockets:
             sock.close()
-        written, self._audit = self._audit, None
-        if written is not None:
-            await asyncio.to_thread(written.close)
         made, self._made = self._made, None
         if self._served.config.http_socket_path is not None:
             remove_made(self._served.config.http_socket_path, made)

@@ -17,7 +17,7 @@ from ....protocol.access_token import SCOPE_ADMIN
 from ..bounds.quotas import QuotaConfig
 from ..config.taskmanager_config import ConfigError, load
 from .api_routes import JSON
-from .http_audit import note_change
+from .audit_entry import note_change
 
 if TYPE_CHECKING:
     from ..config.taskmanager_config import TaskManagerConfig

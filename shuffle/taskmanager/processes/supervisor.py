@@ -72,6 +72,7 @@ class Supervisor:
         self._access = Access.open(config.auth, lambda _: False)
         self._refused = BoundedCounts()
         self._dropped = BoundedCounts()
+        self._close_audit: Callable[[], None] = lambda: None
         self._http = HttpServer(
             config.http,
             self.status,
@@ -106,11 +107,16 @@ class Supervisor:
             for each in self._processes:
                 each.start()
             await asyncio.gather(*(each.first_start for each in self._processes))
+            if (path := self.config.http.audit_log_path) is not None:
+                from ..process.audit_file import AuditFile  # most TaskManagers have none
+
+                self._close_audit = (await asyncio.to_thread(AuditFile.open, path)).close
             self.http_port = await self._http.start()
         except BaseException:
             for each in self._processes:
                 each.kill()
             await self._ended()
+            self._close_audit()
             raise
         self.state = "ready"
         status = await self.status()
@@ -308,6 +314,7 @@ class Supervisor:
         in_order = await self._ended()
         self.state = "stopped"
         await self._http.close()
+        await asyncio.to_thread(self._close_audit)
         logger.info("The TaskManager has stopped")
         return in_order
 

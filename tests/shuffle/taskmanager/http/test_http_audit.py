@@ -10,18 +10,17 @@ import aiohttp
 import pytest
 
 from sluice.protocol.access_token import make_access_token
-from sluice.protocol.errors import ErrorCode
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
-from sluice.shuffle.taskmanager.http.audit_file import AUDIT
+from sluice.shuffle.taskmanager.http.audit_entry import AUDIT
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_audit import MAX_CHANGE_CHARACTERS
 from sluice.shuffle.taskmanager.http.http_served import LiveSettings, Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from sluice.shuffle.taskmanager.process.audit_file import AuditFile
 from tests.protocol.identity_vectors import SECRET
 from tests.support.fakes import no_drain
-from tests.support.raises_code import raises_code
 from tools.docs.sample_status import STATUS
 
 TOKEN = make_access_token(SECRET, "admin", int(time.time()) + 3600)
@@ -44,7 +43,6 @@ class Audited:
                 http_host="127.0.0.1",
                 http_port=0,
                 http_socket_path=self.socket,
-                audit_log_path=self.path,
             ),
             lambda: STATUS,
             no_drain,
@@ -54,11 +52,13 @@ class Audited:
         self.url = ""
 
     async def __aenter__(self):
+        self.file = AuditFile.open(self.path)
         self.url = f"http://127.0.0.1:{await self.server.start()}"
         return self
 
     async def __aexit__(self, *error) -> None:
         await self.server.close()
+        self.file.close()
 
     async def ask(self, method: str, path: str, *, unix: bool = False, **given) -> int:
         connector = aiohttp.UnixConnector(str(self.socket)) if unix else None
@@ -162,15 +162,3 @@ async def test_without_a_file_the_lines_are_in_the_log(caplog):
         assert answer.status == 200
     await server.close()
     assert [each.name for each in caplog.records] == [AUDIT]
-
-
-async def test_a_file_that_cannot_be_opened_ends_the_start(tmp_path):
-    path = tmp_path / "none" / "audit.log"
-    server = HttpServer(
-        HttpConfig(http_host="127.0.0.1", http_port=0, audit_log_path=path),
-        lambda: STATUS,
-        no_drain,
-    )
-    with raises_code(ErrorCode.CONFIGURATION, r"No such file.* Set audit_log_path to a file"):
-        await server.start()
-    await server.close()

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.trusted_path import require_trusted
-from ..process.log_queue import LogQueue
-from ..process.output import LAST_LINES_SECONDS, LogHandler
-from ..process.repeats import RecordBudget, Repeats
+from ..http.audit_entry import AUDIT
+from .log_queue import LogQueue
+from .output import LAST_LINES_SECONDS, LogHandler
+from .repeats import RecordBudget, Repeats
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-AUDIT: Final = "sluice.audit"
-"""The logger of requests that change a TaskManager."""
 
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
 _FLAGS: Final = (

@@ -8,8 +8,10 @@ import os
 import pytest
 
 from sluice.protocol.errors import ErrorCode
-from sluice.shuffle.taskmanager.http.audit_file import AUDIT, AuditFile
+from sluice.shuffle.taskmanager.http.audit_entry import AUDIT
+from sluice.shuffle.taskmanager.process.audit_file import AuditFile
 from sluice.transport.errors import counted
+from tests.support.daemon import Daemon, arguments, run
 from tests.support.raises_code import raises_code
 
 logger = logging.getLogger(AUDIT)
@@ -62,3 +64,24 @@ def test_refused_requests_are_counted_and_others_are_not(tmp_path):
     text = path.read_text()
     assert (text.count("accepted"), text.count(": refused\n")) == (1000, 1)
     assert "999 from 10.0.0.7" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_drain_is_in_the_file_of_a_daemon(tmp_path, processes):
+    path = tmp_path / "audit.log"
+    with Daemon(tmp_path, processes=processes, audit_log_path=path) as daemon:
+        daemon.drain()
+        assert daemon.end() == 0
+    (line,) = path.read_text().splitlines()
+    assert f"INFO {AUDIT}: POST /api/v1/drain?wait_seconds=60 by user {os.getuid()}, " in line
+    assert line.endswith(" from the Unix socket: 200")
+    assert AUDIT not in daemon.log
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_opened_ends_the_start(tmp_path):
+    path = tmp_path / "none" / "audit.log"
+    done = run(arguments(tmp_path, audit_log_path=path))
+    assert done.returncode == 1
+    assert f"The audit log {path} cannot be opened: No such file" in done.stderr
