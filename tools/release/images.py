@@ -26,7 +26,7 @@ def why_no_engine() -> str | None:
         # Without --format the exit code is 0 even if only the client answers.
         run(["docker", "info", "--format", "{{.ServerVersion}}"], deadline_seconds=_ANSWER_SECONDS)
     except CommandFailedError as error:
-        return f"no container engine answers: {str(error).splitlines()[-1]}"
+        return f"no container engine answers: {error.reason}"
     return None
 
 

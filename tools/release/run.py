@@ -21,6 +21,11 @@ _CHECKOUT = ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_PYTHON", "VIRTUAL_ENV", "S
 class CommandFailedError(Exception):
     """A command of a release did not end with exit code 0."""
 
+    @property
+    def reason(self) -> str:
+        """The first line that the command printed, or the whole message if it printed none."""
+        return str(self).splitlines()[:2][-1].strip()
+
 
 def run(
     command: Sequence[object],

@@ -57,7 +57,7 @@ def find_interpreter(command: str) -> Interpreter | str:
     try:
         text = run([program, "-c", _VERSION], deadline_seconds=60)
     except CommandFailedError as error:
-        return f"{command} does not run: {str(error).splitlines()[-1]}"
+        return f"{command} does not run: {error.reason}"
     implementation, version, include, abi = json.loads(text)
     if implementation != "CPython":
         return f"{command} is {implementation}, and mypyc compiles for CPython"

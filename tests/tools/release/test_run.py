@@ -31,6 +31,11 @@ def test_a_failure_says_what_the_command_printed():
         run([sys.executable, "-c", text], deadline_seconds=60)
 
 
+def test_the_reason_is_the_first_line_of_the_output():
+    assert CommandFailedError("pip: exit code 1\nno such file\nhint: look").reason == "no such file"
+    assert CommandFailedError("pip did not end within 1 s").reason == "pip did not end within 1 s"
+
+
 def test_a_command_ends_at_its_deadline():
     text = "import threading; threading.Event().wait()"
     with pytest.raises(CommandFailedError, match=r"did not end within 0\.5 s"):
