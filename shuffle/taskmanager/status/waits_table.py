@@ -52,7 +52,8 @@ def tree_lines(waits: Sequence[WaitStatus], omitted: int) -> Iterator[tuple[str,
     for depth, each in islice(tree(waits), MAX_SHOWN):
         indent = INDENT * depth
         where = f" at {each.taskmanager_id}" if several and not depth else ""
-        yield indent, f"{each.waiter} waits for {each.resource}{where}{_since(each)}"
+        waiter = "which" if depth else str(each.waiter)  # the resource of the line above it
+        yield indent, f"{waiter} waits for {each.resource}{where}{_since(each)}"
         yield indent + INDENT, f"{each.text}. {each.remedy}."
     omitted += max(0, len(waits) - MAX_SHOWN)
     if omitted:

@@ -62,11 +62,11 @@ def test_a_pipe_gets_each_wait_in_a_row():
 def test_a_terminal_gets_a_branch_from_the_writer_to_the_reader():
     lines = dict(render(STATUS, 80))["Waits"]
     heads = [line.strip() for line in lines if " waits for " in line]
-    assert [each.partition(" waits")[0] for each in heads] == [
-        "map output 8 of shuffle 3 of app-2",
-        "network memory",
-        "application app-1",
-        "gate 7 of 10.0.0.2:5000 of app-1",
+    assert heads == [
+        "map output 8 of shuffle 3 of app-2 waits for network memory for 12.5 s",
+        "which waits for application app-1",
+        "which waits for gate 7 of 10.0.0.2:5000 of app-1",
+        "which waits for reader 10.0.0.2:5000 of app-1 for 30.2 s",
     ]
 
 
