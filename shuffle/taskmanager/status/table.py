@@ -111,6 +111,9 @@ def render(status: TaskManagerStatus, width: int | None = None) -> Iterator[tupl
     if width is not None:
         head = [line for text in head for line in _wrapped(text, width)]
     yield "", head
+    warnings = _table("Warnings", status.warnings, "severity text remedy")
+    if warnings.row_count:
+        yield warnings.title, list(warnings.lines(width))
     if status.waits:
         yield "Waits", list(_waits(status, width))
     for table in _tables(status):
@@ -232,7 +235,6 @@ def _head(status: TaskManagerStatus) -> str:
 
 def _tables(status: TaskManagerStatus) -> Iterator[Table]:
     counters, copies = status.counters, status.copies
-    yield _table("Warnings", status.warnings, "severity text remedy")
     yield _table(
         "Data processes",
         status.processes,
