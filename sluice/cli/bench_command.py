@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -161,12 +162,8 @@ def network(
 def _serve(address: Address, seconds: float) -> None:
     server = _server(address)
     click.echo(f"answering at {address} for {seconds / 60:g} minutes; Ctrl-C ends it", err=True)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         server.serve(seconds)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.close()
 
 
 def _server(address: Address) -> network_bench.BenchServer:

@@ -59,9 +59,10 @@ class BenchServer:
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self, seconds: float) -> None:
-        """Answer for a time, or until :meth:`close`. Blocks."""
+        """Answer once for a time, or until :meth:`close`; then release the address. Blocks."""
         deadline = time.monotonic() + seconds
-        with contextlib.suppress(OSError):  # it is closed, or the time is up
+        # An OSError: the time is up, or it is shut down.
+        with self._listener, contextlib.suppress(OSError):
             while (left := deadline - time.monotonic()) > 0:
                 self._listener.settimeout(left)
                 connection, _ = self._listener.accept()
@@ -72,10 +73,13 @@ class BenchServer:
                     connection.close()
 
     def close(self) -> None:
-        """Accept no more connections; idempotent."""
+        """Let :meth:`serve` end, from any thread; idempotent.
+
+        The descriptor stays open until then: closed under a call in another thread, its number
+        could name another file.
+        """
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
     def _answer(self, connection: socket.socket) -> None:
         try:
