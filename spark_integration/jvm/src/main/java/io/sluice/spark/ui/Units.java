@@ -46,7 +46,9 @@ final class Units {
         return String.format(Locale.ROOT, "%,d", number);
     }
 
+    /** Formats a share, below a tenth with one digit behind the point. */
     static String percent(long part, long whole) {
-        return String.format(Locale.ROOT, "%.0f %%", 100.0 * part / whole);
+        double percent = 100.0 * part / whole;
+        return String.format(Locale.ROOT, percent < 10 ? "%.1f %%" : "%.0f %%", percent);
     }
 }

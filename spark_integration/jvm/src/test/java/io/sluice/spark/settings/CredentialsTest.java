@@ -130,4 +130,12 @@ class CredentialsTest {
         checkRefused(
                 conf(SluiceSettings.TOKEN, DRIVER, SluiceSettings.TOKEN_FILE, "file"), "both set");
     }
+
+    @Test
+    void valuesThatSparkHidesAreHidden() {
+        assertTrue(Credentials.isRedacted(key -> null, SluiceSettings.TOKEN));
+        assertTrue(Credentials.isRedacted(key -> null, "spark.sluice.ssl.keyPassword"));
+        assertFalse(Credentials.isRedacted(key -> null, SluiceSettings.ENDPOINTS));
+        assertTrue(Credentials.isRedacted(key -> "(?i)endpoints", SluiceSettings.ENDPOINTS));
+    }
 }

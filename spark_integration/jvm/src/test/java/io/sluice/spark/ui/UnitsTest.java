@@ -27,6 +27,12 @@ class UnitsTest {
     }
 
     @Test
+    void smallSharesHaveADigitBehindThePoint() {
+        assertEquals("0.5 %", Units.percent(5, 1000));
+        assertEquals("75 %", Units.percent(3, 4));
+    }
+
+    @Test
     void countsHaveCommas() {
         assertEquals("999", Units.count(999));
         assertEquals("1,234,567", Units.count(1_234_567));
