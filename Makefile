@@ -248,7 +248,7 @@ pictures: setup ## the pictures of the status page in docs/images: needs Chromiu
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, man page, dashboards
+docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, OpenAPI, man page, dashboards
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page

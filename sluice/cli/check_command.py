@@ -105,7 +105,7 @@ def _limit_option(
 
 @click.command(cls=_PluginCommand, short_help="Check TaskManagers, for monitoring.")
 @click.argument("urls", nargs=-1, metavar="[URL]...")
-@_limit_option("--storage", "85,95", "Used percent of a directory.")
+@_limit_option("--storage", "85,95", "Used percent of a directory of the disk tier.")
 @_limit_option("--lag", "1,5", "Seconds of event loop lag.")
 @_limit_option("--certificate", "14,3", "Days until the TLS certificate expires.")
 @click.option("--allow-anonymous", is_flag=True, help="Do not warn of anonymous access.")
@@ -207,6 +207,8 @@ def _findings(answer: EndpointAnswer, limits: CheckLimits, now: float) -> Iterat
         if not tier.healthy:
             yield CheckFinding("warning", url, f"{name} is out of use: {one_line(tier.reason)}")
             continue
+        if tier.tier != "disk":  # a full memory tier is normal, and data goes to the disk
+            continue
         used = _used_percent(tier.used_bytes, tier.free_bytes)
         yield from _above(
             url, used, limits.storage_percent,
@@ -246,7 +248,10 @@ def _measures(
     good: Sequence[TaskManagerStatus], ready: int, limits: CheckLimits
 ) -> Iterator[CheckMeasure]:
     tiers = [tier for status in good for tier in status.storage if tier.healthy]
-    fullest = max((_used_percent(each.used_bytes, each.free_bytes) for each in tiers), default=0.0)
+    disks = [
+        _used_percent(each.used_bytes, each.free_bytes) for each in tiers if each.tier == "disk"
+    ]
+    fullest = max(disks, default=0.0)
     lag = max((status.event_loop.max_lag_seconds for status in good), default=0.0)
     yield CheckMeasure("ready", ready, "")
     yield CheckMeasure("storage_fullest", round(fullest, 2), "%", *limits.storage_percent)

@@ -171,7 +171,7 @@ def _data_directory(directory: Path, min_free_bytes: int) -> DoctorCheck:
     except UntrustedPath as error:
         return problem(name, error.reason, error.remedy)
     except OSError as error:
-        return problem(name, error.strerror or str(error), "Mend or replace the disk")
+        return problem(name, error.strerror or str(error), "Repair or replace the disk")
     free = usage.f_bavail * usage.f_frsize
     text = (
         f"{approximate_size(free)} are free, min_free_bytes is {approximate_size(min_free_bytes)}"

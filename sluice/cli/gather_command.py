@@ -54,7 +54,7 @@ PAGES: Final = {
 """What is asked for at each HTTP port."""
 
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
-"""Longest tail of a log."""
+"""Maximum bytes of a log, from its end."""
 
 _DISTRIBUTION: Final = "sluice-shuffle"
 _SHOWN_VARIABLES: Final = re.compile(r"(SLUICE|SPARK|PYSPARK|JAVA|AWS|PYTHON)_\w+|PYTHONPATH|PATH")
@@ -169,7 +169,7 @@ def _texts(
 def _secrets(
     config_file: Path | None, given: Given, environment: Mapping[str, str]
 ) -> Iterator[bytes | str]:
-    """Yield every secret that this host has, so that it is found in whatever text."""
+    """Yield the secrets in the variables and files that this command knows."""
     for name, value in environment.items():
         if is_sensitive(name) and not name.endswith(("_FILE", "_FILES")):
             yield value

@@ -61,7 +61,7 @@ _STORE_LOGGER: Final = logging.getLogger("sluice.shuffle.taskmanager.store")
     type=click.IntRange(1, MAX_OUTPUTS),
     default=DEFAULT_OUTPUTS,
     show_default=True,
-    help="Most map outputs to show.",
+    help="Maximum number of map outputs to show.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @proof_options

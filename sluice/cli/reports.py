@@ -1,7 +1,7 @@
 """The documents that commands print with ``--json``.
 
-Fields are only ever added. ``schema`` changes its number when a field is removed or gets another
-meaning. ``docs/reference/command-line.md`` is generated from these classes.
+A field is removed, or gets another meaning, only with a new number in ``schema``.
+``docs/reference/command-line.md`` is generated from these classes.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -168,7 +168,7 @@ class GatherReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.
     environment: dict[str, str]
     """Variables of Sluice, Spark, Java and the remote store, without secrets."""
     files: dict[str, int]
-    """Bytes of each file in the archive."""
+    """Bytes of each file in the archive, except about.json."""
     missing: dict[str, str]
     """Why something could not be gathered, by its name."""
 

@@ -81,7 +81,11 @@ class _Watched:
     help="Refreshes; by default without end in a terminal, and one in a pipe.",
 )
 @click.option(
-    "--rows", type=click.IntRange(1, 10000), default=200, show_default=True, help="Most rows."
+    "--rows",
+    type=click.IntRange(1, 10000),
+    default=200,
+    show_default=True,
+    help="Maximum number of rows.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document for each refresh.")
 @proof_options

@@ -187,7 +187,7 @@ def test_two_hundred_waits_for_the_same_memory_stay_readable(visit):
         expect(seen.page.locator("#waits > .tree > li")).to_have_count(30)
         expect(seen.page.locator("#waits > .tree li")).to_have_count(30 + 50)
         expect(seen.page.locator("#waits > .more")).to_have_text(
-            "120 more waits, each shorter than these."
+            "120 more are not shown: shorter ones, and those whose time is not known."
         )
 
 

@@ -112,7 +112,7 @@ CASES: Final = (
         "SluiceDiskFullSoon",  # 100 GiB that shrink by 25 GiB in an hour
         _free(f"{100 * GIB}-{25 * GIB // 60}x120"),
         "80m",
-        "h1:7338: /data/1 is full in four hours",
+        "h1:7338: /data/1 will be full in four hours",
         OF_DISK,
     ),
     Case("SluiceDiskFullSoon", _free(f"{100 * GIB}-{10 * GIB // 60}x120"), "80m"),

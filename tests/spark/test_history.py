@@ -93,7 +93,7 @@ def test_the_numbers_of_stages_are_those_of_the_event_log(
     assert sum(numbers_of(page, "sluice-stages", "From the same host")) == use.local_bytes_read
     assert sum(numbers_of(page, "sluice-shuffles", "Written")) == use.bytes_written
     assert sum(numbers_of(page, "sluice-shuffles", "Records")) == use.records_written
-    waits = sum(numbers_of(page, "sluice-stages", "Of it, waiting for credit"))
+    waits = sum(numbers_of(page, "sluice-stages", "Waiting for credit (part of it)"))
     counters = [row[0] for row in rows_of(page, "sluice-counters")]
     values = dict(zip(counters, numbers_of(page, "sluice-counters", "Value"), strict=True))
     assert waits == values["writerCreditWaitNanos"]

@@ -119,11 +119,11 @@ def cluster(definitions: Definitions) -> Contents:
 
 
 def host(definitions: Definitions) -> Contents:
-    """Return the dashboard of some TaskManagers: what waits for what."""
+    """Return the dashboard of one or more TaskManagers: resources, waits and latencies."""
     the = Expressions(definitions, f'{JOB},instance=~"$instance"')
     amount, rate = the.amount, the.rate
     uptime = "sluice_uptime_seconds"
-    about = "A TaskManager: its resources, and what waits for what."
+    about = "One or more TaskManagers: resources, waits for credit, and latencies."
     each = "instance tier directory"
     state = [
         Panel(

@@ -10,6 +10,9 @@ import math
 import time
 from pathlib import Path
 
+from sluice.shuffle.taskmanager.ingest.producing_waits import MORE_SEGMENTS
+from sluice.shuffle.taskmanager.serve.serving_waits import READ_THE_GATE
+from sluice.shuffle.taskmanager.status.segment_waits import HELD, NOT_READ
 from tests.support.browser import CHROMIUM, picture, started_browser, visited
 from tests.support.shown_status import port_showing
 from tests.support.statuses import StatusWithStory, busy_status, with_story
@@ -61,15 +64,21 @@ def waits() -> list[dict[str, object]]:
     gate = party("gate", GATE, READER)
     reader = party("reader", PEER, READER)
     rows = [
-        (writer, memory, 41.2, "Its producer has no credit: no segment is free", ""),
-        (memory, holder, 41.2, "It holds 4,480 of 16,384 segments", ""),
-        (holder, gate, 63.5, "The gate holds 56 segments", ""),
+        (writer, memory, 41.2, "A segment is needed, and none is free", MORE_SEGMENTS),
+        (memory, holder, 41.2, "The application holds 4480 of 16384 segments", HELD),
+        (
+            holder,
+            gate,
+            63.5,
+            "The gate holds segments, and nobody takes its data",
+            NOT_READ,
+        ),
         (
             gate,
             reader,
             63.5,
             "8 of 8 channels have data, and their reader grants no credit",
-            "Look at the task that reads: it is busy, paused or blocked by what it writes",
+            READ_THE_GATE,
         ),
     ]
     names = ("waiter", "resource", "seconds", "text", "remedy")

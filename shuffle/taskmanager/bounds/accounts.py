@@ -110,7 +110,7 @@ class HoldingStatus(msgspec.Struct, frozen=True, gc=False):
     used_ratio: Annotated[
         float,
         gauge(
-            "Used part of a quota of an application or a subject: the largest.",
+            "Largest used part of a quota, over all applications and subjects.",
             "quota_used_ratio",
             by="resource",
             zeros=_KEYS,

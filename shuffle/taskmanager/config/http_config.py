@@ -31,7 +31,8 @@ class HttpConfig(Settings):
 
     http_socket_path: Annotated[SocketPath | None, NONE_ALLOWED] = None
     """Unix socket of the HTTP server, for the TaskManager's user and root. Without a cluster secret
-    only requests through it may drain. None: no Unix socket."""
+    only requests through it may drain the TaskManager or change its settings. None: no Unix
+    socket."""
 
     audit_log_path: Annotated[FilePath | None, NONE_ALLOWED] = None
     """File that gets a line for each request that changes the TaskManager: who, what, and the

@@ -86,7 +86,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/healthz",
-        "Tell whether the process serves; restart it when this fails.",
+        "Report whether the process serves; restart it when this fails.",
         (
             Reply(200, "It serves.", "Health"),
             Reply(503, "It has stopped, or the data loop does not answer.", "Health"),
@@ -96,7 +96,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/readyz",
-        "Tell whether the TaskManager should get new work.",
+        "Report whether the TaskManager should get new work.",
         (
             Reply(200, "It should.", "Readiness"),
             Reply(503, "It should not, and why.", "Readiness"),
@@ -115,7 +115,11 @@ ROUTES: Final = (
         "/api/v1/events",
         "Send the status as server-sent events, about one a second.",
         (
-            Reply(200, "Each event is a TaskManagerStatus.", media_type=EVENTS),
+            Reply(
+                200,
+                "An event `status` is a TaskManagerStatus; an event `silent` has the error.",
+                media_type=EVENTS,
+            ),
             Reply(503, "There are too many streams.", "Error"),
         ),
         SCOPE_STATUS,
@@ -134,18 +138,19 @@ ROUTES: Final = (
         "Return map outputs and regions of a shuffle.",
         (
             Reply(200, "A page of map outputs.", "ShufflePage"),
-            Reply(400, "A parameter has a wrong form.", "Error"),
+            Reply(400, "A parameter is malformed.", "Error"),
             Reply(404, "No application has the name, or several have it.", "Error"),
+            Reply(503, "The data loop does not answer, or other requests took too long.", "Error"),
         ),
         SCOPE_STATUS,
         (
             Parameter("application", {"type": "string", "minLength": 1}, "Its name."),
             Parameter("shuffle", _NUMBER, "The number of the shuffle."),
-            Parameter("first", {**_NUMBER, "default": 0}, "The least map attempt of the page."),
+            Parameter("first", {**_NUMBER, "default": 0}, "The first map attempt of the page."),
             Parameter(
                 "limit",
                 {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
-                "Most map outputs of the page.",
+                "Maximum number of map outputs on the page.",
             ),
         ),
     ),
@@ -162,12 +167,14 @@ ROUTES: Final = (
         "Take no new map outputs; answer when nothing is written or read.",
         (
             Reply(200, "It drains; busy if transfers run after the wait.", "Drained"),
-            Reply(400, "A parameter has a wrong form.", "Error"),
+            Reply(400, "A parameter is malformed.", "Error"),
         ),
         SCOPE_ADMIN,
         (
             Parameter(
-                "wait_seconds", {"type": "number", "default": 0}, "Longest wait, up to 3600."
+                "wait_seconds",
+                {"type": "number", "default": 0},
+                "Maximum wait in seconds, up to 3600.",
             ),
             Parameter(
                 "migrate",

@@ -2,8 +2,8 @@
 
 There is no coordinator: any TaskManager can serve the page of the cluster. It asks only members of
 its own configuration, because it proves itself to them with an access token; addresses that
-drivers or tenants name are never asked. All are asked at the same time, each with a deadline, and
-all requests in a short time share the answers.
+drivers or tenants name are never asked. At most ``ASKED_AT_ONCE`` are asked at a time, each with a
+deadline, and all requests in a short time share the answers.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ASKED_AT_ONCE: Final = 8
 """Members asked at the same time."""
 
 MAX_MEMBERS: Final = 256
-"""Members that are asked; more are rows that say so."""
+"""Maximum number of members that are asked; ``not_asked`` counts the others."""
 
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Longest status of a member: far more than 20,000 channels take."""

@@ -110,7 +110,7 @@ class EventStreams:
 
     def _refusal(self) -> str:
         if self._closed:
-            return "this TaskManager stops"
+            return "this TaskManager is stopping"
         return (
             f"{self._max_streams} event streams are open, the most at a time: close a status page, "
             "or read /api/v1/status"

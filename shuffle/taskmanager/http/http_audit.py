@@ -35,13 +35,13 @@ logger.setLevel(logging.INFO)  # whatever log_level is
 async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Log a request that changes something, after its answer is made.
 
-    Cancellation: the line says that the client has gone.
+    Cancellation: the outcome in the line is "canceled".
     """
     if request.method in _READS:
         return await handler(request)
     entry = AuditEntry()
     token = current.set(entry)
-    outcome, code = "cancelled", 0
+    outcome, code = "canceled", 0
     try:
         answer = await handler(request)
         outcome, code = str(answer.status), answer.status

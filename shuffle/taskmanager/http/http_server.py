@@ -19,8 +19,8 @@
 ``/api/v1/shuffles/A/S``  map outputs and regions of shuffle S of application A as JSON, page by
                           page (``first``, ``limit``): needs an access token where there are any
 ``/api/v1/undrain``       POST: take new work again; needs the same
-``/api/v1/log-level``     PUT: change the log level until the next start; needs the same
-``/api/v1/quotas``        PUT: change quotas until the next start; needs the same
+``/api/v1/log-level``     PUT: change the log level until SIGHUP or a start; needs the same
+``/api/v1/quotas``        PUT: change quotas until SIGHUP or a start; needs the same
 ``/api/v1/openapi.json``  the description of all of them, see :mod:`openapi`
 ========================= =========================================================================
 

@@ -102,7 +102,7 @@ class LiveChanges:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _refused(f"the body is not what this takes: {error}") from None
+            raise _refused(f"the body is not valid: {error}") from None
 
     async def _change(self, changes: dict[str, object]) -> None:
         change = functools.partial(self._settings.change, changes)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .api_routes import Parameter, Route
 
 API_VERSION: Final = "1"
-"""Part of the paths. Fields and routes are added within a version, none is changed."""
+"""Part of the paths. Within a version fields and routes are added, and removed only as
+docs/operate/upgrading.md promises."""
 
 _TEXT: Final = {"type": "string"}
 _TOKEN: Final = "accessToken"  # noqa: S105 - the name of a scheme

@@ -67,7 +67,7 @@ def add_shuffles(
         try:
             page = await asked(query)
         except TimeoutError:
-            text = f"other requests for shuffles took more than {TURN_SECONDS:g} s: ask again"
+            text = f"other requests for shuffles took more than {TURN_SECONDS:g} s: try again"
             return web.json_response({"error": text}, status=503)
         except UnknownShuffle as error:
             return web.json_response({"error": str(error)}, status=404)

@@ -132,7 +132,7 @@ class CopiedRegion(IncomingRegion):
 
     @property
     def is_writing(self) -> bool:
-        """Whether the copy goes on."""
+        """Whether the copy is running."""
         return self._copying is not None and not self._copying.done()
 
     async def flush(self) -> None:

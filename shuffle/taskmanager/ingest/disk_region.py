@@ -71,7 +71,7 @@ class DiskRegion(ReceivedRegion):
 
     @property
     def is_writing(self) -> bool:
-        """Whether threads write segments, or an upload goes on."""
+        """Whether threads write segments, or an upload is running."""
         return self._writing is not None or self._writer.is_uploading
 
     @property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...wait_status import (
     NETWORK_MEMORY,
+    REMOTE_TIER,
     Wait,
     WaitParty,
     application,
@@ -33,6 +34,7 @@ MAX_SUBPARTITIONS: Final = 3
 """Subpartitions that the waits of a partition name: those with the longest queues."""
 
 SLOW_WRITE: Final = "Check the disk and what else uses it, or add a data directory"
+SLOW_REMOTE_WRITE: Final = "Check that the remote store answers, and the network to it"
 MORE_SEGMENTS: Final = "Read open gates and close unneeded ones, or raise network_segments"
 QUOTA: Final = "Let tasks of the application end, or raise quota_network_segments"
 READ_IT: Final = "Look at the waits of its reader; a hybrid partition would not wait"
@@ -73,7 +75,9 @@ def _of_writes(party: WaitParty, regions: Iterable[IncomingRegion]) -> Iterator[
             places[region.place] = region.write_began
     for name, began_at in places.items():
         text = "A region is being written there"
-        yield Wait(party, place(name), text, SLOW_WRITE, began_at)
+        where = place(name)
+        remedy = SLOW_REMOTE_WRITE if where.kind == REMOTE_TIER.kind else SLOW_WRITE
+        yield Wait(party, where, text, remedy, began_at)
 
 
 def owner_party(owner: SegmentOwner) -> WaitParty:

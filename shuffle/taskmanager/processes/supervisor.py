@@ -260,7 +260,9 @@ class Supervisor:
         await run_together(ask(each) for each in self._processes if each.ready.is_set())
         if not pages:
             raise UnknownShuffle(
-                "No application of this name has map outputs here", value=query.application
+                "No application, or more than one, has this name",
+                value=query.application,
+                remedy="See the names with: sluice status",
             )
         return joined(pages, query.limit)
 

@@ -23,6 +23,7 @@ MAX_NAMED: Final = 256
 """Map outputs of an application that are named, of those whose producers wait."""
 
 TAKES_TIME: Final = "Check that TaskManager, its disks and the network between the hosts"
+REMOTE_ACCEPTS: Final = "Check that the remote store is reachable and accepts writes"
 RATE: Final = WaitParty("rate", "restore_bytes_per_second")
 RAISE_RATE: Final = "Wait, or raise restore_bytes_per_second"
 STREAMS: Final = WaitParty("rate", "copy_streams")
@@ -59,20 +60,20 @@ def _of_application(copies: ApplicationCopies) -> Iterator[Wait]:
             yield Wait(copy_of(attempt), RATE, text, RAISE_RATE, running.began_at)
         elif running.target == RemoteTarget.name:
             text = "The copy is being written to the remote tier"
-            yield Wait(copy_of(attempt), REMOTE_TIER, text, TAKES_TIME, running.began_at)
+            yield Wait(copy_of(attempt), REMOTE_TIER, text, REMOTE_ACCEPTS, running.began_at)
         elif running.target:
             resource = WaitParty("taskmanager", running.target)
             text = "The copy is being written there"
             yield Wait(copy_of(attempt), resource, text, TAKES_TIME, running.began_at)
     party = _copies_of(copies.application_id)
-    for stalled, resource in zip(
-        copies.stalled,
-        (WaitParty("taskmanagers", "TaskManagers that take copies"), REMOTE_TIER),
-        strict=True,
-    ):
+    targets = (
+        (WaitParty("taskmanagers", "TaskManagers that take copies"), MORE_TASKMANAGERS),
+        (REMOTE_TIER, REMOTE_ACCEPTS),
+    )
+    for stalled, (resource, remedy) in zip(copies.stalled, targets, strict=True):
         if len(stalled):
             text = f"{len(stalled)} map outputs lack a copy: {stalled.reason or stalled.cause}"
-            yield Wait(party, resource, text, MORE_TASKMANAGERS, stalled.stalled_at)
+            yield Wait(party, resource, text, remedy, stalled.stalled_at)
     for attempt in copies.producers[:MAX_NAMED]:
         is_running = attempt in copies.running
         resource = copy_of(attempt) if is_running else party

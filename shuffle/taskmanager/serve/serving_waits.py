@@ -14,6 +14,7 @@ from ...gate.remote_input_channel import RemoteInputChannel
 from ...names import SubpartitionRange
 from ...wait_status import (
     NETWORK_MEMORY,
+    REMOTE_TIER,
     Wait,
     WaitParty,
     map_output,
@@ -52,6 +53,7 @@ RUN_THE_TASK: Final = (
     "Let its map task run; the request fails after partition_request_timeout_seconds"
 )
 SLOW_READ: Final = "Check the disk and what else uses it, or raise io_threads"
+SLOW_REMOTE_READ: Final = "Check that the remote store answers, and the network to it"
 MORE_READ_SEGMENTS: Final = (
     "Let the task read its other channels; else raise read_segments_per_connection"
 )
@@ -160,7 +162,9 @@ def _cause_of_view(view: SubpartitionView | None) -> _Cause | None:
             return NETWORK_MEMORY, "a read needs a segment", MORE_READ_SEGMENTS
         directory = view.reads_from
         if directory:
-            return place(directory), "a read is under way", SLOW_READ
+            where = place(directory)
+            remedy = SLOW_REMOTE_READ if where.kind == REMOTE_TIER.kind else SLOW_READ
+            return where, "a read is under way", remedy
     return None
 
 

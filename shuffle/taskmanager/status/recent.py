@@ -26,8 +26,8 @@ SAMPLES: Final = 60
 """Samples that are kept: five minutes."""
 
 MAX_SAMPLED: Final = 512
-"""Maximum number of connections, and of gates, that a sample looks at. With more it looks at others
-each time, and its channels stand for all."""
+"""Maximum number of connections, and of gates, that a sample looks at. With more connections it
+looks at others each time; of more gates it sees the first ones. Their channels stand for all."""
 
 
 class RecentSample(msgspec.Struct, frozen=True, gc=False):

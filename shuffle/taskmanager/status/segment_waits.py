@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...wait_status import NETWORK_MEMORY, Wait, WaitParty, pipelined_partition
 from ..ingest.producer_handler import ProducerHandler
-from ..ingest.producing_waits import for_segments, owner_party
+from ..ingest.producing_waits import MORE_SEGMENTS, for_segments, owner_party
 from ..serve.serving_waits import gate_party
 
 if TYPE_CHECKING:
@@ -63,8 +63,11 @@ def waits_for_segments(pool: NetworkBufferPool, holders: Iterable[Holder]) -> It
         shares.sort(key=lambda each: each.held_segments, reverse=True)
         for share in shares[:MAX_APPLICATIONS]:
             holding.append(share.owner)
-            text = f"The application holds {share.held_segments} of {pool.total_segments} segments"
-            yield Wait(NETWORK_MEMORY, owner_party(share.owner), text, HELD)
+            party = owner_party(share.owner)
+            is_own = party.kind == "taskmanager"
+            who = "The TaskManager's own work" if is_own else "The application"
+            text = f"{who} holds {share.held_segments} of {pool.total_segments} segments"
+            yield Wait(NETWORK_MEMORY, party, text, MORE_SEGMENTS if is_own else HELD)
     named = limited.union(holding)
     if named:
         for holder in holders:

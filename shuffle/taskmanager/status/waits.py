@@ -47,8 +47,10 @@ MAX_TEXT_CHARACTERS: Final = 400
 
 ONE_TENANT: Final = "Nothing if it is short: turns share the event loop among tenants"
 MORE_DIALS: Final = "Check the addresses that its gates name: some do not answer"
-DRIVER_ANSWERS: Final = "Check the driver; the move goes on after move_noted_timeout_seconds"
-DRAINS: Final = "Let its task end; the drain goes on until drain_timeout_seconds"
+DRIVER_ANSWERS: Final = "Check the driver; the move continues after move_noted_timeout_seconds"
+DRAINS: Final = (
+    "Let its task end. A stop waits at most drain_timeout_seconds; sluice undrain cancels a drain"
+)
 
 
 def waits_of(environment: NetworkEnvironment) -> tuple[tuple[WaitStatus, ...], int]:

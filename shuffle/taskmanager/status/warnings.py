@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NEARLY_FULL: Final = 0.9
 """Share of a disk, a quota or the control memory above which it is nearly used up."""
 
+NORMALLY_USED_UP: Final = ("memory_tier_bytes", "network_segments", "region_areas_bytes")
+"""Quotas that may be used up for long in normal work. The alert of quotas omits them too."""
+
 LATE_SECONDS: Final = 1.0
 """Lag of the event loop above which transfers suffer."""
 
@@ -90,7 +93,7 @@ def _of_storage(status: TaskManagerStatus, _: float) -> Iterator[WarningStatus]:
             yield WarningStatus(
                 "error",
                 f"Storage {name} accepts no data: {tier.reason or 'it is out of use'}.",
-                "Check the disk, and replace it or mend the directory",
+                "Check the disk, and replace it or repair the directory",
             )
         elif tier.tier == "disk" and _share(tier) > NEARLY_FULL:
             yield WarningStatus(
@@ -128,7 +131,7 @@ def _of_quotas(status: TaskManagerStatus, _: float) -> Iterator[WarningStatus]:
         (used, application, holding)
         for application in status.applications
         for holding in application.holdings
-        if (used := _used(holding)) >= NEARLY_FULL
+        if holding.resource not in NORMALLY_USED_UP and (used := _used(holding)) >= NEARLY_FULL
     ]
     near.sort(key=lambda each: -each[0])
     for used, application, holding in near:

@@ -408,7 +408,7 @@
       this.empty.hidden = Boolean(trees.length);
       const left = Math.max(0, trees.length - MAX_WAITS) + omitted;
       this.more.hidden = left === 0;
-      setText(this.more, `${count(left)} more waits, each shorter than these.`);
+      setText(this.more, `${count(left)} more are not shown: shorter ones, and those whose time is not known.`);
     }
 
     fill(list, nodes) {
@@ -613,7 +613,7 @@
         answer = await source.get("api/v1/events", signal);
       } catch (error) {
         if (error.status !== 503) throw error;
-        // All streams are in use, or the data path is silent: the status itself tells.
+        // All streams are in use, or the data path is silent: the status itself shows it.
         show(await (await source.get("api/v1/status", signal)).json());
         source.arrived();
         await pause(WITHOUT_STREAM_SECONDS, signal);

@@ -98,7 +98,7 @@ async def test_a_request_does_not_wait_for_others_without_end(session, monkeypat
         assert answer.status == 200
     async with session.get("/api/v1/shuffles/app/3") as answer:
         assert answer.status == 503
-        assert "ask again" in (await answer.json())["error"]
+        assert "try again" in (await answer.json())["error"]
 
 
 async def test_names_need_a_token(session, asked):

@@ -80,7 +80,7 @@ final class StatusHtml {
                 "Address",
                 "Reachable from the driver",
                 "Map outputs held",
-                "Their size, about");
+                "Estimated size");
         for (SluiceStatusEvent.TaskManager row : taskManagers) {
             html.beginRow("");
             if (row.id().isEmpty()) {
@@ -117,7 +117,7 @@ final class StatusHtml {
                 "Shuffle",
                 "Map tasks",
                 "Partitions",
-                "Goes through",
+                "Shuffle service",
                 "Policy",
                 "Reason",
                 "Records",
@@ -161,7 +161,7 @@ final class StatusHtml {
                 "Writes",
                 "Written",
                 "Time to write",
-                "Of it, waiting for credit",
+                "Waiting for credit (part of it)",
                 "Read",
                 "From the same host",
                 "Waiting for data");
