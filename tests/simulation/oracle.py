@@ -283,11 +283,15 @@ class Oracle:
     def check_moved(self, member: int) -> None:
         """Check that all outputs of a TaskManager that says that it moved them are elsewhere.
 
-        One that another had a packet's delay ago is good: its answer is here, its end is not.
+        One that another had a packet's delay ago is good: its answer is here, its end is not. One
+        that is not here either was damaged and dropped.
         """
         self.look()
+        drained = self._world.members[member].taskmanager
         for output in self.readable():
             if output.seen != {member} or self._world.bucket.has(output):
+                continue
+            if drained is None or not self._has(drained, output):
                 continue
             if not any(
                 self._world.loop.time() - died
@@ -319,11 +323,13 @@ class Oracle:
 
     def _has_any(self, output: Output) -> bool:
         """Return whether a TaskManager that runs has an output."""
-        return any(
-            each.taskmanager is not None
-            and each.taskmanager.environment.store.lookup(output.key, output.map_attempt_id)
-            for each in self._world.members
-        )
+        running = (each.taskmanager for each in self._world.members if each.taskmanager is not None)
+        return any(self._has(each, output) for each in running)
+
+    @staticmethod
+    def _has(taskmanager: TaskManager, output: Output) -> bool:
+        store = taskmanager.environment.store
+        return store.lookup(output.key, output.map_attempt_id) is not None
 
     def check_adopted(self, member: Member, *, had_faults: bool) -> None:
         """Check that a TaskManager which has just started has what it had."""
