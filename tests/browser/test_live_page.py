@@ -48,6 +48,20 @@ COMPARE = """
 }
 """
 
+COMPARE_OUTPUTS = """
+async () => {
+  const table = document.querySelector("table[aria-label='Map outputs of the shuffle']");
+  const answer = await (await fetch("api/v1/shuffles/words/1?limit=1000")).json();
+  const stored = new Map(answer.outputs.map((each) => [each.map_attempt_id, each]));
+  return [...table.querySelectorAll(":scope > tbody > tr:not(.detail)")].map((row) => {
+    const numbers = [...row.querySelectorAll("data")].map((each) => Number(each.value));
+    const [attempt, regions, length] = numbers;
+    const { regions: all, length_bytes } = stored.get(attempt);
+    return all.length === regions && length_bytes === length && length > 0;
+  });
+}
+"""
+
 
 class Exchange:
     """A program that writes and reads map outputs in a thread, until a reader stops to read."""
@@ -117,6 +131,20 @@ def test_numbers_are_those_of_the_status_during_an_exchange(daemon, visit):
         for _ in range(5):
             seen.wait_for_next_status()
             assert all(seen.page.evaluate(COMPARE))
+
+
+def test_map_outputs_are_those_of_the_store_during_an_exchange(daemon, visit):
+    with Exchange(daemon.endpoint), visit(daemon.url) as seen:
+        opened = seen.page.locator("#shuffles button.open")
+        opened.click()
+        reload = seen.page.get_by_role("button", name="Reload")
+        rows = seen.page.get_by_role("table", name="Map outputs of the shuffle").locator("td")
+        for _ in range(3):
+            reload.click()
+            expect(rows.first).to_be_visible()
+            same = seen.page.evaluate(COMPARE_OUTPUTS)
+            assert same
+            assert all(same)
 
 
 def test_a_stuck_reader_is_named_at_once(daemon, visit):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sluice.protocol.identity import ClusterSecrets
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
+    from sluice.shuffle.taskmanager.store.shuffle_page import ShufflePage, ShuffleQuery
 
     Source = Callable[[], TaskManagerStatus]
 
@@ -31,7 +32,11 @@ def moving(**settings: int) -> Source:
 
 
 def port_showing(
-    source: Source, *, secrets: ClusterSecrets | None = None, urls: tuple[str, ...] = ()
+    source: Source,
+    *,
+    secrets: ClusterSecrets | None = None,
+    urls: tuple[str, ...] = (),
+    inspect: Callable[[ShuffleQuery], Awaitable[ShufflePage]] | None = None,
 ) -> AbstractContextManager[int]:
     """Serve the statuses of a source; yield the port.
 
@@ -39,6 +44,7 @@ def port_showing(
         source: Returns a status.
         secrets: Those whose tokens are required; None: no token is.
         urls: HTTP ports of the other members of the cluster.
+        inspect: Returns map outputs of a shuffle; None: they cannot be asked for.
     """
 
     async def start() -> tuple[int, Callable[[], Awaitable[None]]]:
@@ -48,7 +54,8 @@ def port_showing(
             no_drain,
             lambda: HttpAccess(secrets),
             operations=Operations(
-                members=lambda: ClusterMembers(urls, secrets, shared_seconds=0.1)
+                inspect=inspect,
+                members=lambda: ClusterMembers(urls, secrets, shared_seconds=0.1),
             ),
         )
         return await server.start(), server.close

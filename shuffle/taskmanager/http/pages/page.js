@@ -15,6 +15,8 @@
   const WITHOUT_STREAM_SECONDS = 2; // the same for the status, while there are too many streams
   const MAX_WAITS = 30; // trees of waits that are shown
   const MAX_DEPTH = 8;
+  const MAP_OUTPUTS = 20; // map outputs that one request asks for
+  const ANSWER_SECONDS = 15; // the longest wait for an answer to what a reader asks for
 
   const $ = (id) => document.getElementById(id);
 
@@ -119,7 +121,7 @@
    * status, by which it sorts; `bar`, shares, and `warns`, whether a full one is a problem; `link`,
    * an address of the configuration; `kind`: "num", "name" or "words". `key` tells rows apart,
    * `worst` is the order before the reader chooses one: larger is first. `detail` makes what opens
-   * below a row: an object with update(row).
+   * below a row: an object with update(row), and close() if it must know that it is gone.
    */
   class Table {
     constructor(parent, { caption, columns, key, worst, detail, of, legend = true }) {
@@ -195,6 +197,7 @@
         if (kept.has(key)) continue;
         made.node.remove();
         made.below?.remove();
+        made.detail?.close?.();
       }
       this.rows = kept;
       this.region.hidden = !rows.length;
@@ -203,7 +206,7 @@
       const left = rows.length - shown.length;
       this.more.hidden = left <= 0;
       if (left > 0) {
-        setText(this.moreText, `${count(left)} more ${this.of} ${this.sorted === null ? "with less to see" : "in this order"}.`);
+        setText(this.moreText, `${count(left)} more ${this.of} ${this.sorted === null && this.worst ? "with less to see" : "in this order"}.`);
         setText(this.moreButton, `Show ${count(Math.min(left, MORE_ROWS))} more`);
       }
     }
@@ -272,6 +275,7 @@
         made.node.after(made.below);
       } else {
         made.below.remove();
+        made.detail.close?.();
         made.below = made.detail = null;
       }
     }
@@ -1015,8 +1019,150 @@
         countColumn("Regions", "Regions that the map outputs consist of", (row) => row.regions),
         bytesColumn("Stored", "Bytes of these regions", (row) => row.stored_bytes),
       ],
+      detail: (cell) => new MapOutputs(cell),
     });
     return (status, keeps) => table.update(status.partitions.filter(keeps));
+  }
+
+  /* The map outputs of a shuffle, a page at a time. Only a click asks for them, never an event. */
+  class MapOutputs {
+    constructor(cell) {
+      this.firsts = ["0"]; // the first map attempt of each page up to this one
+      this.row = null;
+      this.abort = null;
+      this.said = el("span", { role: "status" });
+      this.problem = el("p", { className: "problem", role: "alert" });
+      this.buttons = {
+        previous: this.button("Previous", () => this.firsts.slice(0, -1)),
+        next: this.button("Next", () => [...this.firsts, this.next]),
+        reload: this.button("Reload", () => this.firsts),
+      };
+      this.tableAt = el("div", { hidden: true });
+      cell.append(el("p", { className: "paging" }, this.said, ...Object.values(this.buttons)), this.problem, this.tableAt);
+      this.table = mapOutputsTable(this.tableAt);
+      this.next = null;
+      this.able();
+    }
+
+    button(text, firsts) {
+      const made = el("button", { type: "button" }, text);
+      made.addEventListener("click", () => this.load(firsts()));
+      return made;
+    }
+
+    update(row) {
+      const isNew = this.row === null;
+      this.row = row;
+      if (isNew) this.load(this.firsts);
+    }
+
+    close() {
+      this.abort?.abort();
+    }
+
+    /* Hide the buttons that lead nowhere. */
+    able() {
+      this.buttons.previous.hidden = this.firsts.length < 2;
+      this.buttons.next.hidden = this.next === null;
+    }
+
+    async load(firsts) {
+      this.close();
+      const abort = new AbortController();
+      this.abort = abort;
+      const late = new Error(`The TaskManager has not answered for ${ANSWER_SECONDS} s`);
+      const timer = setTimeout(() => abort.abort(late), 1000 * ANSWER_SECONDS);
+      setText(this.said, "Asking for map outputs.");
+      setText(this.problem, "");
+      try {
+        const { application_id, shuffle_id } = this.row;
+        const path = `api/v1/shuffles/${encodeURIComponent(application_id)}/${shuffle_id}`;
+        const answer = await source.get(`${path}?first=${firsts.at(-1)}&limit=${MAP_OUTPUTS}`, abort.signal);
+        const page = parsePage(await answer.text());
+        if (abort === this.abort) this.show(page, firsts);
+      } catch (error) {
+        if (abort !== this.abort || (abort.signal.aborted && abort.signal.reason !== late)) return;
+        setText(this.said, "");
+        setText(this.problem, `${error.message}. Reload asks again.`);
+      } finally {
+        clearTimeout(timer);
+      }
+    }
+
+    show(page, firsts) {
+      const { activeElement } = document;
+      this.firsts = firsts;
+      this.next = page.next;
+      this.tableAt.hidden = false;
+      this.table.update(page.outputs);
+      this.able();
+      const { outputs } = page;
+      const range = outputs.length ? `Map attempts ${outputs[0].map_attempt_id} to ${outputs.at(-1).map_attempt_id}` : "No map outputs from here on";
+      setText(this.said, `${range}. The shuffle has ${count(page.map_outputs)} committed map outputs here, ${bytes(page.stored_bytes)}, at ${new Date().toLocaleTimeString()}.`);
+      // The focus does not get lost with its button.
+      if (activeElement?.hidden && Object.values(this.buttons).includes(activeElement)) this.buttons.reload.focus();
+    }
+  }
+
+  /* Return a page of map outputs, with numbers of map attempts as texts: they may have 63 bits. */
+  function parsePage(text) {
+    return JSON.parse(text.replace(/"(map_attempt_id|next)":\s*(\d+)/g, '"$1":"$2"'));
+  }
+
+  function mapOutputsTable(parent) {
+    return new Table(parent, {
+      caption: "Map outputs of the shuffle",
+      of: "map outputs",
+      legend: false,
+      key: (row) => row.map_attempt_id,
+      columns: [
+        countColumn("Map attempt", "The number of the attempt; open it to see its regions", (row) => BigInt(row.map_attempt_id)),
+        nameColumn("State", "committed, or secured: not committed yet, but its regions survive the process", (row) => row.state),
+        countColumn("Regions", "Regions of the map output", (row) => row.regions.length + row.regions_left_out),
+        bytesColumn("Bytes", "Bytes of all its regions", (row) => row.length_bytes),
+        countColumn("Subpartitions", "Subpartitions of the shuffle", (row) => row.subpartitions),
+        nameColumn("Tiers", "Where its regions are", (row) => [...new Set(row.regions.map(tierOf))].join(", ") || "–"),
+        { ...countColumn("Copies", "TaskManagers that should keep it, this one included, and whether the remote tier should", (row) => row.replicas), text: (row) => `${count(row.replicas)}${row.to_remote ? " + remote" : ""}` },
+        nameColumn("From", "The TaskManager that sent this copy; – if its producer wrote it here", (row) => row.origin || "–"),
+      ],
+      detail: regionsTable,
+    });
+  }
+
+  const tierOf = (region) => region.tier || "empty";
+
+  function regionsTable(cell) {
+    const inner = new Table(cell, {
+      caption: "Regions of the map output",
+      of: "regions",
+      legend: false,
+      key: (row) => row.number,
+      columns: [
+        countColumn("Region", "Its number, in the order in which they were written", (row) => row.number),
+        nameColumn("Tier", "memory, disk or remote; empty: it has no bytes", tierOf),
+        longColumn("Directory", "The directory of its tier, or the URL of the remote tier", (row) => row.directory || "–"),
+        bytesColumn("Bytes", "Bytes of the region", (row) => row.length_bytes),
+        countColumn("Offset", "Position in the arena in bytes; in the remote tier the number of the object", (row) => row.offset),
+        { ...nameColumn("Subpartitions", "The first and last subpartition of its index", subpartitionsOf), value: (row) => (row.is_broadcast ? -1 : row.first_subpartition) },
+        nameColumn("CRC-32C", "The checksum over its bytes, in hexadecimal digits", (row) => row.crc32c.toString(16).padStart(8, "0")),
+      ],
+    });
+    const left = el("p", { className: "hint" });
+    cell.append(left);
+    return {
+      update: (row) => {
+        inner.update(row.regions.map((each, number) => ({ ...each, number })));
+        left.hidden = !row.regions_left_out;
+        setText(left, `${count(row.regions_left_out)} more regions are left out: see sluice inspect with --limit 1.`);
+      },
+    };
+  }
+
+  function subpartitionsOf({ is_broadcast, first_subpartition, subpartitions }) {
+    if (is_broadcast) return "all, the same bytes";
+    if (!subpartitions) return "–";
+    if (subpartitions === 1) return String(first_subpartition);
+    return `${first_subpartition} to ${first_subpartition + subpartitions - 1}`;
   }
 
   /* What a gate did between the last two snapshots. */
@@ -1309,5 +1455,7 @@
   // ---- start ---------------------------------------------------------------------------------
 
   const read = document.body.dataset.page === "cluster" ? clusterReader(clusterPage()) : eventReader(taskManagerPage());
-  new Source(read).start();
+  // Views ask it for what somebody opens, which happens after this line.
+  const source = new Source(read);
+  source.start();
 })();
