@@ -25,6 +25,7 @@ from sluice.shuffle.names import shuffle_key
 from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from tests.support.progress_bar import with_bar
 
 KEY: Final = shuffle_key("application", 0)
 TOGETHER: Final = 500
@@ -115,7 +116,7 @@ def main() -> None:
         print(*asyncio.run(adopt(arguments.adopt)))
         return
     runs: list[dict[str, float]] = []
-    for _ in range(arguments.rounds):
+    for _ in with_bar(range(arguments.rounds), "rounds"):
         with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/dev/shm") as name:
             tier, memory, journal = in_a_process("--fill", Path(name), arguments)
             cpu_seconds, seconds = in_a_process("--adopt", Path(name), arguments)

@@ -34,6 +34,7 @@ from sluice.shuffle.partition.pipelined_result_partition import (
 )
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.address import Address
+from tests.support.progress_bar import with_bar
 
 POOL_SEGMENTS = 10
 """Of the partition: for one channel two buffers and eight floating ones, as the gate has."""
@@ -164,7 +165,7 @@ async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str,
             for mode in MODES
         }
         numbers = itertools.count()
-        for turn in range(pairs + 1):
+        for turn in with_bar(range(pairs + 1), "pairs"):
             run: dict[str, float] = {}
             for mode, running in reading.items():
                 source = ChannelSource(taskmanager_id, address, [next(numbers)])

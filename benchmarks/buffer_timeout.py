@@ -54,6 +54,7 @@ from sluice.shuffle.records.serializers import BytesSerializer
 from tests.support.cpu_time import of_process
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 TIMEOUTS_MS: Final = (0, 1, 2, 5, 10, 100)
 SATURATED_ORDER_MS: Final = (1, 100, 0, 2, 5, 10, 100, 1)
@@ -265,7 +266,7 @@ async def measure(taskmanagers: Daemons, rounds: int, seconds: float) -> list[di
         for path in PATHS:  # warms up
             await take_turn(client, consumer, pids, number, Turn(path, 1, paced=False), seconds)
             number += 1
-        for round_number in range(rounds):
+        for round_number in with_bar(range(rounds), "rounds"):
             for turn in turns:
                 found = await take_turn(client, consumer, pids, number, turn, seconds)
                 runs.append({"round": round_number, **found})

@@ -23,6 +23,7 @@ from sluice.shuffle.taskmanager.config.storage_config import StorageConfig
 from sluice.shuffle.taskmanager.store.journal.journal_sync import SyncMode
 from sluice.shuffle.taskmanager.store.shuffle_store import ShuffleStore
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
+from tests.support.progress_bar import with_bar
 
 MODES: Final[tuple[SyncMode, ...]] = ("never", "interval", "commit")
 
@@ -86,7 +87,7 @@ async def _round(directory: Path, mode: SyncMode, number: int, load: Load) -> fl
 def measure(directory: Path, load: Load, rounds: int) -> dict[SyncMode, list[float]]:
     """Return the seconds of each counted round, by mode."""
     seconds: dict[SyncMode, list[float]] = {mode: [] for mode in MODES}
-    for number in range(WARM_ROUNDS + rounds):
+    for number in with_bar(range(WARM_ROUNDS + rounds), "rounds"):
         for mode in MODES:
             spent = asyncio.run(_round(directory, mode, number, load))
             if number >= WARM_ROUNDS:

@@ -38,6 +38,7 @@ from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
 from tests.support.cpu_time import of_process
 from tests.support.daemons import Daemons
+from tests.support.progress_bar import with_bar
 from tests.support.wire_clients import Client, driver
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -125,7 +126,7 @@ async def measure(pair: Pair, outputs: int, megabytes: int, rounds: int) -> list
     await write(client, shuffle_id, outputs, data, "sync")
     await pair.copied(shuffle_id, outputs)
     await pair.release(shuffle_id)
-    for _ in range(rounds):
+    for _ in with_bar(range(rounds), "rounds"):
         run: dict[str, float] = {}
         cpu: dict[str, tuple[float, float]] = {}
         for mode in MODES:

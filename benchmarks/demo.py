@@ -34,6 +34,7 @@ from tests.support.eventlog import ShuffleUse, read_event_log, total
 from tests.support.jobs import tpch
 from tests.support.metrics import Moved
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,7 +143,7 @@ class Demo:
         with application:
             self.say(f"[bold]{title}[/bold]: Spark {application.spark_version} is up")
             before = moved()
-            for number, job in enumerate(self._jobs, 1):
+            for number, job in enumerate(with_bar(self._jobs, title, self._console), 1):
                 rows_file = self._directory / f"{name}-{job.name}.rows"
                 record = application.run(
                     job.name,

@@ -46,6 +46,7 @@ from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.cpu_time import of_process
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 BUFFER_BYTES: Final = 32 * 1024
 RECORD_BYTES: Final = 8 * 1024
@@ -278,7 +279,7 @@ async def measure(rounds: int, seconds: float) -> list[Run]:
         async with clients() as by_name:
             benches = [Bench(name, client, reader, seconds) for name, client in by_name.items()]
             runs: list[Run] = []
-            for _ in range(rounds + 1):
+            for _ in with_bar(range(rounds + 1), "rounds"):
                 run: Run = {}
                 for bench in benches:
                     run |= await bench.round()

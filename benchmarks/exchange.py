@@ -52,6 +52,7 @@ from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.address import Address
 from sluice.transport.config import TransportConfig
+from tests.support.progress_bar import with_bar
 
 CHANNELS = 10
 """Channels on the one connection: as many reduce tasks, each with a gate and a channel to the
@@ -267,7 +268,7 @@ async def measure(
                 flow_control="watermark",
             ) as equal_uncredited,
         ):
-            for turn in range(pairs + 1):
+            for turn in with_bar(range(pairs + 1), "pairs"):
                 cpu = [time.process_time()]
                 total, ours = await read_partitions(running, few, rounds, checksum=checksum)
                 cpu.append(time.process_time())

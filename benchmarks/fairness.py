@@ -56,6 +56,7 @@ from benchmarks.report import Report, median_and_spread, open_console
 from sluice.protocol.identity import TOKEN_ID_BYTES, SubmitToken, parse_secret
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -268,7 +269,7 @@ async def measure(
     """Take all turns of a resource; return the findings of each round and number."""
     crowd = Crowd(children, taskmanagers)
     runs: list[dict[str, Any]] = []
-    for number in range(plan.rounds):
+    for number in with_bar(range(plan.rounds), f"rounds, {resource.name}"):
         probes = {
             has_greedy: await crowd.probe(resource, plan.seconds, has_greedy=has_greedy)
             for has_greedy in in_turn(number)

@@ -37,6 +37,7 @@ from tests.support.comparison import differences
 from tests.support.cpu_time import of_process
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +159,7 @@ def measure(pairs: int, scale: float) -> list[dict[str, float]]:
             )
         if found := differences(*rows):
             raise RuntimeError(f"one and two processes have different results: {found[0]}")
-        for number in range(pairs):
+        for number in with_bar(range(pairs), "pairs"):
             sides = (one, two) if number % 2 else (two, one)
             first, second = (timed(side, scale) for side in sides)
             alone, both = (first, second) if number % 2 else (second, first)

@@ -36,6 +36,7 @@ from sluice.shuffle.partition.partition_type import ResultPartitionType
 from sluice.transport.address import Address
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 from tests.support.wire_clients import driver
 
 TURNS: Final = ("absent", "slow", "fast", "full", "pipelined")
@@ -188,7 +189,7 @@ async def measure(taskmanager: Daemons, rounds: int, megabytes: int) -> list[dic
         await consumer.answer()
         async with await ShuffleClient.connect(endpoint, APPLICATION) as client:
             number = 0
-            for round_number in range(-1, rounds):
+            for round_number in with_bar(range(-1, rounds), "rounds"):
                 found: dict[str, Any] = {"round": round_number}
                 for turn in TURNS:
                     pace = found["absent"] / SLOW_PART if turn == "slow" else 0.0

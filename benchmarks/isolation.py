@@ -37,6 +37,7 @@ from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import (
 )
 from sluice.shuffle.taskmanager.wiring import NetworkEnvironment
 from sluice.transport.address import Address
+from tests.support.progress_bar import with_bar
 
 HOSTS = {"credit": "127.0.0.2", "watermark": "127.0.0.3"}
 FIGURES = {"credit": "isolation_credit", "watermark": "isolation_uncredited"}
@@ -136,7 +137,7 @@ async def measure(directory: Path, pairs: int, seconds: float) -> list[dict[str,
             mode: await stack.enter_async_context(environment(directory, host, flow_control=mode))
             for mode, host in HOSTS.items()
         }
-        for turn in range(pairs + 1):
+        for turn in with_bar(range(pairs + 1), "pairs"):
             run: dict[str, float] = {}
             for mode, running in reading.items():
                 for ending, floating in FLOATING.items():

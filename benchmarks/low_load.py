@@ -30,6 +30,7 @@ from sluice.shuffle.taskmanager.embedded.client import EmbeddedClient
 from sluice.shuffle.taskmanager.embedded.temporary_config import temporary_config
 from tests.support.cpu_time import of_process
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 BUFFER_BYTES: Final = 1024
 INTERVAL_SECONDS: Final = 0.001
@@ -101,7 +102,7 @@ async def measure(rounds: int, buffers: int, certificates: Path) -> list[dict[st
         await reader.answer()
         async with taskmanagers(certificates) as by_kind:
             runs: list[dict[str, float]] = []
-            for turn in range(rounds + 1):
+            for turn in with_bar(range(rounds + 1), "rounds"):
                 run: dict[str, float] = {}
                 for kind, taskmanager in by_kind.items():
                     cpu = of_process(os.getpid()) + of_process(reader.pid)

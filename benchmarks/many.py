@@ -30,6 +30,7 @@ from tests.support.application import SparkApplication
 from tests.support.cluster import StandaloneCluster, installed_spark
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +141,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         for name in ("applications", "gigabytes", "memory_tier", "queries")
     }
     runs: list[dict[str, Any]] = []
-    for number in range(options.rounds):
+    for number in with_bar(range(options.rounds), "rounds"):
         found: dict[str, list[dict[str, Any]]] = {}
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
             found[side] = side_in_child("many", {**chosen, "side": side})

@@ -12,6 +12,7 @@ from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Sides
 from sluice.protocol.errors import SluiceError
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ def measure(
             own_first = number % 2 == 0
             sides.pair(f"{figure} warm-up {number}", timed_job.job, timing, own_first=own_first)
         timed = findings.pairs.setdefault(figure, [])
-        for number in range(pairs):
+        for number in with_bar(range(pairs), figure, console):
             if timed and time.monotonic() > deadline:
                 missing = f"{number} pairs instead of {pairs}, {time_limit_seconds:g} s are over"
                 findings.problems.append(f"{figure}: {missing}")

@@ -52,6 +52,7 @@ from sluice.transport.address import Address
 from tests.support.cpu_time import of_process
 from tests.support.daemons import Daemons
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 from tests.support.wire_clients import driver
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ async def measure(
         bare_path(directory) as bare,
         bare_path(directory, NOTICE_BYTES) as shared,
     ):
-        for round_number in range(rounds + 1):
+        for round_number in with_bar(range(rounds + 1), "rounds"):
             run: dict[str, Any] = {"load_average": os.getloadavg()[0]}
             for number, kind in enumerate((*KINDS, DIRECT)):
                 before = taskmanagers.work()

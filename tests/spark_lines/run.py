@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.cluster import REPOSITORY, SPARK_PYTHON_VARIABLE
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +149,7 @@ def main() -> int:
     options = parser.parse_args(ours)
     outcomes = [
         run_tests(version, environment(version, options.directory.resolve()), after)
-        for version in options.versions or LINES
+        for version in with_bar(options.versions or LINES, "lines of Spark")
     ]
     for outcome in outcomes:
         verdict = "passed" if outcome.passed else "FAILED"

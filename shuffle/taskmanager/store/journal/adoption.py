@@ -20,6 +20,7 @@ from ..output_index import OutputIndex
 from ..stored_outputs import MapOutput, Region
 from ..tiers.arena_tier import ArenaTier
 from ..tiers.tier import Extent, Tier, is_arena
+from .adoption_progress import with_progress
 from .journal import Entry
 from .replay import Committed, Secured
 from .rows import CommitRow, RegionRow, SecureRow
@@ -225,7 +226,8 @@ def _verify(
     """Give up candidates whose bytes in an arena are damaged, or all if its disk hangs."""
     there = [each for each in candidates if any(row.tier_id == arena for row in each.regions)]
     try:
-        reasons = make(tier.directory, lambda: [_damage(each, arena, tier) for each in there])
+        verified = with_progress(there, f"verifying map outputs in {tier.directory}")
+        reasons = make(tier.directory, lambda: [_damage(each, arena, tier) for each in verified])
     except DirectoryHangs as error:
         reasons = [str(error)] * len(there)
     for each, reason in zip(there, reasons, strict=True):
