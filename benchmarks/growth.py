@@ -36,6 +36,7 @@ from tests.support.daemons import Daemons
 from tests.support.eventlog import read_event_log
 from tests.support.metrics import scrape_samples
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -185,7 +186,7 @@ def measure(
                         bench.run(shapes[0])  # the first ones warm up
                     bench.costs.clear()
                 planned = [*shapes * repeats, *(Shape(side, side) for side in squares)]
-                for shape in planned:
+                for shape in with_bar(planned, "shapes", console):
                     if time.monotonic() > deadline:
                         problems.append(f"left out, {time_limit_seconds:g} s are over: {shape}")
                         continue

@@ -22,6 +22,7 @@ from benchmarks.sides import Sides
 from sluice.protocol.errors import SluiceError
 from tests.support.jobs.realtime import SETTINGS
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 moved = sides.taskmanagers.moved() - before
                 if not moved.read_bytes:
                     problems.append("nothing went through the TaskManagers")
-                for number in range(options.pairs):
+                for number in with_bar(range(options.pairs), "pairs", console):
                     order = (sides.own, sides.sluice)
                     for side in order if number % 2 == 0 else order[::-1]:
                         found = latencies(side, query(options.seconds, options.per_tick, "latency"))

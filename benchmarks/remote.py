@@ -43,6 +43,7 @@ from sluice.transport.address import Address
 from tests.support.cpu_time import of_process
 from tests.support.daemon import Daemon
 from tests.support.daemons import Daemons
+from tests.support.progress_bar import with_bar
 from tests.support.s3 import CREDENTIALS, SERVER, s3_server
 from tests.support.wire_clients import consumer, driver, producer, read_gate, write_map_output
 
@@ -140,7 +141,7 @@ async def measure(
     """Let the sides take turns, then the modes of copies."""
     data = os.urandom(REGION_BYTES)
     runs: list[dict[str, float]] = []
-    for number in range(-1, rounds):
+    for number in with_bar(range(-1, rounds), "rounds"):
         run: dict[str, float] = {}
         for side in SIDES:
             wrote, read = await job(addresses[side], number + 1, data)

@@ -39,6 +39,7 @@ from tests.support.daemons import Daemons
 from tests.support.eventlog import read_event_log
 from tests.support.host_networks import host_networks
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,7 +249,7 @@ def _rounds(rig: Rig, console: Console, findings: Findings, options: argparse.Na
     _compare(rig, findings, options.sides, rows)
     for side in options.sides:
         rig.run(side, rows)
-    for number in range(options.rounds):
+    for number in with_bar(range(options.rounds), "rounds", console):
         if number and time.monotonic() > deadline:
             findings.problems.append(f"{number} rounds instead of {options.rounds}: time is over")
             break
@@ -276,7 +277,7 @@ def _losses(rig: Rig, console: Console, findings: Findings, options: argparse.Na
     console.print(f"  {rows:,} rows in each job that loses a TaskManager", soft_wrap=True)
     # The first job of this size is slower than all others, and no measure for them.
     digest = _compare(rig, findings, options.sides, rows)
-    for number in range(options.losses):
+    for number in with_bar(range(options.losses), "losses", console):
         host = rig.taskmanagers.hosts[number % len(rig.taskmanagers.hosts)]
         for side in options.sides:
             rig.run(side, rows)  # the executors find the TaskManager that was lost before

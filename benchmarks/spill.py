@@ -42,6 +42,7 @@ from tests.support.application import SparkApplication
 from tests.support.cluster import StandaloneCluster, installed_spark
 from tests.support.daemons import Daemons, Work
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -304,7 +305,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """
     chosen = {name: getattr(options, name) for name in ("jobs", "gigabytes", "memory_tier")}
     runs: list[dict[str, Any]] = []
-    for number in range(options.rounds):
+    for number in with_bar(range(options.rounds), "rounds"):
         found: dict[str, list[dict[str, Any]]] = {}
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
             with MemoryCgroup(round(options.memory_gib * GIB)) as cgroup:

@@ -26,6 +26,7 @@ from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from sluice.protocol.errors import SluiceError
 from tests.support.jobs.tpch import QUERIES, SETTINGS, query_title
 from tests.support.processes import stop_on_termination
+from tests.support.progress_bar import with_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +119,7 @@ def measure(
             if not differences:
                 equal.add(query)
         console.print(f"  {len(equal)} of {len(queries)} results are equal, adaptive {mode}")
-    for number in range(rounds):
+    for number in with_bar(range(rounds), "rounds", console):
         if findings.rounds and time.monotonic() > deadline:
             findings.problems.append(
                 f"{number} of {rounds} rounds, {time_limit_seconds:g} s are over"
