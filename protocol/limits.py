@@ -70,7 +70,7 @@ PEERS_ENCRYPTED: Final = 1 << 4
 """Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
 It reports a setting. The first features of protocol version 1 do not have bits; the next addition
-to the protocol gets bit 8.
+to the protocol gets bit 9.
 """
 
 COPIES_COMPARED: Final = 1 << 0
@@ -96,6 +96,9 @@ application has ended."""
 
 HYBRID_FULL_PARTITIONS: Final = 1 << 7
 """Bit in the features of Hello and HelloAck: a producer may open full hybrid partitions."""
+
+TRACES: Final = 1 << 8
+"""Bit in the features of Hello and HelloAck: the acceptor makes traces and takes TraceContext."""
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""

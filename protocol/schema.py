@@ -625,6 +625,25 @@ class VerifyOutputs(Message, frozen=True, tag=58):
     map_attempt_ids: SomeAttempts
 
 
+class TraceContext(Message, frozen=True, tag=63):
+    """Joins a map output, a gate or a channel to a trace.
+
+    Only with the feature TRACES. It comes after OpenPartition and before FinishPartition, or right
+    before the OpenGate or the PartitionRequest with its number. ``traceparent`` is a text of W3C
+    Trace Context; if it is empty or invalid, the receiver begins a trace. Stage and task attempt
+    are those of Spark.
+    """
+
+    number: U32
+    traceparent: Name
+    stage_id: I64 | None
+    task_attempt_id: I64 | None
+
+    def numbered(self, number: int) -> "TraceContext":
+        """Return the same context for another map output, gate or channel."""
+        return TraceContext(number, self.traceparent, self.stage_id, self.task_attempt_id)
+
+
 CARRIES_PAYLOAD: Final[frozenset[type[Message]]] = frozenset(
     {BufferResponse, ChecksummedBuffer, PipelinedData, RegionData, TaskEvent}
 )

@@ -64,8 +64,10 @@ _STORED_DOWN: Final[_Types] = frozenset(
 
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     # received by the accepting side
-    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest, m.VerifyOutputs},
-    (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH | _DATA_UP | {m.OpenGate, m.CloseGate, m.ReportDamage},
+    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest, m.VerifyOutputs, m.TraceContext},
+    (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH
+    | _DATA_UP
+    | {m.OpenGate, m.CloseGate, m.ReportDamage, m.TraceContext},
     (Side.ACCEPTED, m.ROLE_PRODUCER): _BOTH
     | _STORED_UP
     | {
@@ -78,10 +80,11 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.ReplicatePartition,
         m.ReplicateToRemote,
         m.WatchConsumption,
+        m.TraceContext,
     },
     (Side.ACCEPTED, m.ROLE_COPIER): _BOTH
     | _STORED_UP
-    | {m.CopyOf, m.CopyChecksum, m.ReplicateToRemote},
+    | {m.CopyOf, m.CopyChecksum, m.ReplicateToRemote, m.TraceContext},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ReleaseShuffle,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sluice.shuffle.client.client import ShuffleClient
     from sluice.shuffle.client.config import ClientConfig
     from sluice.shuffle.client.partition_location import PartitionLocation
+    from sluice.shuffle.client.traced import traced
     from sluice.shuffle.dataflow.sync import SyncShuffleClient
     from sluice.shuffle.partition.partition_type import ResultPartitionType
     from sluice.shuffle.records.selectors import (
@@ -58,6 +59,7 @@ _MODULES = {
     "TaskManagerConfig": "sluice.shuffle.taskmanager.config.taskmanager_config",
     "configure": "sluice.spark_integration.conf",
     "spark_conf": "sluice.spark_integration.conf",
+    "traced": "sluice.shuffle.client.traced",
 }
 """The module in which each public name is defined."""
 
@@ -82,6 +84,7 @@ __all__ = [
     "TaskManagerConfig",
     "configure",
     "spark_conf",
+    "traced",
 ]
 
 

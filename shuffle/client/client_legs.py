@@ -13,6 +13,7 @@ from ...protocol.limits import (
     HYBRID_PARTITIONS,
     MAGIC,
     REMOTE_COPIES,
+    TRACES,
     SEGMENTS_OF_CLIENTS_BYTES,
     VERSION,
 )
@@ -72,7 +73,7 @@ class LegConnector:
             legs.append(ProducerLeg(connection, _ack(greeting), timeout_seconds))
             return legs[-1]
 
-        features = HYBRID_PARTITIONS | HYBRID_FULL_PARTITIONS | REMOTE_COPIES
+        features = HYBRID_PARTITIONS | HYBRID_FULL_PARTITIONS | REMOTE_COPIES | TRACES
         ack = await self._connect(self._hello(ROLE_PRODUCER, 0, features), handler, legs)
         return legs[-1], ack
 
@@ -92,7 +93,9 @@ class LegConnector:
             return legs[-1]
 
         ack = await self._connect(
-            self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES, DAMAGE_REPORTS), handler, legs
+            self._hello(ROLE_CONSUMER, SEGMENTS_OF_CLIENTS_BYTES, DAMAGE_REPORTS | TRACES),
+            handler,
+            legs,
         )
         return legs[-1], ack
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import SluiceError
-from ...protocol.limits import DAMAGE_REPORTS, MAX_LOST_ATTEMPTS
+from ...protocol.limits import DAMAGE_REPORTS, MAX_LOST_ATTEMPTS, TRACES
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     CloseGate,
@@ -30,6 +30,7 @@ from ..gate.channel_opener import ChannelSource
 from ..gate.partition_request_client import PartitionRequestClient
 from ..gate.remote_input_channel import RemoteInputChannel
 from ..names import SubpartitionRange
+from .traced import trace_context
 
 if TYPE_CHECKING:
     from ..legs.producer_leg import SilenceWatch
@@ -112,6 +113,9 @@ class ConsumerLeg(PartitionRequestClient):
             self._answer_timeout_seconds, self._opening_late, gate
         )
         self._opening[gate] = _Gate([channel for channel, _ in channels], deadline)
+        trace = trace_context(gate)
+        if trace is not None and self.features & TRACES:
+            self.connection.send(trace)
         self.connection.send(
             OpenGate(
                 gate, wanted.shuffle.shuffle_id, wanted.start, wanted.end, initial_credit, named

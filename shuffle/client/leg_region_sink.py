@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ...protocol.limits import REMOTE_COPIES
+from ...protocol.limits import REMOTE_COPIES, TRACES
 from ...protocol.schema import (
     EVERY_SUBPARTITION,
     BeginRegion,
@@ -19,6 +19,7 @@ from ..partition.region_builder import OutgoingRegion
 from ..partition.stored_result_partition import StoredResultPartition
 from .partition_location import PartitionLocation
 from .shuffle_environment import PartitionSettings
+from .traced import trace_context
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ async def open_stored(
     partition = StoredResultPartition(pool.name, subpartitions, pool, sink, codec=settings.codec)
     names = (location.shuffle_id, location.map_attempt_id, subpartitions)
     await leg.open(number, OpenPartition(number, *names), sink)
+    trace = trace_context(number)
+    if trace is not None and leg.features & TRACES:
+        leg.send(trace)
     if settings.replicas > 1:
         leg.send(ReplicatePartition(number, settings.replicas, settings.replicas_synchronous))
     if settings.replicas_remote:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
+from ...protocol.schema import TraceContext
 from ...transport.address import Address
 from ...transport.loop import start_task
 from ..errors import InvalidRequest, failure_of
@@ -37,11 +38,13 @@ class ChannelSource(NamedTuple):
         taskmanager_id: The TaskManager that holds the map outputs.
         address: The address of its data port.
         map_attempt_ids: The map outputs wanted of it.
+        trace: Sent with the request, so that the TaskManager continues the trace.
     """
 
     taskmanager_id: str
     address: Address
     map_attempt_ids: Sequence[int]
+    trace: TraceContext | None = None
 
 
 UNKNOWN_SOURCE: Final = ChannelSource("", Address("unknown", 0), ())

@@ -27,7 +27,7 @@ from crc32c import crc32c
 from ...protocol.credit import MAX_OVERDRAFT_EVENTS, Uncounted
 from ...protocol.errors import CreditExceeded, MalformedMessage, SluiceError, UnexpectedMessage
 from ...protocol.framing import PayloadMemory
-from ...protocol.limits import DAMAGE_REPORTS, MAX_EVENT_BYTES, MAX_LOST_ATTEMPTS, MAX_U32
+from ...protocol.limits import DAMAGE_REPORTS, MAX_EVENT_BYTES, MAX_LOST_ATTEMPTS, MAX_U32, TRACES
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     DATA,
@@ -44,6 +44,7 @@ from ...protocol.schema import (
     PartitionRequest,
     ResumeConsumption,
     TaskEvent,
+    TraceContext,
     VerifyOutputs,
 )
 from ...transport.connection import Connection
@@ -97,6 +98,7 @@ class PartitionRequestClient:
         channel: RemoteInputChannel,
         wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
+        trace: TraceContext | None = None,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -109,6 +111,8 @@ class PartitionRequestClient:
         number = self._free_number()
         channel.number = number
         self._channels[number] = channel
+        if trace is not None and self.features & TRACES:
+            self.connection.send(trace.numbered(number))
         self.connection.send(
             PartitionRequest(
                 number,
@@ -366,6 +370,7 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
         channel: RemoteInputChannel,
         wanted: SubpartitionRange,
         map_attempt_ids: Sequence[int],
+        trace: TraceContext | None = None,
     ) -> None:
         """Ask for a range of subpartitions; the channel has its buffers already.
 
@@ -374,7 +379,7 @@ class UncreditedPartitionRequestClient(PartitionRequestClient):
             TooManyTaskEvents: The channel has kept more than the connection takes now.
         """
         channel.credit = Uncounted(channel.initial_credit)
-        super().request(channel, wanted, map_attempt_ids)
+        super().request(channel, wanted, map_attempt_ids, trace)
 
     def announce_credit(self, channel: RemoteInputChannel) -> None:
         """Read on if the connection waits for the channel, which has free buffers now."""

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...protocol.errors import ErrorCode, SluiceError
 from ...protocol.identity import Credential
 from ...protocol.limits import (
     COPIER_IDLE,
@@ -20,6 +21,7 @@ from ...protocol.limits import (
     HYBRID_FULL_PARTITIONS,
     HYBRID_PARTITIONS,
     REMOTE_COPIES,
+    TRACES,
     VERSION,
 )
 from ...protocol.schema import (
@@ -51,6 +53,7 @@ from .bounds.segment_pressure import SegmentPressure
 from .cluster.peer_connector import PeerConnector
 from .cluster.watchers import Watchers
 from .config.taskmanager_config import TaskManagerConfig
+from .config.traces_config import TracesConfig
 from .drivers.applications import Applications
 from .drivers.driver_handler import DriverHandler
 from .drivers.drivers import Drivers
@@ -73,6 +76,7 @@ from .store.stored_outputs import MapOutput
 
 if TYPE_CHECKING:
     from .embedded.client import EmbeddedClient
+    from .tracing.tracing import Tracing
 
 Handler = ConsumerHandler | DriverHandler | PeerHandler | ProducerHandler
 
@@ -85,6 +89,7 @@ class _Opened(NamedTuple):
     accounts: Accounts
     store: ShuffleStore
     region_areas: RegionAreas
+    tracing: "Tracing | None"
 
 
 class NetworkEnvironment:
@@ -114,6 +119,8 @@ class NetworkEnvironment:
         self.network_pool = opened.network_pool
         self.store = opened.store
         self.region_areas = opened.region_areas
+        self.tracing = opened.tracing
+        """Makes spans; None if traces are off."""
         self.peer_credit_waits = Histogram()
         """Waits for credit of the channels that other TaskManagers read."""
         self.handlers: dict[Connection, Handler] = {}
@@ -175,6 +182,7 @@ class NetworkEnvironment:
             self.applications,
             self.counters,
             config,
+            self.tracing,
         )
         stack.push_async_callback(self.copies.close)
         self.gate_services = GateServices(
@@ -186,6 +194,7 @@ class NetworkEnvironment:
             self.task_events,
             self.accounts,
             transport,
+            tracing=self.tracing,
         )
         self.producer_services = ProducerServices(
             store=self.store,
@@ -199,6 +208,7 @@ class NetworkEnvironment:
             config=memory,
             verify_checksums=config.storage.verify_checksums,
             copies_of=self.copies.replication.wait,
+            tracing=self.tracing,
         )
         self.segment_pressure = SegmentPressure(
             self.network_pool,
@@ -407,7 +417,8 @@ class NetworkEnvironment:
             | DAMAGE_REPORTS
             | HYBRID_PARTITIONS
             | HYBRID_FULL_PARTITIONS
-            | (0 if self.store.remote is None else REMOTE_COPIES),
+            | (0 if self.store.remote is None else REMOTE_COPIES)
+            | (0 if self.tracing is None else TRACES),
             *self.address,
             self._connector.instances.own_instance_id,
             *self.config.place,
@@ -467,6 +478,7 @@ class NetworkEnvironment:
                 ServingEvents(self._idle.set, lost),
                 self.config.memory.max_channels_per_connection,
                 self.peer_credit_waits,
+                self.tracing,
             )
         else:
             handler = DriverHandler(
@@ -505,4 +517,27 @@ async def _open(config: TaskManagerConfig, stack: AsyncExitStack) -> _Opened:
         lambda: RegionAreas.open(storage, accounts),
         lambda areas: stack.callback(areas.close),
     )
-    return _Opened(transport, network_pool, accounts, store, region_areas)
+    tracing = _open_tracing(config.traces, store.taskmanager_id)
+    if tracing is not None:
+        stack.push_async_callback(tracing.close)
+    return _Opened(transport, network_pool, accounts, store, region_areas, tracing)
+
+
+def _open_tracing(config: TracesConfig, taskmanager_id: str) -> "Tracing | None":
+    """Begin to send spans, if there is a collector.
+
+    Raises:
+        SluiceError: The packages for traces are not installed.
+    """
+    if config.traces_endpoint is None:
+        return None
+    try:
+        from .tracing.tracing import Tracing  # large, and seldom used
+    except ImportError as error:
+        raise SluiceError(
+            "traces_endpoint is set, and the packages for traces are not installed",
+            code=ErrorCode.CONFIGURATION,
+            value=error.name or str(error),
+            remedy="pip install sluice-shuffle[traces], or unset traces_endpoint",
+        ) from error
+    return Tracing.open(config, taskmanager_id)

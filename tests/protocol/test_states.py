@@ -34,8 +34,9 @@ CONSUMER_OF_CHANNELS_SENDS: set[type[m.Message]] = {
 }
 PRODUCER_OF_CHANNELS_SENDS: set[type[m.Message]] = {m.BufferResponse, m.BacklogAnnouncement}
 CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
-    m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest, m.VerifyOutputs},
-    m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS | {m.OpenGate, m.CloseGate, m.ReportDamage},
+    m.ROLE_PEER: CONSUMER_OF_CHANNELS_SENDS | {m.PartitionRequest, m.VerifyOutputs, m.TraceContext},
+    m.ROLE_CONSUMER: CONSUMER_OF_CHANNELS_SENDS
+    | {m.OpenGate, m.CloseGate, m.ReportDamage, m.TraceContext},
     m.ROLE_PRODUCER: {
         m.OpenPartition,
         m.BeginRegion,
@@ -51,6 +52,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.ReplicatePartition,
         m.ReplicateToRemote,
         m.WatchConsumption,
+        m.TraceContext,
     },
     m.ROLE_DRIVER: {
         m.ReleaseShuffle,
@@ -69,6 +71,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.CopyOf,
         m.CopyChecksum,
         m.ReplicateToRemote,
+        m.TraceContext,
     },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {

@@ -299,6 +299,12 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
     ("replicate to the remote tier", m.ReplicateToRemote(0, False), b""),
     ("replicate to the remote tier before the commit", m.ReplicateToRemote(MAX_U32, True), b""),
+    (
+        "trace of a task",
+        m.TraceContext(3, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", 7, 1 << 40),
+        b"",
+    ),
+    ("trace to begin", m.TraceContext(MAX_U32, "", None, None), b""),
     ("outputs in the remote tier", m.OutputsRemote(3, [0, 17, 1 << 40, -1]), b""),
     ("outputs held", m.OutputsHeld(3, [0, 17, 1 << 40, -1]), b""),
     (

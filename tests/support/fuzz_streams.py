@@ -168,6 +168,15 @@ _NAMES = st.sampled_from([REMOTE_ID, "another", ""])
 _KINDS = st.integers(0, 2)
 
 
+_TRACEPARENTS = st.sampled_from(
+    ["", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-zz-01"]
+)
+
+
+def _trace(number: st.SearchStrategy[int]) -> Frames:
+    return _built(m.TraceContext, number, _TRACEPARENTS, st.none() | ATTEMPT, st.none() | ATTEMPT)
+
+
 def frames_of(role: int, local_id: str) -> Frames:
     """Return what a client of a role sends beside the messages of all connections, by type."""
     if role == m.ROLE_PRODUCER:
@@ -182,6 +191,7 @@ def frames_of(role: int, local_id: str) -> Frames:
             **_built(m.SecureRegion, NUMBER, NUMBER),
             **_built(m.ReplicatePartition, NUMBER, REPLICAS, st.booleans()),
             **_built(m.ReplicateToRemote, NUMBER, st.booleans()),
+            **_trace(NUMBER),
             **_built(
                 m.AttachRegionArea, st.sampled_from(["", "no such token"]), st.integers(0, 9000)
             ),
@@ -199,7 +209,7 @@ def frames_of(role: int, local_id: str) -> Frames:
         copy_of = _built(m.CopyOf, NUMBER, _NAMES | st.just(local_id), REPLICAS, st.booleans())
         checksum = _built(m.CopyChecksum, NUMBER, st.integers(0, 2**32 - 1))
         to_remote = _built(m.ReplicateToRemote, NUMBER, st.booleans())
-        return {**_STORED, **checksum, **copy_of, **to_remote}
+        return {**_STORED, **checksum, **copy_of, **to_remote, **_trace(NUMBER)}
     if role == m.ROLE_CONSUMER:
         return {
             m.OpenGate: _gate(local_id),
@@ -213,6 +223,7 @@ def frames_of(role: int, local_id: str) -> Frames:
                 NUMBER,
                 st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
             ),
+            **_trace(st.integers(4, 6)),
             **_built(m.CloseGate, st.integers(4, 6)),
             **_DATA_UP,
         }
@@ -236,6 +247,7 @@ def frames_of(role: int, local_id: str) -> Frames:
                 st.integers(0, 3),
                 st.just(list(STORED_ATTEMPTS)) | ATTEMPTS,
             ),
+            **_trace(NUMBER),
             **_DATA_UP,
         }
     return {

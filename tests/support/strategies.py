@@ -112,6 +112,7 @@ _FIELDS: dict[type[m.Message], tuple[st.SearchStrategy[Any], ...]] = {
     m.OutputsHeld: (U32, SOME_ATTEMPTS),
     m.ReplicateToRemote: (U32, st.booleans()),
     m.OutputsRemote: (U32, SOME_ATTEMPTS),
+    m.TraceContext: (U32, NAME, st.none() | I64, st.none() | I64),
     m.OutputsMoved: (U32, U32, NAME, NAME, PORT, SOME_ATTEMPTS),
     m.MoveNoted: (U32,),
     m.ReleaseAttempts: (U32, I64),

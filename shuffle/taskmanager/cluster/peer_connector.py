@@ -8,7 +8,14 @@ from typing import Final, TypeVar
 
 from ....protocol.control_memory import ControlMemory
 from ....protocol.errors import ProtocolViolation
-from ....protocol.limits import COPIES_COMPARED, DAMAGE_REPORTS, MAGIC, REMOTE_COPIES, VERSION
+from ....protocol.limits import (
+    COPIES_COMPARED,
+    DAMAGE_REPORTS,
+    MAGIC,
+    REMOTE_COPIES,
+    TRACES,
+    VERSION,
+)
 from ....protocol.remote_error import RemoteError
 from ....protocol.schema import (
     FLOW_CREDIT,
@@ -105,7 +112,7 @@ class PeerConnector:
             return kind(connection, ack, self._counters)
 
         flow = FLOW_WATERMARK if self._transport.flow_control == "watermark" else FLOW_CREDIT
-        hello = _hello(ROLE_PEER, "", self._segment_size_bytes, flow, DAMAGE_REPORTS)
+        hello = _hello(ROLE_PEER, "", self._segment_size_bytes, flow, DAMAGE_REPORTS | TRACES)
         try:
             return await self._connect(address, hello, make)
         except (ProtocolViolation, RemoteError) as error:
@@ -143,7 +150,7 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> ProducerLeg:
             return ProducerLeg(connection, ack, COPY_ANSWER_SECONDS)
 
-        features |= COPIES_COMPARED | REMOTE_COPIES
+        features |= COPIES_COMPARED | REMOTE_COPIES | TRACES
         return await self._connect(
             address, _hello(ROLE_COPIER, application_id, features=features), make
         )

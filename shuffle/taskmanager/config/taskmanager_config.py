@@ -33,6 +33,7 @@ from .cluster_config import ClusterConfig, ReplicationConfig
 from .http_config import HttpConfig
 from .network_memory_config import NetworkMemoryConfig
 from .storage_config import StorageConfig
+from .traces_config import TracesConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,6 +83,7 @@ class TaskManagerConfig(Settings):
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     replication: ReplicationConfig = Field(default_factory=ReplicationConfig)
     http: HttpConfig = Field(default_factory=HttpConfig)
+    traces: TracesConfig = Field(default_factory=TracesConfig)
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ....protocol.errors import ChannelInUse, ErrorCode, SluiceError, UnexpectedMessage
 from ....protocol.framing import PayloadMemory
@@ -23,7 +23,7 @@ from ...errors import LimitExceeded, ShuttingDown
 from ...gate.local_input_channel import TaskEventDispatcher
 from ...histogram import Histogram
 from ...memory import NetworkBufferPool, ScratchMemory
-from ...names import shuffle_key
+from ...names import MapAttemptKey, shuffle_key
 from ..bounds.accounts import QuotaExceeded, Resource
 from ..bounds.progress import Mark, ProgressWatch
 from ..config.network_memory_config import NetworkMemoryConfig
@@ -35,6 +35,10 @@ from .attached_area import AttachedArea
 from .output_states import DataMessage, MessageType, OutputMessage
 from .resumable_outputs import ResumableOutputs
 from .wait_times import Waiter, Waiting
+
+if TYPE_CHECKING:
+    from ..tracing.traced_span import TracedSpan
+    from ..tracing.tracing import Tracing
 
 MAX_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
@@ -76,24 +80,45 @@ class ProducerServices:
     """How long producers waited for the commits that succeeded."""
     open_outputs: Waiting = field(default_factory=Waiting)
     """The time for which outputs are open, all together."""
+    tracing: "Tracing | None" = None
+    """Makes the spans of map outputs; None if traces are off."""
 
-    async def commit(self, output: MapOutput, began: float) -> None:
+    async def commit(
+        self, output: MapOutput, began: float, span: "TracedSpan | None" = None
+    ) -> None:
         """Commit a map output, and wait for its copies if they are synchronous.
 
         Args:
             output: The map output.
             began: The monotonic time at which its producer asked for it.
+            span: The map output's span; None if it is not traced.
 
         Raises:
             SluiceError: It could not be made durable. A copy that cannot be made is not an error.
 
         Cancellation: safe; the commit and the copies continue.
         """
-        await self.partitions.commit(output)
+        if span is None or self.tracing is None:
+            await self.partitions.commit(output)
+        else:
+            await self._commit_traced(output, span, self.tracing)
         copied = self.copies_of(output)
         if copied is not None:
             await asyncio.shield(copied)
         self.commits.record(monotonic() - began)
+
+    async def _commit_traced(
+        self, output: MapOutput, span: "TracedSpan", tracing: "Tracing"
+    ) -> None:
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        if output.has_copies and not output.origin:
+            tracing.keep_for_copies(attempt, span)
+        try:
+            with span.child("commit"):
+                await self.partitions.commit(output)
+        except BaseException:
+            tracing.forget(attempt)
+            raise
 
 
 class IncomingOutput:

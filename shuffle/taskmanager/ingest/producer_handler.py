@@ -32,6 +32,7 @@ from ....protocol.schema import (
     ResumePartition,
     SecureRegion,
     SharedRegion,
+    TraceContext,
     WatchConsumption,
 )
 from ....transport.connection import Connection
@@ -185,6 +186,8 @@ class ProducerHandler:
                 output.abort()
         elif type(message) is AttachRegionArea:
             self._outputs.attached_area.attach(message)
+        elif type(message) is TraceContext:
+            self._trace(message)
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -231,6 +234,14 @@ class ProducerHandler:
                 output.received(message)
             except SluiceError as error:
                 self._outputs.fail(message.partition, error)
+
+    def _trace(self, message: TraceContext) -> None:
+        """Trace the map output with a number; ignore a context that is late or early."""
+        output = self._outputs.by_number.get(message.number)
+        tracing = self._services.tracing
+        if tracing is not None and isinstance(output, StoredOutput) and output.span is None:
+            is_copy = self._connection.role == ROLE_COPIER
+            output.span = tracing.map_output(message, output.attempt, is_copy=is_copy)
 
     def _open_pipelined(self, message: OpenPipelinedPartition) -> None:
         try:

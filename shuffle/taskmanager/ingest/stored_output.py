@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ...memory import LocalBufferPool
+    from ..tracing.traced_span import TracedSpan
 
 _MESSAGES: Final = frozenset(STORED)
 
@@ -95,6 +96,8 @@ class StoredOutput(IncomingOutput):
         self._to_remote = False
         self._checksum: int | None = None
         """The checksum of the map output that is copied, if its sender tells it."""
+        self.span: TracedSpan | None = None
+        """The span of the map output; None if it is not traced."""
 
     @property
     def available_credit(self) -> int:
@@ -320,9 +323,10 @@ class StoredOutput(IncomingOutput):
             to_remote=self._to_remote,
         )
         self.state = StoredState.COMMITTING
-        await self._services.commit(output, began)
+        await self._services.commit(output, began, self.span)
         self._storing = None
         self._counters.map_outputs_committed += 1
+        self._end_span(output, None)
         self._end(drop=False)
         self._connection.send(PartitionFinished(self.number))
 
@@ -347,6 +351,7 @@ class StoredOutput(IncomingOutput):
 
     def give_up(self, why: str, value: str | None) -> None:
         """Free the map output and its secured regions; it has no readers yet."""
+        self._end_span(None, why if value is None else f"{why}: {value}")
         self._end(drop=True)
 
     def connection_lost(self, error: SluiceError) -> None:
@@ -354,6 +359,7 @@ class StoredOutput(IncomingOutput):
         if self._resumption is not None and self.state is not StoredState.COMMITTING:
             self._resumption.park()
             self._resumption = None
+        self._end_span(None, error)
         self._end(drop=False)  # a commit continues
 
     def drop_arriving(self) -> None:
@@ -362,6 +368,21 @@ class StoredOutput(IncomingOutput):
             self.state = StoredState.ABORTED
             self._region.abort()
             self._region = None
+
+    def _end_span(self, output: MapOutput | None, error: SluiceError | str | None) -> None:
+        """End the span of the map output; ``output`` is None if it is not committed."""
+        if self.span is None:
+            return
+        extents = [] if output is None else [region.extent for region in output.regions]
+        self.span.end(
+            {
+                "sluice.bytes": self.total_bytes,
+                "sluice.regions": self.regions,
+                "sluice.tiers": sorted({str(each.tier.place) for each in extents if each}),
+                "sluice.credit_wait_seconds": self.credit_wait.seconds,
+            },
+            error,
+        )
 
     def _end(self, *, drop: bool) -> None:
         """Free everything that does not belong to the store.

@@ -259,6 +259,8 @@ class ApplicationCopies:
             self._answer(attempt)
         finally:
             self._running.pop(attempt, None)
+            if self._services.tracing is not None:
+                self._services.tracing.forget(attempt)
         if attempt in self._again:
             self._again.discard(attempt)
             self._unstall(attempt)

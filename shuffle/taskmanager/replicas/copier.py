@@ -21,8 +21,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ....protocol.errors import ErrorCode, SluiceError
-from ....protocol.limits import COPIES_COMPARED, REMOTE_COPIES
-from ....protocol.schema import BeginRegion, CopyChecksum, CopyOf, OpenPartition, ReplicateToRemote
+from ....protocol.limits import COPIES_COMPARED, REMOTE_COPIES, TRACES
+from ....protocol.schema import (
+    BeginRegion,
+    CopyChecksum,
+    CopyOf,
+    OpenPartition,
+    ReplicateToRemote,
+    TraceContext,
+)
 from ....transport.fair_queue import Flow
 from ...legs.producer_leg import ProducerLeg, wake
 from ...legs.region_sender import Payload, RegionSender, SilentPartition
@@ -44,6 +51,7 @@ async def copy_output(
     output: MapOutput,
     copy_of: CopyOf,
     pace: Pace | None = None,
+    trace: TraceContext | None = None,
 ) -> bool:
     """Write a committed map output to another TaskManager.
 
@@ -54,6 +62,7 @@ async def copy_output(
         copy_of: The description of the copy; its number is replaced.
         pace: Awaited with the length of each region before it is sent. With a pace, the other
             TaskManager is first asked whether it has the map output.
+        trace: Sent along, so that the other TaskManager continues the trace.
 
     Returns:
         Whether it was sent; False if the other TaskManager has it already.
@@ -69,7 +78,7 @@ async def copy_output(
     sender = OutputSender(leg, number, store, Flow(output.key.application_id, id(leg)))
     leg.attach(number, sender)
     try:
-        _open(leg, number, output, copy_of)
+        _open(leg, number, output, copy_of, trace)
         for index, region in enumerate(output.regions):
             if pace is not None:
                 await pace(region.length)
@@ -106,9 +115,17 @@ async def is_there(leg: ProducerLeg, output: MapOutput, copy_of: CopyOf) -> bool
     return True
 
 
-def _open(leg: ProducerLeg, number: int, output: MapOutput, copy_of: CopyOf) -> None:
+def _open(
+    leg: ProducerLeg,
+    number: int,
+    output: MapOutput,
+    copy_of: CopyOf,
+    trace: TraceContext | None = None,
+) -> None:
     shuffle_id, map_attempt_id = output.key.shuffle_id, output.map_attempt_id
     leg.send(OpenPartition(number, shuffle_id, map_attempt_id, output.num_subpartitions))
+    if trace is not None and leg.features & TRACES:
+        leg.send(trace.numbered(number))
     if leg.features & COPIES_COMPARED:
         leg.send(CopyChecksum(number, output.checksum()))
     leg.send(CopyOf(number, copy_of.origin, copy_of.replicas, copy_of.moved))

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ....transport.address import Address
 from ...counters import Counters
@@ -29,6 +29,9 @@ from .holdings import Holdings
 from .migration import Migration
 from .replication import Replication
 from .target import CopyServices, DriverNotices
+
+if TYPE_CHECKING:
+    from ..tracing.tracing import Tracing
 
 
 class ApplicationClients(Protocol):
@@ -53,6 +56,7 @@ class Copies:
         applications: The applications that have clients here, or had them a short time ago.
         counters: The counters of this TaskManager.
         config: The settings.
+        tracing: Makes the spans of copies; None if traces are off.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Copies:
         applications: ApplicationClients,
         counters: Counters,
         config: TaskManagerConfig,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self._connector: Final = connector
         known = KnownTaskManagers(store.taskmanager_id, store.accounts)
@@ -93,6 +98,7 @@ class Copies:
             streams=OwnerSlots(config.replication.copy_streams, config.replication.copy_streams),
             counters=counters,
             config=config.replication,
+            tracing=tracing,
         )
         self.replication: Final = Replication(self.services, lambda: self.migration.awaited())
         self.migration: Final = Migration(self.services, self.replication.watch_shared)

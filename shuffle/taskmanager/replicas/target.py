@@ -37,6 +37,9 @@ from .holdings import Holdings
 if TYPE_CHECKING:
     import asyncio
 
+    from ..tracing.traced_span import TracedSpan
+    from ..tracing.tracing import Tracing
+
 logger = logging.getLogger(__name__)
 
 ABSENCE: Final = frozenset(
@@ -121,6 +124,7 @@ class CopyServices(NamedTuple):
         streams: Copies and moves that run at a time.
         counters: The counters of this TaskManager.
         config: Numbers and times.
+        tracing: Makes the spans of copies; None if traces are off.
     """
 
     store: ShuffleStore
@@ -136,6 +140,13 @@ class CopyServices(NamedTuple):
     streams: OwnerSlots
     counters: Counters
     config: ReplicationConfig
+    tracing: "Tracing | None" = None
+
+    def begin_span(self, output: MapOutput, target: str) -> "TracedSpan | None":
+        """Begin the span of a copy; None if the map output is not traced."""
+        if self.tracing is None:
+            return None
+        return self.tracing.copy(MapAttemptKey(output.key, output.map_attempt_id), target)
 
     def targets(self, places: Sequence[TaskManagerPlace]) -> "Iterator[Target]":
         """Yield other TaskManagers as targets, and then the remote tier, if there is one."""
@@ -165,16 +176,22 @@ class PeerTarget:
         services = self._services
         # The sender is the origin of the copy, even if the copy replaces a lost one.
         copy_of = CopyOf(0, services.store.taskmanager_id, output.replicas, moved)
+        span = services.begin_span(output, str(self.place))
+        trace = None if span is None else span.context
         try:
             with output.kept():
                 leg = await services.connections.acquire(self.place, output.key.application_id)
-                is_new = await copy_output(leg, services.store, output, copy_of, pace)
+                is_new = await copy_output(leg, services.store, output, copy_of, pace, trace)
         except Exception as error:  # noqa: BLE001
             failure = failure_of(error, "copying a map output")
+            if span is not None:
+                span.end(error=failure)
             if failure.code is ErrorCode.CHECKSUM_MISMATCH:
                 # The network may have damaged it, so it is read once more.
                 await services.damage.verify(output)
             return self._failed(output, failure)
+        if span is not None:
+            span.end({"sluice.bytes": output.total_bytes if is_new else 0})
         if is_new:
             services.counters.copies_made += 1
             services.counters.copy_bytes_out += output.total_bytes
@@ -297,11 +314,14 @@ class RemoteTarget:
         remote = services.store.remote
         if remote is None:
             return "there is no remote tier: set [storage] remote"
+        span = services.begin_span(output, self.name)
         try:
             is_new = await remote.copies.make(output, pace)
         except Exception as error:  # noqa: BLE001
             services.counters.remote_copies_failed += 1
             failure = await self._failed(output, error)
+            if span is not None:
+                span.end(error=failure)
             logger.info(
                 "no copy of %s in the remote tier: %s",
                 output.map_attempt_id,
@@ -309,6 +329,8 @@ class RemoteTarget:
                 extra=_log_fields(output) | {"code": failure.code.name},
             )
             return str(failure)
+        if span is not None:
+            span.end({"sluice.bytes": output.total_bytes if is_new else 0})
         if is_new:
             services.counters.remote_copies_made += 1
             services.counters.remote_copy_bytes += output.total_bytes

@@ -6,7 +6,7 @@ connection has sent it. So a reduce task that stops reading stops its own channe
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ....protocol.errors import ChannelInUse, SluiceError
 from ....protocol.remote_error import error_response
@@ -18,6 +18,7 @@ from ....protocol.schema import (
     Message,
     OpenGate,
     ReportDamage,
+    TraceContext,
 )
 from ....transport.address import Address
 from ....transport.connection import Connection
@@ -38,6 +39,9 @@ from .serving_handler import ServingEvents, ServingHandler
 from .serving_status import ChannelStatus, GateStatus
 from .stored_slices import ATTEMPT_BYTES, distinct_attempts, require_attempts
 from .taskmanager_channel_opener import GateLimits, GateServices, TaskManagerChannelOpener
+
+if TYPE_CHECKING:
+    from ..tracing.traced_span import TracedSpan
 
 
 class ConsumerHandler(ServingHandler):
@@ -81,6 +85,12 @@ class ConsumerHandler(ServingHandler):
         """Times of open gates, by number."""
         self._kept_bytes: dict[int, int] = {}
         """Bytes charged for the map attempts of open gates, by number."""
+        self._trace: TraceContext | None = None
+        """The context of the next gate, which must have its number."""
+        self._gate_spans: dict[int, TracedSpan] = {}
+        """The spans of the open gates that are traced, by number."""
+        self._source_spans: dict[CreditBasedViewReader, TracedSpan] = {}
+        """The spans of their channels that have not ended."""
 
     def request_received(self, message: Message) -> None:
         """Open and close gates."""
@@ -91,6 +101,8 @@ class ConsumerHandler(ServingHandler):
             self.connection.send(GateClosed(message.gate))
         elif type(message) is ReportDamage:
             self._report_damage(message)
+        elif type(message) is TraceContext:
+            self._trace = message
         elif type(message) is CloseRequest:
             self.connection.close()
 
@@ -182,14 +194,20 @@ class ConsumerHandler(ServingHandler):
             return False
         for reader in opened[1]:
             self.fail_now(reader, error)
-        self._close_gate(number)
+        self._close_gate(number, error)
         return True
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""
         for gate in list(self.gates):
-            self._close_gate(gate)
+            self._close_gate(gate, error)
         super().connection_lost(error)
+
+    def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        """Free the number of a channel that has sent its end or its error."""
+        if self._source_spans:
+            self._end_source(reader, error)
+        super().ended(reader, error)
 
     def _open_gate(self, message: OpenGate) -> None:
         numbers = [message.gate, *(channel.channel for channel in message.channels)]
@@ -229,6 +247,7 @@ class ConsumerHandler(ServingHandler):
             times = self.gate_times[message.gate] = ChannelTimes(
                 self.counters.consumer_serving, self._services.credit_waits
             )
+            span = self._begin_span(message, wanted)
             for channel in message.channels:
                 reader = self.new_reader(
                     channel.channel, message.initial_credit, times, self._account
@@ -239,9 +258,11 @@ class ConsumerHandler(ServingHandler):
                     Address(channel.host, channel.port),
                     distinct_attempts(channel.map_attempt_ids),
                 )
+                if span is not None:
+                    source = self._begin_source(span, reader, source)
                 reader.attach(gate.add_channel(source, reader.data_available), message_bytes)
         except SluiceError as error:
-            self._close_gate(message.gate)
+            self._close_gate(message.gate, error)
             self.counters.errors_by_code.bump(error.code.name)
             self.connection.send(error_response(message.gate, error))
             return
@@ -266,7 +287,62 @@ class ConsumerHandler(ServingHandler):
         self._account.take(Resource.METADATA_BYTES, attempts * ATTEMPT_BYTES)
         self._kept_bytes[message.gate] = attempts * ATTEMPT_BYTES
 
-    def _close_gate(self, number: int) -> None:
+    def _begin_span(self, message: OpenGate, wanted: SubpartitionRange) -> "TracedSpan | None":
+        """Begin the span of a gate whose context came before it."""
+        trace, self._trace = self._trace, None
+        tracing = self._services.tracing
+        if trace is None or trace.number != message.gate or tracing is None:
+            return None
+        span = tracing.gate(trace, wanted, len(message.channels))
+        if span is not None:
+            self._gate_spans[message.gate] = span
+        return span
+
+    def _begin_source(
+        self, gate: "TracedSpan", reader: CreditBasedViewReader, source: ChannelSource
+    ) -> ChannelSource:
+        """Begin the span of a channel, and return its source with the context for it."""
+        is_local = source.taskmanager_id == self._services.taskmanager_id
+        span = gate.child(
+            "source",
+            {
+                "sluice.source": source.taskmanager_id,
+                "server.address": source.address.host,
+                "server.port": source.address.port,
+                "sluice.is_local": is_local,
+                "sluice.map_attempts": len(source.map_attempt_ids),
+            },
+            sends=not is_local,
+        )
+        self._source_spans[reader] = span
+        return source._replace(trace=span.context)
+
+    def _end_source(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        span = self._source_spans.pop(reader, None)
+        if span is not None:
+            span.end({"sluice.bytes": reader.bytes_out}, error)
+
+    def _end_span(
+        self,
+        number: int,
+        readers: list[CreditBasedViewReader],
+        times: ChannelTimes,
+        error: SluiceError | None,
+    ) -> None:
+        span = self._gate_spans.pop(number, None)
+        if span is None:
+            return
+        for reader in readers:
+            self._end_source(reader, error)
+        seconds = times.seconds()
+        attributes = {
+            "sluice.bytes": sum(reader.bytes_out for reader in readers),
+            "sluice.data_wait_seconds": seconds.data_wait,
+            "sluice.credit_wait_seconds": seconds.credit_wait,
+        }
+        span.end(attributes, error)
+
+    def _close_gate(self, number: int, error: SluiceError | None = None) -> None:
         self._account.give_back(Resource.METADATA_BYTES, self._kept_bytes.pop(number, 0))
         opened = self.gates.pop(number, None)
         if opened is None:
@@ -276,7 +352,10 @@ class ConsumerHandler(ServingHandler):
             # The number of a channel that has ended is free, perhaps for one of another gate.
             if self.readers.get(reader.channel) is reader:
                 self.close_channel(reader.channel)
-        self.gate_times.pop(number).end()
+        times = self.gate_times.pop(number)
+        if self._gate_spans:
+            self._end_span(number, channels, times, error)
+        times.end()
         gate.release()
 
 

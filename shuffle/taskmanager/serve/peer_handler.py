@@ -10,6 +10,7 @@ from ....protocol.schema import (
     CloseRequest,
     Message,
     PartitionRequest,
+    TraceContext,
     VerifyOutputs,
 )
 from ....transport.connection import Connection
@@ -33,6 +34,9 @@ from .stored_slices import ATTEMPT_BYTES, distinct_attempts
 if TYPE_CHECKING:
     import asyncio
     from array import array
+
+    from ..tracing.traced_span import TracedSpan
+    from ..tracing.tracing import Tracing
 
 
 class _Waiting:
@@ -58,6 +62,7 @@ class PeerHandler(ServingHandler):
         events: What the TaskManager is told.
         max_channels: Most channels open at a time.
         credit_waits: Takes the waits of its channels for credit.
+        tracing: Makes the spans of channels; None if traces are off.
     """
 
     def __init__(  # noqa: PLR0913 - all of them are of one connection
@@ -70,6 +75,7 @@ class PeerHandler(ServingHandler):
         events: ServingEvents,
         max_channels: int,
         credit_waits: Histogram,
+        tracing: "Tracing | None" = None,
     ) -> None:
         super().__init__(
             connection, read_pool, counters, events, connection.max_payload_bytes, max_channels
@@ -85,6 +91,11 @@ class PeerHandler(ServingHandler):
         """Producers of the channels that read pipelined partitions."""
         self._subpartitions: dict[CreditBasedViewReader, int] = {}
         """The subpartitions that these channels read."""
+        self._tracing = tracing
+        self._trace: TraceContext | None = None
+        """The context of the next request, which must have its number."""
+        self._spans: dict[CreditBasedViewReader, TracedSpan] = {}
+        """The spans of the channels that are traced."""
 
     def request_received(self, message: Message) -> None:
         """Handle a partition request, or a report of damaged data."""
@@ -94,6 +105,8 @@ class PeerHandler(ServingHandler):
             key = ShuffleKey(message.application_id, message.shuffle_id)
             wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
             self._partitions.damage.report(wanted, message.map_attempt_ids)
+        elif type(message) is TraceContext:
+            self._trace = message
         elif type(message) is CloseRequest:
             self.connection.close()
 
@@ -106,11 +119,13 @@ class PeerHandler(ServingHandler):
         """Close a channel, and cancel its request if that still waits for its partition."""
         reader = self.readers.get(channel)
         if reader is not None:
+            self._end_span(reader, None)
             self._forget(reader)
         return super().close_channel(channel)
 
     def ended(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
         """Forget a channel that has sent its end or its error."""
+        self._end_span(reader, error)
         self._forget(reader)
         super().ended(reader, error)
 
@@ -186,11 +201,14 @@ class PeerHandler(ServingHandler):
         reader = self.readers.get(number)
         if reader is None:
             return False
+        self._end_span(reader, error)
         self.fail_now(reader, error)
         return True
 
     def connection_lost(self, error: SluiceError) -> None:
         """Give everything back."""
+        for reader in list(self._spans):
+            self._end_span(reader, error)
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if each.task is not None:
@@ -214,8 +232,18 @@ class PeerHandler(ServingHandler):
             return
         key = ShuffleKey(message.application_id, message.shuffle_id)
         wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
+        trace, self._trace = self._trace, None
+        if trace is not None and trace.number == message.channel and self._tracing is not None:
+            span = self._tracing.served_source(trace, wanted, len(attempts))
+            if span is not None:
+                self._spans[reader] = span
         waiting = self._waiting[reader] = _Waiting(wanted)
         waiting.task = start_task(self._open(reader, wanted, attempts))
+
+    def _end_span(self, reader: CreditBasedViewReader, error: SluiceError | None) -> None:
+        span = self._spans.pop(reader, None)
+        if span is not None:
+            span.end({"sluice.bytes": reader.bytes_out}, error)
 
     def _forget(self, reader: CreditBasedViewReader) -> None:
         self._producers.pop(reader, None)

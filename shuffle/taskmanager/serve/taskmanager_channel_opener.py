@@ -38,6 +38,7 @@ from .result_partition_manager import ResultPartitionManager
 
 if TYPE_CHECKING:
     from ....transport.address import Address
+    from ..tracing.tracing import Tracing
 
 
 MAX_DIALS: Final = 128
@@ -67,6 +68,7 @@ class GateServices:
         transport: How long a TaskManager that does not answer is waited for.
         dials: Connections that are being made: clients choose the addresses.
         credit_waits: Waits for credit of the channels that reduce tasks read.
+        tracing: Makes the spans of gates; None if traces are off.
     """
 
     taskmanager_id: str
@@ -79,6 +81,7 @@ class GateServices:
     transport: TransportConfig = field(default_factory=TransportConfig)
     dials: OwnerSlots = field(default_factory=_dials)
     credit_waits: Histogram = field(default_factory=Histogram)
+    tracing: "Tracing | None" = None
 
     def report_damage(self, wanted: SubpartitionRange, source: ChannelSource) -> None:
         """Verify map outputs here, or ask the TaskManager that has them to do so.
@@ -269,7 +272,7 @@ class TaskManagerChannelOpener(ChannelOpener):
             self._opening -= 1
             self._return_excess()
         if self.give(channel, client, exclusive):
-            client.request(channel, self.wanted, source.map_attempt_ids)
+            client.request(channel, self.wanted, source.map_attempt_ids, source.trace)
 
     async def _exclusive_segments(self) -> list[MemorySegment]:
         """Take the exclusive segments of a channel.

@@ -655,6 +655,22 @@ public sealed interface Message {
         }
     }
 
+    /**
+     * Joins a map output, a gate or a channel to a trace.
+     *
+     * <p>Only with the feature TRACES. It comes after OpenPartition and before FinishPartition, or
+     * right before the OpenGate or the PartitionRequest with its number. {@code traceparent} is a
+     * text of W3C Trace Context; if it is empty or invalid, the receiver begins a trace. Stage and
+     * task attempt are those of Spark.
+     */
+    record TraceContext(long number, String traceparent, Long stageId, Long taskAttemptId)
+            implements Message {
+        @Override
+        public int typeId() {
+            return 63;
+        }
+    }
+
     /** The payload of an end-of-partition event. */
     record EndOfPartition(long totalBytes, long totalBuffers) {}
 }

@@ -67,6 +67,7 @@ public final class MessageDecoder extends FieldReader {
             case 55 -> partitionConsumed(count);
             case 57 -> reportDamage(count);
             case 58 -> verifyOutputs(count);
+            case 63 -> traceContext(count);
             default -> throw malformed("unknown message type " + typeId, null);
         };
     }
@@ -478,5 +479,14 @@ public final class MessageDecoder extends FieldReader {
                 u32("start_subpartition"),
                 u32("end_subpartition"),
                 i64List("map_attempt_ids", 1, 256));
+    }
+
+    private Message.TraceContext traceContext(int count) throws IOException {
+        begin("TraceContext", count, 4);
+        return new Message.TraceContext(
+                u32("number"),
+                text("traceparent", 256),
+                nil() ? null : i64("stage_id"),
+                nil() ? null : i64("task_attempt_id"));
     }
 }

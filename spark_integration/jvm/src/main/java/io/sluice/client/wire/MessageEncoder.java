@@ -67,6 +67,7 @@ public final class MessageEncoder extends FieldWriter {
             case 55 -> partitionConsumed((Message.PartitionConsumed) message);
             case 57 -> reportDamage((Message.ReportDamage) message);
             case 58 -> verifyOutputs((Message.VerifyOutputs) message);
+            case 63 -> traceContext((Message.TraceContext) message);
             default -> throw new IllegalArgumentException(message.toString());
         }
     }
@@ -475,5 +476,13 @@ public final class MessageEncoder extends FieldWriter {
         i64(m.startSubpartition());
         i64(m.endSubpartition());
         i64s(m.mapAttemptIds());
+    }
+
+    private void traceContext(Message.TraceContext m) throws IOException {
+        head(63, 4);
+        i64(m.number());
+        text(m.traceparent());
+        nullable(m.stageId());
+        nullable(m.taskAttemptId());
     }
 }

@@ -1,0 +1,146 @@
+"""Makes the spans of one TaskManager.
+
+::
+
+    map output ─┬─ commit                      the journal
+                └─ copy ─────── map output     at the TaskManager that gets the copy
+    gate ───────── source ───── served source  at the TaskManager that has the map outputs
+
+A span belongs to a map output, a gate or a source of a gate, never to a buffer. Only a client that
+sends a :class:`~sluice.protocol.schema.TraceContext` gets spans. The parent of each span is given,
+not found in a context variable, because callbacks of one connection serve many tasks.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ....protocol.schema import TraceContext
+from ...names import MapAttemptKey, SubpartitionRange
+from ..config.traces_config import TracesConfig
+from .counted_spans import CountedSpans
+from .traced_span import TracedSpan, Value, present, spark_attributes
+
+MAX_COPIED_OUTPUTS: Final = 4096
+"""Map outputs that wait for their first copies and whose spans are kept for them, about 1 KB each.
+Beyond it the oldest ones get copies without spans."""
+
+EXPORT_SECONDS: Final = 5
+"""Time in which the collector must answer, and which the last request may take at the end."""
+
+_TEXT: Final = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    """Begins spans for map outputs, copies, gates and sources.
+
+    Args:
+        exporter: Sends the spans, in a thread of its own.
+        sample_ratio: Share of the traces begun here that are recorded.
+        taskmanager_id: Names the TaskManager in the resource of its spans.
+    """
+
+    def __init__(self, exporter: SpanExporter, sample_ratio: float, taskmanager_id: str) -> None:
+        self.spans: Final = CountedSpans(exporter)
+        resource = Resource.create(
+            {"service.name": "sluice", "service.instance.id": taskmanager_id}
+        )
+        self._provider: Final = TracerProvider(
+            ParentBased(TraceIdRatioBased(sample_ratio)), resource, shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(self.spans)
+        self._tracer: Final = self._provider.get_tracer("sluice")
+        self._copied: Final[OrderedDict[MapAttemptKey, TracedSpan]] = OrderedDict()
+
+    @classmethod
+    def open(cls, config: TracesConfig, taskmanager_id: str) -> "Tracing":
+        """Begin to send spans to a collector.
+
+        Headers and certificates of the exporter come from OpenTelemetry's environment variables.
+
+        """
+        exporter = OTLPSpanExporter(endpoint=config.traces_endpoint, timeout=EXPORT_SECONDS)
+        return cls(exporter, config.traces_sample_ratio, taskmanager_id)
+
+    async def close(self) -> None:
+        """Send the spans that wait, and end the thread that sends them.
+
+        Cancellation: safe; the thread ends by its deadline.
+        """
+        await asyncio.to_thread(self._provider.shutdown)
+
+    def map_output(
+        self, context: TraceContext, attempt: MapAttemptKey, *, is_copy: bool
+    ) -> TracedSpan | None:
+        """Begin the span of a map output that a client, or a copier, writes.
+
+        Returns:
+            The span; None if its trace is not recorded.
+        """
+        return self._begin(
+            "map output",
+            context,
+            {
+                "sluice.application": attempt.shuffle.application_id,
+                "sluice.shuffle": attempt.shuffle.shuffle_id,
+                "sluice.map_attempt": attempt.map_attempt_id,
+                "sluice.is_copy": is_copy,
+            },
+        )
+
+    def gate(
+        self, context: TraceContext, wanted: SubpartitionRange, channels: int
+    ) -> TracedSpan | None:
+        """Begin the span of a gate; None if its trace is not recorded."""
+        return self._begin("gate", context, _range(wanted) | {"sluice.channels": channels})
+
+    def served_source(
+        self, context: TraceContext, wanted: SubpartitionRange, map_attempts: int
+    ) -> TracedSpan | None:
+        """Begin the span of a channel that another TaskManager reads here, or return None."""
+        attributes = _range(wanted) | {"sluice.map_attempts": map_attempts}
+        return self._begin("served source", context, attributes)
+
+    def keep_for_copies(self, attempt: MapAttemptKey, span: TracedSpan) -> None:
+        """Keep the span of a map output for its copies, until :meth:`forget`."""
+        self._copied[attempt] = span
+        if len(self._copied) > MAX_COPIED_OUTPUTS:
+            self._copied.popitem(last=False)
+
+    def forget(self, attempt: MapAttemptKey) -> None:
+        """Forget the span of a map output whose first copies are made. Idempotent."""
+        self._copied.pop(attempt, None)
+
+    def copy(self, attempt: MapAttemptKey, target: str) -> TracedSpan | None:
+        """Begin the span of a copy; None if the trace of the map output is not kept."""
+        span = self._copied.get(attempt)
+        return None if span is None else span.child("copy", {"sluice.target": target}, sends=True)
+
+    def _begin(
+        self, name: str, context: TraceContext, attributes: Mapping[str, Value]
+    ) -> TracedSpan | None:
+        # A text that is empty or invalid gives no parent: then a trace begins, as W3C says.
+        parent = _TEXT.extract({"traceparent": context.traceparent}, Context())
+        span = self._tracer.start_span(
+            name, parent, SpanKind.SERVER, present(attributes) | spark_attributes(context)
+        )
+        return TracedSpan(self._tracer, span, context) if span.is_recording() else None
+
+
+def _range(wanted: SubpartitionRange) -> dict[str, Value]:
+    return {
+        "sluice.application": wanted.shuffle.application_id,
+        "sluice.shuffle": wanted.shuffle.shuffle_id,
+        "sluice.start_subpartition": wanted.start,
+        "sluice.end_subpartition": wanted.end,
+    }
