@@ -64,7 +64,9 @@ _STORED_DOWN: Final[_Types] = frozenset(
 
 ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     # received by the accepting side
-    (Side.ACCEPTED, m.ROLE_PEER): _BOTH | _DATA_UP | {m.PartitionRequest, m.VerifyOutputs, m.TraceContext},
+    (Side.ACCEPTED, m.ROLE_PEER): _BOTH
+    | _DATA_UP
+    | {m.PartitionRequest, m.VerifyOutputs, m.TraceContext},
     (Side.ACCEPTED, m.ROLE_CONSUMER): _BOTH
     | _DATA_UP
     | {m.OpenGate, m.CloseGate, m.ReportDamage, m.TraceContext},

@@ -20,8 +20,8 @@ TASK_ORDER = ("memory", "partition", "gate", "legs", "records", "client", "dataf
 STORE_ORDER = ("files", "objects", "tiers", "health", "remote", "journal")
 """Folders of `shuffle/taskmanager/store`, lowest first; its modules join them together."""
 TASKMANAGER_ORDER = (
-    "bounds", "config", "store", "integrity", "cluster", "serve", "hybrid", "ingest", "replicas",
-    "drivers",
+    "bounds", "config", "tracing", "store", "integrity", "cluster", "serve", "hybrid", "ingest",
+    "replicas", "drivers",
     "embedded", "status", "metrics", "http", "process", "processes",
 )  # fmt: skip
 """Folders of `shuffle/taskmanager`, lowest first."""
@@ -49,6 +49,7 @@ THIRD_PARTY = {
     "shuffle.taskmanager": {"pydantic", "msgspec"},
     "shuffle.taskmanager.bounds": {"pydantic", "msgspec"},
     "shuffle.taskmanager.config": {"pydantic", "pydantic_core"},
+    "shuffle.taskmanager.tracing": {"opentelemetry", "msgspec"},  # loaded only with a collector
     "shuffle.taskmanager.process": {"pydantic", "msgspec"},
     "shuffle.taskmanager.store": {"msgpack", "crc32c", "msgspec"},  # the rows of its journal
     "shuffle.taskmanager.serve": {"crc32c", "msgspec"},  # as in the gate

@@ -13,8 +13,8 @@ from ...protocol.limits import (
     HYBRID_PARTITIONS,
     MAGIC,
     REMOTE_COPIES,
-    TRACES,
     SEGMENTS_OF_CLIENTS_BYTES,
+    TRACES,
     VERSION,
 )
 from ...protocol.remote_error import RemoteError

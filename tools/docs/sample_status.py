@@ -34,6 +34,7 @@ from sluice.shuffle.taskmanager.store.store_status import (
     ShuffleStatus,
     TierStatus,
 )
+from sluice.shuffle.taskmanager.tracing.traces_status import TracesStatus
 from sluice.shuffle.wait_status import WaitParty, WaitStatus
 
 
@@ -194,6 +195,7 @@ STATUS = TaskManagerStatus(
     remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL", 101, 102),
     scrub=ScrubStatus(98, 99, 100.5),
+    traces=TracesStatus(511, 512, 513),
     control_memory=ControlMemoryStatus(191, 192, 193),
     connections=(
         ConnectionStatus("node-2:7337", "peer", "peer out", 2, 90000, 100, 65537, False, "credit"),

@@ -59,7 +59,7 @@ class Copies:
         tracing: Makes the spans of copies; None if traces are off.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are the parts of one TaskManager
         self,
         store: ShuffleStore,
         partitions: ResultPartitionManager,

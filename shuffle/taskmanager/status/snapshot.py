@@ -29,6 +29,7 @@ from ..serve.consumer_handler import ConsumerHandler
 from ..serve.serving_handler import ServingHandler
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import ShuffleStatus
+from ..tracing.traces_status import TracesStatus
 from ..wiring import NetworkEnvironment
 from .event_loop_lag import EventLoopLag
 from .latencies_status import LatenciesStatus
@@ -92,7 +93,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
     lag = vitals.event_loop_lag
     tls = environment.listener.tls
     certificate = None if tls is None else tls.in_use.certificate
-    services = environment.producer_services
+    services, tracing = environment.producer_services, environment.tracing
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=vitals.version,
@@ -125,6 +126,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         remote=environment.store.remote_status(),
         copies=environment.copies.status(),
         scrub=environment.scrub.status(),
+        traces=TracesStatus() if tracing is None else tracing.status(),
         control_memory=_control_memory(environment),
         connections=_connections(environment, legs.channels),
         traffic=tuple(

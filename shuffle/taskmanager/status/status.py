@@ -23,6 +23,7 @@ from ..integrity.scrub_status import ScrubStatus
 from ..replicas.copies_status import CopiesStatus
 from ..serve.serving_status import GateStatus, ServedChannelsStatus
 from ..store.store_status import RegionAreasStatus, RemoteStatus, ShuffleStatus, TierStatus
+from ..tracing.traces_status import TracesStatus
 from .latencies_status import LatenciesStatus
 from .pool_status import NetworkPoolStatus, PoolStatus
 from .process_status import ProcessStatus
@@ -200,6 +201,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     remote: RemoteStatus = RemoteStatus()
     copies: CopiesStatus = CopiesStatus()
     scrub: ScrubStatus = ScrubStatus()
+    traces: TracesStatus = TracesStatus()
     control_memory: ControlMemoryStatus = ControlMemoryStatus()
     connections: tuple[ConnectionStatus, ...] = ()
     traffic: tuple[TrafficStatus, ...] = ()

@@ -30,6 +30,7 @@ from ...names import MapAttemptKey, SubpartitionRange
 from ..config.traces_config import TracesConfig
 from .counted_spans import CountedSpans
 from .traced_span import TracedSpan, Value, present, spark_attributes
+from .traces_status import TracesStatus
 
 MAX_COPIED_OUTPUTS: Final = 4096
 """Map outputs that wait for their first copies and whose spans are kept for them, about 1 KB each.
@@ -71,6 +72,10 @@ class Tracing:
         """
         exporter = OTLPSpanExporter(endpoint=config.traces_endpoint, timeout=EXPORT_SECONDS)
         return cls(exporter, config.traces_sample_ratio, taskmanager_id)
+
+    def status(self) -> TracesStatus:
+        """Return how many spans have ended, by outcome."""
+        return TracesStatus(self.spans.exported, self.spans.failed, self.spans.dropped)
 
     async def close(self) -> None:
         """Send the spans that wait, and end the thread that sends them.

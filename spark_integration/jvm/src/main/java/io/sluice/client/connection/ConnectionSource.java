@@ -49,6 +49,11 @@ public interface ConnectionSource {
     /** Returns the unreachable TaskManagers; all gates of a process share them. */
     UnreachableCache unreachable();
 
+    /** Returns the trace of the task; null if it is not traced. */
+    default TaskTrace trace() {
+        return null;
+    }
+
     /** Counts a failover to replicas. */
     default void failedOver() {}
 }

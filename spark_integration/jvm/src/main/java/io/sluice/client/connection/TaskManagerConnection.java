@@ -133,6 +133,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 0,
                 0,
                 Frames.PEERS_ENCRYPTED
+                        | Frames.TRACES
                         | (role == Message.ROLE_CONSUMER ? Frames.DAMAGE_REPORTS : 0)
                         | (options.remoteCopies() ? Frames.REMOTE_COPIES : 0),
                 name.substring(0, Math.min(name.length(), 256)));

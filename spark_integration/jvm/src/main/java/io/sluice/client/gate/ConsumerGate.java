@@ -1,6 +1,7 @@
 package io.sluice.client.gate;
 
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.wire.ClientException;
 import java.io.IOException;
 import java.util.List;
@@ -57,6 +58,11 @@ public abstract class ConsumerGate<T> implements Gate<T> {
     /** Waits for the next unit and returns it, or null at the end. */
     abstract T find() throws IOException;
 
+    /** Returns the trace of the task; null if it is not traced. */
+    TaskTrace trace() {
+        return null;
+    }
+
     // ---- opening
 
     /** Uses a leased connection, which {@link #close} releases or closes. */
@@ -65,7 +71,9 @@ public abstract class ConsumerGate<T> implements Gate<T> {
             release.accept(connection);
             throw closedMeanwhile();
         }
-        leg = new ConsumerLeg(connection, shuffleId, startSubpartition, endSubpartition, credit);
+        leg =
+                new ConsumerLeg(
+                        connection, shuffleId, startSubpartition, endSubpartition, credit, trace());
         inUse = connection;
     }
 

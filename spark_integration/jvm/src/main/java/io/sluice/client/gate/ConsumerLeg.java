@@ -2,6 +2,7 @@ package io.sluice.client.gate;
 
 import io.sluice.client.connection.RoleHandler;
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.wire.Chunk;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.ErrorCode;
@@ -22,6 +23,7 @@ final class ConsumerLeg extends RoleHandler {
     private final int startSubpartition;
     private final int endSubpartition;
     private final int credit;
+    private final TaskTrace trace;
     private final long waitedBefore;
 
     /** All channels so far by number, cancelled ones included; null for the number of a gate. */
@@ -40,13 +42,15 @@ final class ConsumerLeg extends RoleHandler {
             long shuffleId,
             int startSubpartition,
             int endSubpartition,
-            int credit) {
+            int credit,
+            TaskTrace trace) {
         super("on a consumer connection");
         this.connection = connection;
         this.shuffleId = shuffleId;
         this.startSubpartition = startSubpartition;
         this.endSubpartition = endSubpartition;
         this.credit = credit;
+        this.trace = trace;
         this.waitedBefore = connection.waitedNanos();
         connection.setHandler(this);
     }
@@ -74,6 +78,9 @@ final class ConsumerLeg extends RoleHandler {
                             source.mapAttemptIds()));
         }
         openGates.add(gate);
+        if (trace != null) {
+            trace.send(connection, gate);
+        }
         connection.send(
                 new Message.OpenGate(
                         gate, shuffleId, startSubpartition, endSubpartition, credit, requests));

@@ -2,6 +2,7 @@ package io.sluice.client.gate;
 
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.wire.Blocks;
 import io.sluice.client.wire.Chunk;
@@ -83,6 +84,11 @@ public final class InputGate extends ConsumerGate<BlockStream> {
         order.changed();
         connect();
         open();
+    }
+
+    @Override
+    TaskTrace trace() {
+        return connections.trace();
     }
 
     @Override

@@ -288,9 +288,13 @@ final class MapOutputSender {
         taskManager = leg.connection().taskManager();
         regions.areas(taskManager.process()).attach(leg);
         if (interrupted) {
-            return compare(leg.resume(shuffleId, mapAttemptId, numSubpartitions), next);
+            Message.PartitionResumed resumed =
+                    leg.resume(shuffleId, mapAttemptId, numSubpartitions);
+            leg.trace(source.trace());
+            return compare(resumed, next);
         }
         leg.open(shuffleId, mapAttemptId, numSubpartitions);
+        leg.trace(source.trace());
         return StoredPart.SECURED_REGIONS;
     }
 

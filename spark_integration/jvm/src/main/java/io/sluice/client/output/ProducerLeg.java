@@ -3,6 +3,7 @@ package io.sluice.client.output;
 import io.sluice.client.connection.RegionArea;
 import io.sluice.client.connection.RoleHandler;
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.ErrorCode;
 import io.sluice.client.wire.Frames;
@@ -61,6 +62,13 @@ final class ProducerLeg extends RoleHandler {
     void open(long shuffleId, long mapAttemptId, int numSubpartitions) throws IOException {
         connection.send(
                 new Message.OpenPartition(partition, shuffleId, mapAttemptId, numSubpartitions));
+    }
+
+    /** Joins the map output to the trace of its task, if it has one. */
+    void trace(TaskTrace trace) throws IOException {
+        if (trace != null) {
+            trace.send(connection, partition);
+        }
     }
 
     /** Resumes a map output after the regions that the TaskManager has. */

@@ -25,6 +25,9 @@ public final class Frames {
      */
     public static final long REMOTE_COPIES = 1 << 3;
 
+    /** Bit in the features of Hello and HelloAck: the TaskManager makes traces. */
+    public static final long TRACES = 1 << 8;
+
     /** Maximum number of map attempts in a message about lost outputs. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

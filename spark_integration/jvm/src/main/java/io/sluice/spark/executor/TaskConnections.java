@@ -2,6 +2,7 @@ package io.sluice.spark.executor;
 
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.RetryDeadline;
 import io.sluice.client.failover.UnreachableCache;
@@ -10,14 +11,19 @@ import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.SluiceMetrics;
 import java.io.IOException;
+import org.apache.spark.TaskContext;
 
 /** Leases the connections of one task in one role. Thread safe. */
 final class TaskConnections implements ConnectionSource {
+    /** The local property of Spark with the parent span of a job. */
+    private static final String TRACEPARENT = "traceparent";
+
     private final ExecutorRuntime runtime;
     private final int role;
     private final long task;
     private final long returnTimeoutMillis;
     private final long refusedTimeoutMillis;
+    private final TaskTrace trace;
 
     /**
      * @param task chooses the data process
@@ -35,6 +41,17 @@ final class TaskConnections implements ConnectionSource {
         this.task = task;
         this.returnTimeoutMillis = returnTimeoutMillis;
         this.refusedTimeoutMillis = refusedTimeoutMillis;
+        this.trace = runtime.settings().traces() ? traceOf(TaskContext.get()) : null;
+    }
+
+    /** Returns the trace that the thread of the job has set, or one to begin. */
+    private static TaskTrace traceOf(TaskContext context) {
+        return context == null
+                ? null
+                : new TaskTrace(
+                        context.getLocalProperty(TRACEPARENT),
+                        context.stageId(),
+                        context.taskAttemptId());
     }
 
     @Override
@@ -108,6 +125,11 @@ final class TaskConnections implements ConnectionSource {
     @Override
     public UnreachableCache unreachable() {
         return runtime.unreachable();
+    }
+
+    @Override
+    public TaskTrace trace() {
+        return trace;
     }
 
     @Override

@@ -12,6 +12,7 @@ import org.apache.spark.SparkConf;
  * fails the application at its start.
  *
  * @param taskManagerUrl form of the links to TaskManagers' own pages; empty for no links
+ * @param traces whether tasks ask the TaskManagers for traces
  */
 public record SluiceSettings(
         Routing routing,
@@ -22,7 +23,8 @@ public record SluiceSettings(
         Liveness liveness,
         Pipelined pipelined,
         SslSettings ssl,
-        String taskManagerUrl) {
+        String taskManagerUrl,
+        boolean traces) {
 
     /** Which shuffles go through Sluice, and where its TaskManagers are. */
     public record Routing(
@@ -124,6 +126,7 @@ public record SluiceSettings(
     public static final String FLUSH_INTERVAL = "spark.sluice.pipelined.flushInterval";
     public static final String REACHABILITY_TIMEOUT = "spark.sluice.reachability.timeout";
     public static final String TASK_MANAGER_URL = "spark.sluice.ui.taskManagerUrl";
+    public static final String TRACES = "spark.sluice.traces";
 
     public static final String TOKEN_FILE = "spark.sluice.auth.tokenFile";
     public static final String TOKEN = "spark.sluice.auth.token";
@@ -228,6 +231,9 @@ public record SluiceSettings(
                 driver reaches none
             spark.sluice.ui.taskManagerUrl |  | http or https URL, {host} in it replaced, or empty
                 URL of the TaskManagers' own pages, for links on the Sluice page of Spark's UI
+            spark.sluice.traces | false | true or false
+                whether tasks ask the TaskManagers for traces; the local property traceparent of the
+                job's thread is the parent of their spans
             spark.sluice.auth.tokenFile |  | path on the driver's host, or empty
                 file with a submit token or cluster secret, the driver's credential
             spark.sluice.auth.token |  | text of a submit token, or empty
@@ -297,7 +303,8 @@ public record SluiceSettings(
                         new Pipelined(
                                 reading.isTrue(PIPELINED), reading.time(FLUSH_INTERVAL, 0, 10_000)),
                         SslSettings.read(reading::given, reading.text(ENDPOINTS), reading::problem),
-                        reading.url(TASK_MANAGER_URL));
+                        reading.url(TASK_MANAGER_URL),
+                        reading.isTrue(TRACES));
         reading.unknownKeys(PREFIX);
         reading.refuse(
                 "spark.shuffle.push.enabled", "push-based shuffle needs Spark's own shuffle files");

@@ -3,6 +3,7 @@ package io.sluice.client.support;
 import io.sluice.client.connection.ConnectionPool;
 import io.sluice.client.connection.ConnectionSource;
 import io.sluice.client.connection.TaskManagerConnection;
+import io.sluice.client.connection.TaskTrace;
 import io.sluice.client.failover.ReplicaLocator;
 import io.sluice.client.failover.UnreachableCache;
 import io.sluice.client.wire.Endpoint;
@@ -30,6 +31,7 @@ public final class TestConnections implements ConnectionSource {
     public final AtomicInteger refetched = new AtomicInteger();
     public final AtomicInteger failedOver = new AtomicInteger();
     public ReplicaLocator places = ReplicaLocator.EMPTY;
+    public TaskTrace trace;
     public final UnreachableCache absences = new UnreachableCache();
     public final List<Endpoint> passedOver = new CopyOnWriteArrayList<>();
 
@@ -111,5 +113,10 @@ public final class TestConnections implements ConnectionSource {
     @Override
     public void refetched() {
         refetched.incrementAndGet();
+    }
+
+    @Override
+    public TaskTrace trace() {
+        return trace;
     }
 }
