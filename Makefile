@@ -242,8 +242,9 @@ bench-remote: $(S3_SERVER)
 charts: setup ## results of benchmarks into benchmarks/reference, and their charts into docs/images
 	$(BIN)/python -m benchmarks.charts
 
-pictures: setup ## the pictures of the status page in docs/images: needs Chromium
+pictures: setup ## the pictures of the status page and of a trace in docs/images: needs Chromium
 	$(BIN)/python -m tools.docs.pictures
+	$(BIN)/python -m tools.docs.trace_picture
 
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh

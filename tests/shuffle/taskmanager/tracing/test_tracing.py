@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.trace import StatusCode
 
+from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.protocol.limits import TRACES
 from sluice.protocol.schema import (
     FinishPartition,
@@ -18,6 +20,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.traced import traced
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.taskmanager.config.traces_config import TracesConfig
 from tests.support.api_clients import give_back
 from tests.support.collector import (
     ENDPOINT,
@@ -236,3 +239,34 @@ async def write_traced(client: Any, context: TraceContext, map_attempt_id: int =
     client.send(FinishPartition(context.number, 0, 0))
     await client.expect(PartitionOpened)
     await client.expect(PartitionFinished)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "collector:4318",
+        "ftp://collector/v1/traces",
+        "http:///v1/traces",
+        "http://user@host/",
+        "http://h:0/",
+    ],
+)
+async def test_an_endpoint_that_is_not_a_url_is_refused(endpoint):
+    with pytest.raises(ValueError, match="is not the URL of a collector"):
+        TracesConfig(traces_endpoint=endpoint)
+
+
+@pytest.mark.parametrize("ratio", ["-0.1", "1.1", "nan"])
+async def test_a_ratio_that_is_none_is_refused(ratio):
+    with pytest.raises(ValueError, match="traces_sample_ratio"):
+        TracesConfig.model_validate({"traces_sample_ratio": ratio})
+
+
+async def test_missing_packages_are_named_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "sluice.shuffle.taskmanager.tracing.tracing", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(SluiceError, match="packages for traces are not installed") as caught:
+        async with mini_cluster(tmp_path, 1, check=False, **TRACED):
+            pass
+    assert caught.value.code is ErrorCode.CONFIGURATION
+    assert "sluice-shuffle[traces]" in caught.value.remedy
