@@ -40,8 +40,8 @@ def main() -> None:
 
 async def _traced_exchange(collector: OtlpCollector, directory: Path) -> tuple[list[SentSpan], str]:
     """Write and read two map outputs; return the spans, and the id of the first TaskManager."""
-    settings = {"traces_endpoint": collector.endpoint}
-    async with copying(directory, check=False, **settings) as (cluster, _):
+    endpoint = collector.endpoint
+    async with copying(directory, check=False, traces_endpoint=endpoint) as (cluster, _):
         with traced(TRACEPARENT):
             locations = [
                 await _written(str(each.address), number, replicas=2 - number)
@@ -96,10 +96,10 @@ def drawn(spans: list[SentSpan], first: str) -> str:
         f'<rect class="panel" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
     ]
     for number, (fill, stroke) in enumerate(COLORS):
-        x = MARGIN + 180 * number
+        left = MARGIN + 180 * number
         parts.append(
-            f'<rect x="{x}" y="20" width="22" height="14" rx="3" fill="{fill}" stroke="{stroke}"/>'
-            f'<text x="{x + 30}" y="31">TaskManager {"AB"[number]}</text>'
+            f'<rect x="{left}" y="20" width="22" height="14" rx="3" fill="{fill}" stroke="{stroke}"/>'
+            f'<text x="{left + 30}" y="31">TaskManager {"AB"[number]}</text>'
         )
     for number, (span, depth) in enumerate(rows):
         y = TOP + ROW * number

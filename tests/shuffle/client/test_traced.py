@@ -32,7 +32,7 @@ async def test_tasks_do_not_share_a_scope():
             context = trace_context(0)
         return None if context is None else context.traceparent
 
-    assert await asyncio.gather(ask("a"), ask("b")) == ["a", "b"]
+    assert list(await asyncio.gather(ask("a"), ask("b"))) == ["a", "b"]
 
 
 def test_a_text_that_is_too_long_is_refused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluice.shuffle.client.client import ShuffleClient
@@ -13,7 +15,7 @@ from tests.support.daemon import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_factories=["uvloop"])]
 
-KEYS = {"memory_tier_bytes": "16 MiB", "min_free_bytes": 0}
+KEYS: dict[str, Any] = {"memory_tier_bytes": "16 MiB", "min_free_bytes": 0}
 
 
 async def test_ids_are_right_across_processes(tmp_path):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
-TRACED = {"traces_endpoint": ENDPOINT}
+TRACED: dict[str, Any] = {"traces_endpoint": ENDPOINT}
 CONTENT = b"bytes of a subpartition" * 100
 
 
@@ -157,7 +157,7 @@ async def test_without_a_valid_parent_a_trace_begins(tmp_path, collector, tracep
 
 
 async def test_nothing_is_recorded_of_a_trace_that_is_sampled_out(tmp_path, collector):
-    settings = TRACED | {"traces_sample_ratio": 0}
+    settings: dict[str, Any] = TRACED | {"traces_sample_ratio": 0}
     async with copying(tmp_path, check=False, **settings) as (cluster, _):
         for traceparent in ("", f"00-{TRACE_ID}-{PARENT_ID}-00"):
             attempt = len(traceparent)
@@ -191,7 +191,7 @@ async def test_an_aborted_map_output_ends_its_span_with_an_error(tmp_path, colle
 
 
 async def test_a_source_that_fails_ends_its_spans_with_the_error(tmp_path, collector):
-    settings = TRACED | {"partition_request_timeout_seconds": 0.05}
+    settings: dict[str, Any] = TRACED | {"partition_request_timeout_seconds": 0.05}
     async with mini_cluster(tmp_path, check=False, **settings) as cluster:
         location = await write(cluster, 1)
         missing = location._replace(map_attempt_id=99)
