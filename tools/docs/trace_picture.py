@@ -98,7 +98,8 @@ def drawn(spans: list[SentSpan], first: str) -> str:
     for number, (fill, stroke) in enumerate(COLORS):
         left = MARGIN + 180 * number
         parts.append(
-            f'<rect x="{left}" y="20" width="22" height="14" rx="3" fill="{fill}" stroke="{stroke}"/>'
+            f'<rect x="{left}" y="20" width="22" height="14" rx="3" fill="{fill}" '
+            f'stroke="{stroke}"/>'
             f'<text x="{left + 30}" y="31">TaskManager {"AB"[number]}</text>'
         )
     for number, (span, depth) in enumerate(rows):

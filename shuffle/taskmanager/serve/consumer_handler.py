@@ -210,6 +210,7 @@ class ConsumerHandler(ServingHandler):
         super().ended(reader, error)
 
     def _open_gate(self, message: OpenGate) -> None:
+        trace, self._trace = self._trace, None
         numbers = [message.gate, *(channel.channel for channel in message.channels)]
         taken = [n for n in numbers if n in self.gates or n in self.readers]
         if taken or len(set(numbers)) < len(numbers):
@@ -247,7 +248,7 @@ class ConsumerHandler(ServingHandler):
             times = self.gate_times[message.gate] = ChannelTimes(
                 self.counters.consumer_serving, self._services.credit_waits
             )
-            span = self._begin_span(message, wanted)
+            span = self._begin_span(trace, message, wanted)
             for channel in message.channels:
                 reader = self.new_reader(
                     channel.channel, message.initial_credit, times, self._account
@@ -287,9 +288,10 @@ class ConsumerHandler(ServingHandler):
         self._account.take(Resource.METADATA_BYTES, attempts * ATTEMPT_BYTES)
         self._kept_bytes[message.gate] = attempts * ATTEMPT_BYTES
 
-    def _begin_span(self, message: OpenGate, wanted: SubpartitionRange) -> "TracedSpan | None":
+    def _begin_span(
+        self, trace: TraceContext | None, message: OpenGate, wanted: SubpartitionRange
+    ) -> "TracedSpan | None":
         """Begin the span of a gate whose context came before it."""
-        trace, self._trace = self._trace, None
         tracing = self._services.tracing
         if trace is None or trace.number != message.gate or tracing is None:
             return None

@@ -219,6 +219,7 @@ class PeerHandler(ServingHandler):
         self._times.end()
 
     def _request(self, message: PartitionRequest) -> None:
+        trace, self._trace = self._trace, None
         try:
             attempts = distinct_attempts(message.map_attempt_ids)
             account = self._partitions.accounts.of(message.application_id)
@@ -232,7 +233,6 @@ class PeerHandler(ServingHandler):
             return
         key = ShuffleKey(message.application_id, message.shuffle_id)
         wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
-        trace, self._trace = self._trace, None
         if trace is not None and trace.number == message.channel and self._tracing is not None:
             span = self._tracing.served_source(trace, wanted, len(attempts))
             if span is not None:
