@@ -40,6 +40,7 @@ NO_LIMITS = {
     *("connect_retries", "connections_per_peer", "keepalive_seconds"),
     *("segment_size_bytes", "verify_checksums", "health_check_seconds"),
     *("slow_disk_seconds", "log_format", "log_level", "processes"),
+    *("traces_endpoint", "traces_sample_ratio"),
     *("journal_sync", "journal_sync_interval_seconds"),
     *("taskmanagers", "drain_migrate"),
     *("remote", "remote_endpoint", "remote_part_bytes", "remote_orphan_seconds"),

@@ -44,6 +44,7 @@ def test_every_counter_has_one_series():
     expected.append(STATUS.control_memory.refusals)
     expected += structs.astuple(STATUS.remote)[3:]
     expected += structs.astuple(STATUS.scrub)[:2]
+    expected += structs.astuple(STATUS.traces)
     for traffic in STATUS.traffic:
         expected += structs.astuple(traffic)[1:]
     for process in STATUS.processes:

@@ -142,7 +142,15 @@ def test_only_totals_remain_of_a_process_that_has_ended(status):
     nothing = {name: 0 for name in series(left, "gauge")} | series(TaskManagerStatus(), "gauge")
     assert series(left, "gauge") == nothing
     both = combine([STATUS, left])
-    names = ("counters", "latencies", "network_pool", "remote", "control_memory", "traffic")
+    names = (
+        "counters",
+        "latencies",
+        "network_pool",
+        "remote",
+        "control_memory",
+        "traffic",
+        "traces",
+    )
     scrub = structs.replace(both.scrub, pass_age_seconds=STATUS.scrub.pass_age_seconds)
     totals = {name: getattr(both, name) for name in names} | {"scrub": scrub}
     assert combine([STATUS], [left]) == structs.replace(STATUS, **totals)
