@@ -6,7 +6,9 @@ connection's *handler* supplies. ``write_side`` sends bytes and reports when the
 """
 
 import asyncio
+import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -110,6 +112,8 @@ _discarded: Final = memoryview(bytearray(64 * 1024))
 UNKNOWN: Final = "?"
 """The other end of a connection that the event loop has not made yet."""
 
+_numbers: Final = itertools.count(1)
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests subclass it
 class Connection:
@@ -139,6 +143,8 @@ class Connection:
         side = Side.ACCEPTED if hello is None else Side.CONNECTED
         self.state = ConnectionState(side, hello.role if hello else 0, claims=bool(credential))
         self.remote = UNKNOWN
+        self.key = f"{os.getpid()}.{next(_numbers)}"
+        """Names it among all connections of this host, also after a data process was restarted."""
         self.name = self.application_id = ""
         self.claim: Claim | None = None  # what the side that connected has proven
         self.flow_control = FLOW_CREDIT  # the mode that both sides agreed on
@@ -173,6 +179,12 @@ class Connection:
             self.count_in(accepting.control_memory)
 
     # ---- for handlers -----------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The other end, by a name of its own: all clients of a Unix socket share its path."""
+        remote = self.remote
+        return f"{remote} connection {self.key}" if remote.startswith("unix:") else remote
 
     @property
     def role(self) -> int:

@@ -497,7 +497,7 @@ class NetworkEnvironment:
         application_id = connection.application_id  # a peer reads for many
         return ReadPool(
             self.network_pool,
-            f"reads for {connection.remote}",
+            f"reads for {connection.label}",
             self.config.memory.read_segments_per_connection,
             self.accounts.of(application_id) if application_id else None,
         )

@@ -39,7 +39,7 @@ class FakeConnection(Connection):
 
     def __init__(self, flow_control: int = FLOW_CREDIT) -> None:
         self.loop_share = LoopShare(LoopTurns())
-        self.remote = "fake"
+        self.remote = self.key = "fake"
         self.application_id = "app"
         self.flow_control = flow_control
         self.other_segment_size_bytes = 0

@@ -138,6 +138,8 @@ def _gate(number: int, names: list[str], channels: int, seconds: float) -> GateS
         0.0 if pressed else 0.3 * seconds,
         0.1 * seconds,
         seconds if pressed else 0.02 * seconds,
+        f"40.{number + 1}",
+        f"10.0.0.9:{50_000 + number}",
     )
 
 

@@ -140,6 +140,9 @@ async def test_tcp_and_unix_are_both_served(tmp_path: Path) -> None:
         first, second = await service.handler(0), await service.handler(1)
         assert first.connection.remote.startswith("127.0.0.1:")
         assert second.connection.remote == f"unix:{path}"
+        assert first.connection.label == first.connection.remote
+        assert second.connection.label == f"unix:{path} connection {second.connection.key}"
+        assert first.connection.key != second.connection.key
         assert len(service.listener.connections) == service.listener.accepted_total == 2
         await end(over_tcp)
         await end(over_unix)

@@ -184,6 +184,8 @@ STATUS = TaskManagerStatus(
             10.5,
             20.5,
             30.5,
+            "40.9",
+            "unix:/run/sluice/tm.sock connection 40.9",
         ),
     ),
     served_channels=(

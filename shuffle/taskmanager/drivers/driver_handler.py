@@ -159,7 +159,7 @@ class DriverHandler:
     @property
     def remote(self) -> str:
         """The driver, for status."""
-        return self._connection.remote
+        return self._connection.label
 
     @property
     def holds_anything(self) -> bool:

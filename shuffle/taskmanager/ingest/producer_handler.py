@@ -75,7 +75,7 @@ class ProducerHandler:
     @property
     def remote(self) -> str:
         """The client, for status."""
-        return self._connection.remote
+        return self._connection.label
 
     @property
     def outputs(self) -> list[IncomingOutput]:

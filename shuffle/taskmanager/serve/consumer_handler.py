@@ -137,6 +137,8 @@ class ConsumerHandler(ServingHandler):
                     seconds.idle,
                     seconds.busy,
                     seconds.back_pressured,
+                    self.connection.key,
+                    self.connection.label,
                 )
             )
         return found
@@ -226,7 +228,7 @@ class ConsumerHandler(ServingHandler):
         try:
             self.require_room(len(self.gates) + len(self.readers) + len(numbers))
             self._charge(message)
-            name = f"gate {message.gate} of {self.connection.remote}"
+            name = f"gate {message.gate} of {self.connection.label}"
             pipelined = _may_be_pipelined(message)
             # A pipelined buffer that is read makes room for another one.
             message_bytes = 0 if pipelined else self.connection.most_of_a_message_bytes

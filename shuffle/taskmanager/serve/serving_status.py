@@ -65,6 +65,10 @@ class GateStatus(msgspec.Struct, frozen=True, gc=False):
     """Time in which data went to its reader."""
     back_pressured_seconds: float = 0.0
     """Time in which there was data that its reader did not take."""
+    connection: str = ""
+    """Key of its connection. Numbers of gates are those of a connection: two may have the same."""
+    remote: str = ""
+    """Its reader, by the name that it has among the waits."""
 
     @property
     def is_full(

@@ -61,7 +61,7 @@ MORE_READ_SEGMENTS: Final = (
 
 def gate_party(handler: ConsumerHandler | PeerHandler, number: int) -> WaitParty:
     """Return the party of a gate of a consumer, or of a channel of another TaskManager."""
-    remote = handler.connection.remote
+    remote = handler.connection.label
     if isinstance(handler, ConsumerHandler):
         return WaitParty("gate", f"gate {number} of {remote}", handler.connection.application_id)
     reader = handler.readers.get(number)
@@ -74,7 +74,7 @@ def gate_party(handler: ConsumerHandler | PeerHandler, number: int) -> WaitParty
 def waits_of_gates(handler: ConsumerHandler) -> Iterator[Wait]:
     """Yield the waits of a consumer's gates."""
     connection = handler.connection
-    reader_party = WaitParty("reader", connection.remote, connection.application_id)
+    reader_party = WaitParty("reader", connection.label, connection.application_id)
     for number, (gate, readers) in handler.gates.items():
         times = handler.gate_times[number]
         waiting_for_data, waiting_for_credit, sending = (
@@ -173,7 +173,7 @@ def waits_of_peer(handler: PeerHandler) -> Iterator[Wait]:
     connection = handler.connection
     (times,) = handler.times
     since = None if times.counts[SENDING] and connection.writable else times.changed_at
-    taskmanager = WaitParty("taskmanager", connection.remote)
+    taskmanager = WaitParty("taskmanager", connection.label)
     for_credit: Counter[str] = Counter()
     unread: Counter[str] = Counter()
     for_data: Counter[tuple[str, _Cause]] = Counter()
@@ -209,7 +209,7 @@ def waits_of_peer(handler: PeerHandler) -> Iterator[Wait]:
 
 
 def _channels(handler: PeerHandler, application_id: str) -> WaitParty:
-    return WaitParty("channels", f"channels of {handler.connection.remote}", application_id)
+    return WaitParty("channels", f"channels of {handler.connection.label}", application_id)
 
 
 def _pipelined(
@@ -226,7 +226,7 @@ def _pipelined(
         waiter = subpartition(key, map_attempt_id, index)
         text = f"Its buffers wait for {party.name}"
         yield Wait(waiter, party, text, LOOK_THERE, since)
-        taskmanager = WaitParty("taskmanager", handler.connection.remote)
+        taskmanager = WaitParty("taskmanager", handler.connection.label)
         lacks = "does not read its connection" if is_unread else "grants no credit"
         text = f"The channel has data, and the TaskManager {lacks}"
         yield Wait(party, taskmanager, text, LOOK_THERE, since)

@@ -339,7 +339,7 @@ def _connections(
 def _connection(connection: Connection, leg: str, channels: int) -> ConnectionStatus:
     role = "peer" if leg else _ROLES[connection.role]
     return ConnectionStatus(
-        connection.remote,
+        connection.label,
         role,
         leg or ("peer in" if role == "peer" else role),
         channels,

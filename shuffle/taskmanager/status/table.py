@@ -295,8 +295,8 @@ def _tables(status: TaskManagerStatus) -> Iterator[Table]:
     yield _table(
         "Gates",
         status.gates,
-        "gate>gate_id application=application_id shuffle>shuffle_id channels> exclusive> "
-        "floating> queued> longest> idle>idle_seconds busy>busy_seconds "
+        "gate>gate_id reader=remote application=application_id shuffle>shuffle_id channels> "
+        "exclusive> floating> queued> longest> idle>idle_seconds busy>busy_seconds "
         "back-pressured>back_pressured_seconds",
         channels=lambda gate: len(gate.channels),
         exclusive=lambda gate: f"{gate.exclusive_used}/{gate.exclusive_buffers}",

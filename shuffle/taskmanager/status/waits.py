@@ -172,7 +172,7 @@ def _of_drain(
                 for each in holder.readers.values()
             )
             for name, channels in by_application.items():
-                party = WaitParty("channels", f"channels of {holder.connection.remote}", name)
+                party = WaitParty("channels", f"channels of {holder.connection.label}", name)
                 text = f"Another TaskManager reads {channels} channels"
                 yield Wait(drain, party, text, DRAINS, began_at)
     for key, map_attempt_id, partition in environment.partitions.pipelined:

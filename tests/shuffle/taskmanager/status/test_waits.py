@@ -16,9 +16,11 @@ from sluice.protocol.schema import (
     RegionData,
 )
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import MAX_DIALS_OF_TENANT
 from sluice.shuffle.taskmanager.status.waits import MAX_NAME_CHARACTERS, waits_of
 from sluice.shuffle.wait_status import MAX_WAITS, map_output
+from sluice.transport.address import Address
 from sluice.transport.fair_queue import Flow
 from tests.shuffle.taskmanager.status.rig import causes, pairs, wait_of, waits
 from tests.support.mini_cluster import (
@@ -29,7 +31,7 @@ from tests.support.mini_cluster import (
 )
 from tests.support.pipelined_clients import PipelinedReader, PipelinedWriter
 from tests.support.segment_pressure import ask
-from tests.support.wire_clients import open_gate, write_map_output
+from tests.support.wire_clients import consumer, open_gate, write_map_output
 
 SHUFFLE = 1
 PAYLOAD = bytes(SEGMENT_SIZE_BYTES)
@@ -69,6 +71,36 @@ async def test_a_gate_waits_for_its_reader(tmp_path, reader_at):
         await gate.close()
         await eventually(lambda: not waits(cluster, reader_at))
         await eventually(lambda: not waits(cluster, 0))
+
+
+async def test_readers_at_one_unix_socket_are_different_parties(tmp_path):
+    path = tmp_path / "tm.sock"
+    async with mini_cluster(tmp_path, 1, socket_path=path) as cluster:
+        ack = await cluster.write(0, 7, [[PAYLOAD * 40]])
+        gates = []
+        for _ in range(2):
+            client = await consumer(Address(str(path), 0))
+            cluster.clients.append(client)
+            gates.append(open_gate(client, SHUFFLE, [(ack, [7])], 0, 1, credit=1))
+            await gates[-1].read_one(give_credit=0)
+        await eventually(lambda: len(waits(cluster)) == 2)
+        found = waits(cluster)
+        shown = [
+            each
+            for handler in cluster[0].handlers.values()
+            if isinstance(handler, ConsumerHandler)
+            for each in handler.gate_statuses()
+        ]
+        assert {each.gate_id for each in shown} == {0}
+        assert len({each.connection for each in shown}) == 2
+        readers = {each.remote for each in shown}
+        assert {each.resource.name for each in found} == readers
+        assert {each.waiter.name for each in found} == {f"gate 0 of {each}" for each in readers}
+        assert len(readers) == 2
+        for gate in gates:
+            gate.add_credit(0, 100)
+            await gate.read_all()
+            await gate.close()
 
 
 async def test_a_gate_waits_for_a_reader_that_does_not_read_its_connection(tmp_path):
