@@ -87,9 +87,9 @@ def _rows(
     url: str, before: TaskManagerStatus, now: TaskManagerStatus, seconds: float
 ) -> Iterator[TopRow]:
     segment = now.network_pool.segment_size_bytes
-    gates = {(each.gate_id, each.application_id): each for each in before.gates}
+    gates = {_gate_key(each): each for each in before.gates}
     for gate in now.gates:
-        old = gates.get((gate.gate_id, gate.application_id), gate)
+        old = gates.get(_gate_key(gate), gate)
         data = _part(gate.idle_seconds - old.idle_seconds, seconds)
         reader = _part(gate.back_pressured_seconds - old.back_pressured_seconds, seconds)
         yield TopRow(
@@ -120,6 +120,11 @@ def _rows(
         stored = shuffle.stored_bytes - shuffles.get(shuffle.key, shuffle).stored_bytes
         rate = _rate(stored, seconds)
         yield TopRow(url, "stored", *shuffle.key, 0, 0.0, "", rate, shuffle.stored_bytes)
+
+
+def _gate_key(gate: GateStatus) -> tuple[str, str, int]:
+    """Return what names a gate in two statuses; its number is one of its connection."""
+    return gate.connection, gate.application_id, gate.gate_id
 
 
 def _received(gate: GateStatus) -> int:

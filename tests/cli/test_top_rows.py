@@ -121,6 +121,17 @@ def test_a_gate_that_was_opened_meanwhile_has_no_rate_yet():
     assert (row.wait, row.bytes_per_second) == (0.0, 0.0)
 
 
+def test_gates_of_one_number_on_two_connections_are_two():
+    first = structs.replace(BEFORE.gates[0], connection="40.1", remote="unix:/s connection 40.1")
+    second = structs.replace(
+        first, connection="40.2", channels=(ChannelStatus(0, bytes_in=9000),), idle_seconds=70.0
+    )
+    before = structs.replace(BEFORE, gates=(first, second))
+    for left in ((first, second), (second, first), (first,), (second,)):
+        rows = [row for row in shown(later(2, gates=left), before).rows if row.kind == "gate"]
+        assert [(row.wait, row.bytes_per_second) for row in rows] == [(0.0, 0.0)] * len(left)
+
+
 @pytest.mark.parametrize(
     ("sort_by", "first"), [("wait", 2), ("rate", 1), ("memory", 0)], ids=lambda each: str(each)
 )
