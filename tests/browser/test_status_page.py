@@ -161,6 +161,21 @@ def test_a_gate_whose_reader_does_not_read_is_first_and_named(visit):
         assert seen.page.evaluate("window.events") <= 2
 
 
+def test_a_gate_keeps_its_numbers_when_another_of_its_number_is_closed(visit):
+    gate = structs.replace(STATUS.gates[0], back_pressured_seconds=0.0, idle_seconds=0.0)
+    first = structs.replace(gate, connection="40.1")
+    second = structs.replace(gate, connection="40.2", back_pressured_seconds=50.0)
+    shown = [structs.replace(STATUS, uptime_seconds=100.0, gates=(first, second))]
+    with port_showing(lambda: shown[-1]) as port, visit(url_of(port)) as seen:
+        rows = seen.page.locator("#gates > .scroll > table > tbody > tr")
+        expect(rows).to_have_count(2)
+        shown.append(structs.replace(STATUS, uptime_seconds=102.0, gates=(second,)))
+        expect(rows).to_have_count(1)
+        expect(rows).not_to_contain_text(STUCK)
+        (row,) = seen.table("gates")
+        assert float(row["Back-pressured"]) == 0.0
+
+
 def test_waits_are_a_tree_from_what_waits_to_what_holds_it_up(visit):
     waits = [
         wait("gate 7", "reader 10.0.0.3:5000", 61.0),

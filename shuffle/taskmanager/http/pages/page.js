@@ -769,7 +769,7 @@
 
   /* Compute, once for a snapshot, what several views show of gates and connections. */
   function derive(status, rates) {
-    const gates = withKeys(status.gates, (gate) => `${gate.application_id} ${gate.shuffle_id} ${gate.gate_id}`).map((gate) => {
+    const gates = withKeys(status.gates, (gate) => `${gate.connection} ${gate.gate_id}`).map((gate) => {
       let [credit, backlog, queued, bytesIn] = [0, 0, 0, 0];
       for (const channel of gate.channels) {
         credit += channel.available_credit;
@@ -1184,6 +1184,7 @@
         { head: "Now", meaning: "What it did between the last two snapshots", kind: "name state", text: activity },
         APPLICATION,
         SHUFFLE,
+        longColumn("Reader", "The client that reads it, by its name among the waits", (row) => row.remote),
         { head: "Back-pressured", meaning: "Share of the last second in which there was data that its reader did not take", kind: "num", unit: "of the time", value: (row) => row.pressed, text: (row) => percent(row.pressed === null ? null : Math.min(1, row.pressed)), bar: (row) => [row.pressed ?? 0] },
         { head: "In all", meaning: "Time back-pressured since it was opened", kind: "num", unit: "seconds", value: (row) => row.back_pressured_seconds, text: (row) => seconds(row.back_pressured_seconds) },
         countColumn("Channels", "Input channels, one for each source", (row) => row.channels.length),
