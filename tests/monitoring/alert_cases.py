@@ -154,6 +154,23 @@ CASES: Final = (
         "h1:7338: cannot reach 1 TaskManagers",
     ),
     Case("SluiceMembersPartitioned", _members("0 1+0x20", "1 0+0x20"), "7m"),
+    Case(
+        "SluiceMembersPartitioned",  # one of them is down, and another is not
+        _members("0 2+0x20", "1 0+0x20"),
+        "7m",
+        "h1:7338: cannot reach 2 TaskManagers",
+    ),
+    Case(
+        "SluiceMembersPartitioned",  # what is down is of another cluster
+        {
+            f'sluice_taskmanagers_unreachable{{{HOST},cluster="a"}}': ONE,
+            f'up{{{HOST},cluster="a"}}': ONE,
+            f'up{{{OTHER},cluster="b"}}': ZERO,
+        },
+        "7m",
+        "h1:7338: cannot reach 1 TaskManagers",
+        OF_HOST | {"cluster": "a"},
+    ),
     Case("SluiceMembersPartitioned", _members("0 1+0x3 0+0x20", ONE), "7m"),
     Case(
         "SluiceNoCredit",
