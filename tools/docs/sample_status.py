@@ -189,10 +189,13 @@ STATUS = TaskManagerStatus(
         ),
     ),
     served_channels=(
-        ServedChannelsStatus("peer", 51, 52, 53, 54),
-        ServedChannelsStatus("consumer", 61, 62, 63, 64),
+        ServedChannelsStatus("peer", 51, 52, 53, 54, 55.5),
+        ServedChannelsStatus("consumer", 61, 62, 63, 64, 65.5),
     ),
-    producers=(ProducersStatus("map_output", 71, 72), ProducersStatus("pipelined", 81, 82)),
+    producers=(
+        ProducersStatus("map_output", 71, 72, 73.5),
+        ProducersStatus("pipelined", 81, 82, 83.5),
+    ),
     region_areas=RegionAreasStatus(91, 92),
     remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL", 101, 102),

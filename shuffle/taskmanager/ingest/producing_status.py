@@ -29,3 +29,13 @@ class ProducersStatus(msgspec.Struct, frozen=True, gc=False):
         ),
     ] = 0
     """Number of producers that have data to send and no credit."""
+    credit_wait_longest_seconds: Annotated[
+        float,
+        gauge(
+            "The longest time since when a producer has waited for credit.",
+            "producer_credit_wait_longest_seconds",
+            by="kind",
+            combine="max",
+        ),
+    ] = 0.0
+    """0 if none waits."""

@@ -77,6 +77,17 @@ class ChannelTimes:
         """Time of the last change, as of ``time.monotonic()``: since then the counts are these."""
         return self._since
 
+    def credit_wait_seconds(self, unopened: int = 0) -> float:
+        """Return the time since when all channels wait for credit; 0 if one does not.
+
+        Args:
+            unopened: Channels that wait for data because their sources are not asked yet.
+        """
+        wait_for_data, wait_for_credit, sending = self.counts
+        if wait_for_data > unopened or sending or not wait_for_credit:
+            return 0.0
+        return max(0.0, monotonic() - self._since)
+
     def seconds(self) -> ServingSeconds:
         """Return the sums up to now; the caller must not change them."""
         counted, since = self._seconds, self._since

@@ -121,6 +121,17 @@ class ConsumerHandler(ServingHandler):
         """Times of its channels, by gate."""
         return list(self.gate_times.values())
 
+    @property
+    def credit_wait_seconds(self) -> float:
+        """The longest time since when all channels of a gate have waited for credit."""
+        return max(
+            (
+                self.gate_times[number].credit_wait_seconds(gate.unopened_channels)
+                for number, (gate, _) in self.gates.items()
+            ),
+            default=0.0,
+        )
+
     def gate_statuses(self) -> list[GateStatus]:
         """Return the status of each gate."""
         found = []

@@ -204,6 +204,11 @@ class ServingHandler:
     def times(self) -> list[ChannelTimes]:
         """Times for which its channels send or wait."""
 
+    @property
+    def credit_wait_seconds(self) -> float:
+        """The longest time since when channels that belong together have waited for credit."""
+        return max((each.credit_wait_seconds() for each in self.times), default=0.0)
+
     @abc.abstractmethod
     def has_producer(self, reader: CreditBasedViewReader) -> bool:
         """Tell whether a channel reads a partition that is written meanwhile."""

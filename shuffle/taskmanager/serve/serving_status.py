@@ -95,3 +95,13 @@ class ServedChannelsStatus(msgspec.Struct, frozen=True, gc=False):
     available_credit: Annotated[
         int, gauge("Credits granted by consumers and not used yet.", by="leg")
     ] = 0
+    credit_wait_longest_seconds: Annotated[
+        float,
+        gauge(
+            "The longest time since when all channels of a gate, or all of another TaskManager, "
+            "have waited for credit.",
+            by="leg",
+            combine="max",
+        ),
+    ] = 0.0
+    """0 if there is none."""

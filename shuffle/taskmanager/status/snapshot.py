@@ -1,6 +1,7 @@
 """Assembles the status of a TaskManager from the parts that their owners return."""
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
 from ...partition_status import PipelinedPartitionStatus
 from ..bounds.accounts import ApplicationStatus
+from ..ingest.incoming_output import IncomingOutput
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
 from ..ingest.producing_status import ProducersStatus
@@ -94,6 +96,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
     tls = environment.listener.tls
     certificate = None if tls is None else tls.in_use.certificate
     services, tracing = environment.producer_services, environment.tracing
+    now = time.monotonic()
     return TaskManagerStatus(
         taskmanager_id=environment.taskmanager_id,
         version=vitals.version,
@@ -109,17 +112,21 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         pipelined_partitions=_pipelined(environment, legs.pipelined_outputs),
         gates=tuple(legs.gates),
         served_channels=(
-            ServedChannelsStatus("peer", *legs.served[ROLE_PEER]),
-            ServedChannelsStatus("consumer", *legs.served[ROLE_CONSUMER]),
+            _served("peer", legs.served[ROLE_PEER], legs.credit_waits[ROLE_PEER]),
+            _served("consumer", legs.served[ROLE_CONSUMER], legs.credit_waits[ROLE_CONSUMER]),
         ),
         producers=(
             ProducersStatus(
-                "map_output", legs.map_output_credit, services.map_output_credit_wait.count
+                "map_output",
+                legs.map_output_credit,
+                services.map_output_credit_wait.count,
+                _longest(legs.map_outputs, now),
             ),
             ProducersStatus(
                 "pipelined",
                 sum(output.available_credit for output in legs.pipelined_outputs),
                 services.pipelined_credit_wait.count,
+                _longest(legs.pipelined_outputs, now),
             ),
         ),
         region_areas=environment.region_areas.status(),
@@ -147,6 +154,17 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         waits_omitted=omitted,
         recent=() if vitals.recent is None else vitals.recent.samples(),
     )
+
+
+def _served(leg: str, sums: list[int], credit_wait_seconds: float) -> ServedChannelsStatus:
+    sending, for_data, for_credit, credit = sums
+    return ServedChannelsStatus(leg, sending, for_data, for_credit, credit, credit_wait_seconds)
+
+
+def _longest(outputs: Sequence[IncomingOutput], now: float) -> float:
+    """Return the longest time since when the producer of one of them has waited for credit."""
+    began = [at for each in outputs if (at := each.credit_wait.began_at) is not None]
+    return max(0.0, now - min(began)) if began else 0.0
 
 
 def _serves(environment: NetworkEnvironment) -> Served:
@@ -206,15 +224,19 @@ class _Legs:
         """Channels that are served, or map outputs that are received, by connection."""
         self.gates: list[GateStatus] = []
         self.open_map_outputs: dict[ShuffleKey, int] = {}
+        self.map_outputs: list[IncomingOutput] = []
         self.map_output_credit = 0
         self.pipelined_outputs: list[PipelinedOutput] = []
         self.served = {ROLE_PEER: [0, 0, 0, 0], ROLE_CONSUMER: [0, 0, 0, 0]}
         """Channels that send, wait for data and wait for credit, and their credit, by role."""
+        self.credit_waits = {ROLE_PEER: 0.0, ROLE_CONSUMER: 0.0}
+        """The longest waits for credit, in seconds, by role."""
         for connection, handler in environment.handlers.items():
             self.in_flight_segments += connection.leased_buffers
             if isinstance(handler, ProducerHandler):
                 outputs = handler.stored_outputs
                 self.channels[connection] = len(outputs)
+                self.map_outputs += outputs
                 for output in outputs:
                     self.open_map_outputs[output.key] = self.open_map_outputs.get(output.key, 0) + 1
                 self.map_output_credit += handler.stored_credit
@@ -222,7 +244,10 @@ class _Legs:
             elif isinstance(handler, ServingHandler):
                 self.channels[connection] = len(handler.readers)
                 is_peer = connection.role == ROLE_PEER
-                sums = self.served[ROLE_PEER if is_peer else ROLE_CONSUMER]
+                role = ROLE_PEER if is_peer else ROLE_CONSUMER
+                sums = self.served[role]
+                wait_seconds = handler.credit_wait_seconds
+                self.credit_waits[role] = max(self.credit_waits[role], wait_seconds)
                 total = counters.peer_serving if is_peer else counters.consumer_serving
                 for times in handler.times:
                     total.add(times.seconds())

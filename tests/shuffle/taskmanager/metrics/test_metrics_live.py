@@ -104,6 +104,8 @@ async def two_taskmanagers(directory: Path, **settings: object) -> AsyncIterator
 
 NOTHING_LEFT = (
     "sluice_served_channels{",
+    "sluice_served_channel_credit_wait_longest_seconds{",
+    "sluice_producer_credit_wait_longest_seconds{",
     "sluice_input_",
     "sluice_output_",
     "sluice_pipelined_partitions{",
@@ -145,6 +147,8 @@ async def test_a_reader_that_takes_nothing_is_seen_on_both_sides(tmp_path):
             'sluice_serving_seconds_total{leg="peer",state="back_pressured"}',
         ):
             await two.grows(0, series)
+        await two.grows(0, 'sluice_served_channel_credit_wait_longest_seconds{leg="peer"}')
+        await two.grows(1, 'sluice_served_channel_credit_wait_longest_seconds{leg="consumer"}')
         await two.grows(1, 'sluice_serving_seconds_total{leg="consumer",state="back_pressured"}')
         found = two.metrics(1)
         assert found['sluice_channel_queued_buffers{kind="remote"}'] > 0

@@ -178,8 +178,10 @@ def test_amounts_are_added_and_properties_are_not():
         "sluice_event_loop_lag_max_seconds",
         "sluice_migrating",
         "sluice_network_memory_segment_size_bytes",
+        "sluice_producer_credit_wait_longest_seconds",
         "sluice_quota_used_ratio",
         "sluice_scrub_pass_age_seconds",
+        "sluice_served_channel_credit_wait_longest_seconds",
         "sluice_shuffles",
         "sluice_storage_healthy",
         "sluice_storage_journal_full",
@@ -198,7 +200,7 @@ def test_structs_with_the_same_key_become_one():
     other = structs.replace(
         STATUS,
         partitions=(ShuffleStatus("app-1", 0, 1, 0, 10, 1), ShuffleStatus("app-1", 3, 2, 1, 20, 2)),
-        served_channels=(ServedChannelsStatus("consumer", 1, 2, 3, 4),),
+        served_channels=(ServedChannelsStatus("consumer", 1, 2, 3, 4, 70.0),),
     )
     whole = combine([STATUS, other])
     assert whole.partitions == (
@@ -207,8 +209,8 @@ def test_structs_with_the_same_key_become_one():
         ShuffleStatus("app-1", 0, 1, 0, 10, 1),
     )
     assert whole.served_channels == (
-        ServedChannelsStatus("peer", 51, 52, 53, 54),
-        ServedChannelsStatus("consumer", 62, 64, 66, 68),
+        ServedChannelsStatus("peer", 51, 52, 53, 54, 55.5),
+        ServedChannelsStatus("consumer", 62, 64, 66, 68, 70.0),
     )
     assert whole.gates == STATUS.gates * 2
     assert whole.connections == STATUS.connections * 2

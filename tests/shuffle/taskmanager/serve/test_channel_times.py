@@ -51,6 +51,23 @@ def test_the_common_state_follows_from_the_activity_of_each_channel(clock, activ
     assert times.counts == [0, 0, 0]
 
 
+def test_only_a_wait_of_all_channels_is_a_wait_for_credit(clock):
+    times = ChannelTimes(ServingSeconds(), Histogram())
+    assert times.credit_wait_seconds() == 0
+    times.open(FOR_CREDIT)
+    times.open(FOR_DATA)
+    clock.now += 2
+    assert times.credit_wait_seconds() == 0
+    assert times.credit_wait_seconds(unopened=1) == 2
+    since = times.change(FOR_DATA, FOR_CREDIT, clock.now)
+    clock.now += 3
+    times.seconds()  # a status does not end it
+    assert times.credit_wait_seconds() == 3
+    times.change(FOR_CREDIT, SENDING, since)
+    clock.now += 1
+    assert times.credit_wait_seconds() == 0
+
+
 def test_the_sums_go_to_the_total_once(clock):
     total = ServingSeconds(busy=10)
     times = ChannelTimes(total, Histogram())
