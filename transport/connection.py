@@ -333,11 +333,13 @@ class Connection:
             self._transport.close()
 
     def fail(self, error: SluiceError) -> None:
-        """Send an error to the peer, and close once it has closed, or after the close deadline.
+        """Send an error to the peer, and close.
 
-        Until then what the peer sends is discarded: a close with unread bytes sends a reset, which
-        makes the peer's writes fail before it has read the error. During the handshake each side
-        waits for the other, so the connection is closed at once.
+        The side that accepts closes when the peer has closed, or after the close deadline. Until
+        then it discards what the peer sends: a close with unread bytes sends a reset, which makes
+        the peer's writes fail before it has read the error. During the handshake each side waits
+        for the other, so the connection is closed at once. The side that connects closes at once,
+        too, because those who wait for answers must learn of it.
         """
         before = self.state.state
         if before is State.CLOSED:
@@ -347,7 +349,7 @@ class Connection:
         log_end(logger, "closing", self.remote, f"{error.code.name}{why}", error)
         self.send(error_response(None, error))
         transport = self._transport
-        if before is not State.OPEN or transport is None:
+        if before is not State.OPEN or self.state.side is Side.CONNECTED or transport is None:
             self.close()
             return
         self._enter_closed()

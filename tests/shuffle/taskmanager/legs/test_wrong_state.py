@@ -66,7 +66,7 @@ async def check_refused(transport: MemoryTransport, name: str) -> None:
     assert error.channel is None
     assert error.code == ErrorCode.UNEXPECTED_MESSAGE
     assert name in f"{error.message} {error.value}"
-    assert transport.is_closing()
+    assert transport.connection.closing
 
 
 @pytest.mark.parametrize("name", refused_in(frozenset({m.Hello})))
