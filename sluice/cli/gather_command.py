@@ -40,7 +40,7 @@ from .http_client import (
     proof_options,
 )
 from .printing import one_line, print_json
-from .redaction import REMOVED, is_sensitive, known_forms, redact
+from .redaction import REMOVED, is_sensitive, known_forms, redact, redact_values
 from .reports import GatherReport
 
 if TYPE_CHECKING:
@@ -123,10 +123,9 @@ def gather(  # noqa: PLR0913 - one parameter for each option
     clean = {name: redact(text, known) for name, text in files.items()}
     sizes = {name: len(text.encode(errors="replace")) for name, text in clean.items()}
     report = GatherReport(str(path), _versions(), _limits(), _environment(), sizes, missing)
-    about = redact(_pretty(report), known)
-    report = msgspec.json.decode(about, type=GatherReport)
+    report = msgspec.convert(redact_values(msgspec.to_builtins(report), known), GatherReport)
     try:
-        _write(path, {"about.json": about} | clean)
+        _write(path, {"about.json": _pretty(report)} | clean)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
     if as_json:
