@@ -241,7 +241,8 @@ def _above(
 
 def _used_percent(used_bytes: int, free_bytes: int) -> float:
     size_bytes = used_bytes + free_bytes
-    return 100.0 * used_bytes / size_bytes if size_bytes else 0.0
+    # Another program may have filled the disk before any data was stored.
+    return 100.0 * used_bytes / size_bytes if size_bytes else 100.0
 
 
 def _measures(

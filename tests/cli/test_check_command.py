@@ -62,6 +62,7 @@ def test_a_healthy_taskmanager_is_ok():
         ({"no_room_because": "full|up"}, "critical", "it takes no work: full|up"),
         ({"storage": disk(86, 14)}, "warning", "disk /data/1 is 86 % full, 14 B are free"),
         ({"storage": disk(96, 4)}, "critical", "disk /data/1 is 96 % full"),
+        ({"storage": disk(0, 0)}, "critical", "disk /data/1 is 100 % full"),
         (
             {"storage": disk(1, 9) + disk(0, 0, False, "a probe failed")},
             "warning",
