@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import io
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+import msgspec
 
 from ..protocol.access_token import make_access_token
 from ..protocol.errors import SluiceError
@@ -169,9 +171,12 @@ def fetch_json(
     """
     answer = fetch(url, path, method, timeout_seconds, token=token, body=body)
     try:
-        return json.loads(answer.body)
-    except ValueError:
+        # Stricter than the json module: NaN and Infinity are not JSON.
+        return msgspec.json.decode(answer.body)
+    except msgspec.DecodeError:
         raise InvalidStatus("it did not answer JSON") from None
+    except RecursionError:
+        raise InvalidStatus("it answered JSON that is nested too deeply") from None
 
 
 def fetch(
@@ -185,10 +190,14 @@ def fetch(
 ) -> HttpAnswer:
     """Return what the server at ``url`` answers; everything else is as for :func:`fetch_json`."""
     deadline = time.monotonic() + timeout_seconds
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    handlers: list[urllib.request.BaseHandler] = [
+        urllib.request.ProxyHandler({}),
+        _HttpHandler(deadline),
+        _HttpsHandler(deadline),
+    ]
     base = url
     if url.startswith(UNIX):
-        handlers.append(_UnixHandler(url.removeprefix(UNIX)))
+        handlers[1] = _UnixHandler(deadline, url.removeprefix(UNIX))
         base = "http://localhost"
     opener = urllib.request.build_opener(*handlers)
     try:
@@ -201,7 +210,7 @@ def fetch(
             # Unredirected: a redirect to another server must not take the token along.
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=timeout_seconds) as answer:
-            content = _body(answer, deadline, timeout_seconds)
+            content = _body(answer)
             return HttpAnswer(content, answer.headers.get("Date", ""))
     except urllib.error.HTTPError as error:
         with error:
@@ -217,22 +226,93 @@ def fetch(
             "it did not answer in HTTP, as a data port does not. The HTTP port is http_port of "
             "the TaskManager, 7338 by default"
         ) from None
+    except _Late:
+        reason = f"timed out: its answer was not complete within {timeout_seconds:g} s"
+        raise NoAnswer(url, reason) from None
     except (OSError, ValueError) as error:
         raise NoAnswer(url, str(getattr(error, "reason", error))) from None
 
 
-def _body(answer: http.client.HTTPResponse, deadline: float, timeout_seconds: float) -> bytes:
-    """Read an answer: a server that sends a byte now and then must not hold a command up."""
+def _body(answer: http.client.HTTPResponse) -> bytes:
     body = bytearray()
     while piece := answer.read1(_PIECE_BYTES):
         body += piece
         if len(body) > MAX_ANSWER_BYTES:
             raise InvalidStatus(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"its answer was not complete within {timeout_seconds:g} s")
     if answer.length:
         raise http.client.IncompleteRead(bytes(body), answer.length)
     return bytes(body)
+
+
+class _Late(TimeoutError):
+    """An answer was not complete at its deadline."""
+
+
+class _RawAnswer(io.RawIOBase):
+    """The bytes of an answer until a deadline.
+
+    The timeout of a socket is for each piece: a server that sends a byte now and then would hold a
+    command up, also before the end of the headers.
+    """
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = connected, deadline
+        # It keeps the socket open, which urllib closes after the headers.
+        self._file = connected.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise _Late
+        self._socket.settimeout(left)
+        try:
+            return self._file.readinto(buffer)
+        except TimeoutError:
+            raise _Late from None
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer whose headers and body must arrive before a deadline."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, deadline: float, **extra: Any) -> None:
+        super().__init__(sock, *arguments, **extra)
+        self.fp.close()
+        self.fp = io.BufferedReader(_RawAnswer(sock, deadline))
+
+
+class _HasDeadline(urllib.request.AbstractHTTPHandler):
+    """Opens connections whose answers have a deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self._answer = functools.partial(_Answer, deadline=deadline)
+
+    def do_open(
+        self, http_class: Callable[..., Any], req: urllib.request.Request, **arguments: Any
+    ) -> http.client.HTTPResponse:
+        """Send a request; return the answer after its headers."""
+
+        def connection(*of: Any, **extra: Any) -> http.client.HTTPConnection:
+            made: http.client.HTTPConnection = http_class(*of, **extra)
+            made.response_class = self._answer  # type: ignore[assignment]
+            return made
+
+        return super().do_open(connection, req, **arguments)
+
+
+class _HttpHandler(_HasDeadline, urllib.request.HTTPHandler):
+    """Sends requests without TLS."""
+
+
+class _HttpsHandler(_HasDeadline, urllib.request.HTTPSHandler):
+    """Sends requests with TLS."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -248,11 +328,11 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class _UnixHandler(urllib.request.HTTPHandler):
+class _UnixHandler(_HttpHandler):
     """Sends requests to a Unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__()
+    def __init__(self, deadline: float, path: str) -> None:
+        super().__init__(deadline)
         self._connection = functools.partial(_UnixConnection, path=path)
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
@@ -272,9 +352,9 @@ def _refusal(url: str, error: urllib.error.HTTPError, *, proves: bool) -> str:
 def _reason(error: urllib.error.HTTPError) -> str:
     """Return the reason in an answer that is an error, in one line; empty if it has none."""
     try:
-        document: Any = json.loads(error.read(_MAX_ERROR_BYTES))
+        document: Any = msgspec.json.decode(error.read(_MAX_ERROR_BYTES))
         reason = str(document["error"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, msgspec.DecodeError, RecursionError, KeyError, TypeError):
         return ""
     shown = "".join(character if character.isprintable() else "?" for character in reason)
     return shown[:_MAX_ERROR_CHARACTERS]

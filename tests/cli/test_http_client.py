@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from sluice.cli import http_client
 from sluice.cli import main as cli
-from sluice.cli.http_client import TOKEN_SECONDS, Given, fetch_json
+from sluice.cli.http_client import TOKEN_SECONDS, Given, NoAnswer, fetch_json
 from sluice.protocol.access_token import make_access_token, parse_access_token
 from sluice.protocol.identity import ClusterSecrets, secret_to_text
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
@@ -181,6 +183,43 @@ def test_anonymous_access_is_red_in_a_terminal_and_plain_in_a_pipe():
     assert re.search(rf"\x1b\[31m\x1b\[1m{line}\x1b\[0m", shown)
     assert line in piped.splitlines()
     assert "\x1b" not in piped
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n["])
+@pytest.mark.parametrize("is_unix", [False, True])
+def test_a_slow_answer_ends_at_the_deadline(tmp_path, sent, is_unix):
+    path = tmp_path / "http.sock"
+
+    async def start():
+        ended = asyncio.Event()
+
+        async def answer(reader, writer):
+            writer.write(sent)
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(b"a: b\r\n" if sent.endswith(b"K\r\n") else b" ")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)  # slow
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            ended.set()
+
+        if is_unix:
+            server = await asyncio.start_unix_server(answer, path)
+        else:
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+
+        async def close():
+            await ended.wait()  # the client has gone
+            server.close()
+
+        return 0 if is_unix else server.sockets[0].getsockname()[1], close
+
+    with serving(start) as port:
+        url = f"unix:{path}" if is_unix else f"http://127.0.0.1:{port}"
+        with pytest.raises(NoAnswer, match=r"its answer was not complete within 0\.5 s"):
+            fetch_json(url, "/", timeout_seconds=0.5)
 
 
 class TestCreate:
