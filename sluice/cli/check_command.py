@@ -72,8 +72,16 @@ class _PluginCommand(click.Command):
 def _unknown() -> Iterator[None]:
     try:
         yield
-    except click.ClickException as error:
-        click.echo(f"SLUICE UNKNOWN - {one_line(error.format_message()).replace('|', '/')}")
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:  # noqa: BLE001 - each is unknown
+        # A traceback has the exit code 1, which is a warning to a monitor.
+        text = (
+            error.format_message()
+            if isinstance(error, click.ClickException)
+            else f"{type(error).__name__}: {error}"
+        )
+        click.echo(f"SLUICE UNKNOWN - {one_line(text).replace('|', '/')}")
         raise click.exceptions.Exit(EXIT_CODES["unknown"]) from None
 
 

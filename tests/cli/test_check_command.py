@@ -155,3 +155,31 @@ def test_wrong_usage_is_unknown_and_not_critical(arguments):
     assert result.exit_code == 3
     assert result.stdout.startswith("SLUICE UNKNOWN - ")
     assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("body", ["NaN", '{"uptime_seconds": 1e999}', "[" * 100_000])
+@pytest.mark.parametrize("command", ["check", "status", "drain"])
+def test_what_is_not_json_is_one_line(command, body):
+    with page_serving(body) as port:
+        result = run(command, f"127.0.0.1:{port}")
+    assert result.exit_code == (3 if command == "check" else 1)
+    assert result.output.count("\n") == 1
+    assert "JSON" in result.output
+
+
+def test_number_that_is_not_finite_is_unknown():
+    document = json.loads(GOOD.encode()) | {"uptime_seconds": float("nan")}
+    with page_serving(json.dumps(document)) as port:
+        result = run("check", f"127.0.0.1:{port}")
+    assert result.exit_code == 3
+    assert PLUGIN_LINE.fullmatch(result.stdout)
+
+
+def test_a_bug_is_unknown(monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("a|b")
+
+    monkeypatch.setattr("sluice.cli.check_command.judge", fail)
+    result = run("check", NOWHERE)
+    assert result.exit_code == 3
+    assert result.stdout == "SLUICE UNKNOWN - ZeroDivisionError: a/b\n"
