@@ -136,11 +136,12 @@ def _on_disk(
     with _collected() as messages:
         try:
             stored = read_directories(directories)
+            listed = _outputs(stored, key, verify=verify)
         except SluiceError as error:
             raise click.ClickException(str(error)) from None
     found: dict[ShuffleKey, list[OutputDetail]] = {}
     problems = [*stored.problems, *messages]
-    for owner, output in _outputs(stored, key, verify=verify):
+    for owner, output in listed:
         found.setdefault(owner, []).append(output)
         problems += [
             f"map attempt {output.map_attempt_id} of {owner}, region {number}: {region.problem}"
@@ -172,15 +173,14 @@ def _on_disk(
 
 def _outputs(
     stored: StoredDirectories, wanted: ShuffleKey | None, *, verify: bool
-) -> Iterator[tuple[ShuffleKey, OutputDetail]]:
-    for rows in stored.rows():
-        key = rows[0].row.key
-        is_shown = wanted is None or (
+) -> list[tuple[ShuffleKey, OutputDetail]]:
+    def is_wanted(key: ShuffleKey) -> bool:
+        return wanted is None or (
             key.shuffle_id == wanted.shuffle_id
             and wanted.application_id in (key.application_id, plain_name(key.application_id))
         )
-        if is_shown:
-            yield key, stored.output(rows, verify=verify)
+
+    return stored.outputs(is_wanted, verify=verify)
 
 
 def _summary(key: ShuffleKey, outputs: Sequence[OutputDetail]) -> ShuffleStatus:

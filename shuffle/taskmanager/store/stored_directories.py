@@ -5,16 +5,18 @@ removes no old journal. A TaskManager that writes meanwhile may replace a journa
 reads again.
 """
 
+import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from crc32c import crc32c
 
 from ....protocol.schema import EVERY_SUBPARTITION
-from ...names import utf8_text
+from ...names import ShuffleKey, utf8_text
 from .errors import StorageUnavailable
 from .files.file_format import arenas_in, refuse_other_format, tier_id_of
 from .files.journal_places import place_on, releases_path
@@ -23,6 +25,12 @@ from .journal.replay import Committed, Replayed, Secured, replay
 from .journal.rows import RegionRow
 from .shuffle_page import OutputDetail, RegionDetail
 from .tiers.tier import is_arena
+
+_READ_ONLY: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Opening a pipe does not wait for a writer."""
+
+_ATTEMPTS: Final = 3
+"""To read a journal that a running TaskManager may replace meanwhile."""
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes read at a time to verify a checksum."""
@@ -33,11 +41,13 @@ class StoredDirectories:
     """What storage directories have.
 
     Attributes:
+        directories: The directories.
         replayed: The map outputs that are valid in their journals.
         arenas: The arena file of each id.
         problems: Damage and other findings, in words.
     """
 
+    directories: Sequence[Path]
     replayed: Replayed
     arenas: dict[bytes, Path]
     problems: list[str] = field(default_factory=list)
@@ -47,6 +57,38 @@ class StoredDirectories:
         for committed in self.replayed.commits:
             yield (committed,)
         yield from self.replayed.secured
+
+    def outputs(
+        self, wanted: Callable[[ShuffleKey], bool], *, verify: bool
+    ) -> list[tuple[ShuffleKey, OutputDetail]]:
+        """Return the map outputs of shuffles, as :meth:`output` does. Blocks.
+
+        A running TaskManager may have released one, and written others over its bytes, after its
+        journal was read. So the journals are read again after damage is found, and a map output
+        that is no longer valid is left out.
+
+        Args:
+            wanted: Whether to return the map outputs of a shuffle.
+            verify: Whether to read their bytes, and compare their checksums.
+
+        Raises:
+            StorageUnavailable: A directory cannot be read again.
+        """
+        found = [
+            (rows, self.output(rows, verify=verify))
+            for rows in self.rows()
+            if wanted(rows[0].row.key)
+        ]
+        if any(_is_damaged(output) for _, output in found):
+            again = read_directories(self.directories)
+            # The bytes identify a row that a rewrite of the journal moved.
+            valid = {each.entry.row for rows in again.rows() for each in rows}
+            found = [
+                (rows, output)
+                for rows, output in found
+                if not _is_damaged(output) or valid.issuperset(each.entry.row for each in rows)
+            ]
+        return [(rows[0].row.key, output) for rows, output in found]
 
     def output(self, rows: Sequence[Committed | Secured], *, verify: bool) -> OutputDetail:
         """Return a map output of :meth:`rows`. Blocks.
@@ -103,6 +145,10 @@ class StoredDirectories:
         )
 
 
+def _is_damaged(output: OutputDetail) -> bool:
+    return any(region.problem for region in output.regions)
+
+
 def read_directories(directories: Sequence[Path]) -> StoredDirectories:
     """Read the journals of directories. Blocks.
 
@@ -139,7 +185,7 @@ def read_directories(directories: Sequence[Path]) -> StoredDirectories:
             f"{replayed.broken} committed map outputs are incomplete: a journal lacks their row, "
             "or a directory is not among these"
         )
-    return StoredDirectories(replayed, arenas, problems)
+    return StoredDirectories(directories, replayed, arenas, problems)
 
 
 def _with_arenas(directory: Path) -> list[Path]:
@@ -173,17 +219,54 @@ def _journal(directory: Path, tier_id: bytes, directories: Sequence[Path]) -> Fo
     Raises:
         OSError: It cannot be read.
     """
+    before = None
+    for _ in range(_ATTEMPTS):
+        path = _newest_journal(directory, tier_id, directories)
+        if path is None:
+            return None
+        try:
+            data = _content(path)
+        except FileNotFoundError:
+            before = None
+            continue
+        try:
+            releases = _content(releases_path(path))
+        except FileNotFoundError:
+            # Without a file, it is replaced now, or the file is lost if the journal stays.
+            if path != before:
+                before = path
+                continue
+            releases = b""
+        scans = (scan(path, data, tier_id), scan(releases_path(path), releases, tier_id))
+        return found_journal(path, scans)
+    raise OSError(errno.EBUSY, "its journal is being replaced")
+
+
+def _newest_journal(directory: Path, tier_id: bytes, directories: Sequence[Path]) -> Path | None:
     paths = list(directory.iterdir())
     for other in directories:
         place = place_on(other, tier_id)
         if other != directory and place.is_dir():
             paths += place.iterdir()
-    journals = journals_in_order(paths)
-    if not journals:
-        return None
-    path = journals[-1]
-    scans = [scan(each, each.read_bytes(), tier_id) for each in (path, releases_path(path))]
-    return found_journal(path, (scans[0], scans[1]))
+    return next(reversed(journals_in_order(paths)), None)
+
+
+def _content(path: Path) -> bytes:
+    with _opened(path) as file:
+        return file.read()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file.
+
+    Raises:
+        OSError: It is not one, or cannot be opened.
+    """
+    file = open(os.open(path, _READ_ONLY), "rb", buffering=0)  # noqa: SIM115 - for the caller
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    return file
 
 
 def _of_last_run(
@@ -208,7 +291,7 @@ def _damage(arena: Path, region: RegionRow) -> str:
     """Return why the bytes of a region cannot be used; empty if they have their checksum."""
     found, position, end = 0, region.offset, region.offset + region.offsets[-1]
     try:
-        with arena.open("rb", buffering=0) as file:
+        with _opened(arena) as file:
             while position < end:
                 piece = os.pread(file.fileno(), min(PIECE_BYTES, end - position), position)
                 if not piece:

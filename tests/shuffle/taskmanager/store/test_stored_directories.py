@@ -24,8 +24,8 @@ def files(directory):
 
 def shown(directories, *, verify=True):
     stored = read_directories(directories)
-    outputs = [stored.output(rows, verify=verify) for rows in stored.rows()]
-    return stored, {each.map_attempt_id: each for each in outputs}
+    outputs = stored.outputs(lambda _: True, verify=verify)
+    return stored, {each.map_attempt_id: each for _, each in outputs}
 
 
 async def test_what_a_start_would_adopt_is_found_and_nothing_is_changed(tmp_path):
@@ -125,3 +125,48 @@ async def test_another_format_is_refused(tmp_path):
     journal.write_bytes(journal.read_bytes().replace(b"journal 2", b"journal 7"))
     with pytest.raises(StorageUnavailable, match="format 7"):
         read_directories([tmp_path / "a"])
+
+
+async def test_space_that_is_reused_meanwhile_is_not_damage(tmp_path):
+    store = ShuffleStore.open(on_disks(tmp_path, "a"))
+    for attempt in range(20):
+        await put(store, attempt, 200_000)
+    stored = read_directories([tmp_path / "a"])
+    store.release_shuffle(KEY, 2)
+    for attempt in range(100, 110):
+        await put(store, attempt, 200_000 + attempt)
+    rows = list(stored.rows())
+    assert any(stored.output(each, verify=True).regions[0].problem for each in rows)
+    outputs = stored.outputs(lambda _: True, verify=True)
+    assert [each.map_attempt_id for _, each in outputs if each.regions[0].problem] == []
+    assert {each.map_attempt_id for _, each in outputs} >= set(range(2, 20))
+    await store.close()
+
+
+async def test_a_pipe_is_not_read(tmp_path):
+    store = ShuffleStore.open(on_disks(tmp_path, "a"))
+    await put(store, 1, 5000)
+    await store.close()
+    (arena,) = (tmp_path / "a").glob("arena-*")
+    arena.unlink()
+    os.mkfifo(arena)
+    _, outputs = shown([tmp_path / "a"])
+    assert "is not a regular file" in outputs[1].regions[0].problem
+    (journal,) = (tmp_path / "a").glob("journal-*")
+    journal.unlink()
+    os.mkfifo(journal)
+    with pytest.raises(StorageUnavailable, match=f"{journal.name} is not a regular file"):
+        read_directories([tmp_path / "a"])
+
+
+async def test_a_missing_file_of_releases_is_damage_by_name(tmp_path):
+    store = ShuffleStore.open(on_disks(tmp_path, "a"))
+    await put(store, 1, 5000)
+    await store.close()
+    (releases,) = (tmp_path / "a").glob("releases-*")
+    releases.unlink()
+    stored, outputs = shown([tmp_path / "a"])
+    assert list(outputs) == [1]
+    (problem,) = stored.problems
+    assert releases.name in problem
+    assert "missing" in problem
