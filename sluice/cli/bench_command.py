@@ -11,6 +11,7 @@ import click
 from ..transport.address import Address, InvalidAddress
 from ..transport.settings import approximate_size
 from . import disk_bench, network_bench
+from .finite_range import FiniteRange
 from .latencies import milliseconds
 from .printing import one_line, print_json
 
@@ -47,7 +48,7 @@ def bench() -> None:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1, max=600),
+    type=FiniteRange(min=0.1, max=600),
     default=20.0,
     show_default=True,
     help="Longest time for writes, for reads and for syncs each.",
@@ -90,14 +91,14 @@ def disk(directory: Path, size_mib: int, block_kib: int, seconds: float, as_json
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1, max=network_bench.MAX_SECONDS),
+    type=FiniteRange(min=0.1, max=network_bench.MAX_SECONDS),
     default=5.0,
     show_default=True,
     help="Time of each direction.",
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0.01, max=60),
+    type=FiniteRange(min=0.01, max=60),
     default=10.0,
     show_default=True,
     help="Time after which --serve ends.",

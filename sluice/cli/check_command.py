@@ -11,6 +11,7 @@ import click
 from ..protocol.access_token import SCOPE_STATUS
 from ..transport.settings import approximate_size
 from .endpoints import EndpointAnswer, fetch_statuses
+from .finite_range import FiniteRange, require_finite
 from .http_client import TIMEOUT_SECONDS, Given, default_url, http_url, proof_options
 from .printing import one_line, print_json
 from .reports import CheckFinding, CheckMeasure, CheckReport, Severity
@@ -89,13 +90,24 @@ def _two_numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> 
     """Read where a warning begins, and where a critical state does."""
     first, _, second = value.partition(",")
     try:
-        return float(first), float(second)
+        warning, critical = float(first), float(second)
     except ValueError:
         raise click.BadParameter(
             f'"{one_line(value)}" is not two numbers: write WARNING,CRITICAL, such as 85,95',
             ctx,
             parameter,
         ) from None
+    require_finite([warning, critical], parameter, ctx)
+    grows = parameter.name != "certificate"  # the days until it expires decrease
+    if critical < warning if grows else critical > warning:
+        side = "below" if grows else "above"
+        raise click.BadParameter(
+            f"the critical limit {critical:g} is {side} the warning limit {warning:g}: write "
+            "WARNING,CRITICAL",
+            ctx,
+            parameter,
+        )
+    return warning, critical
 
 
 def _limit_option(
@@ -119,7 +131,7 @@ def _limit_option(
 @click.option("--allow-anonymous", is_flag=True, help="Do not warn of anonymous access.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True, max=600),
+    type=FiniteRange(min=0, min_open=True, max=600),
     default=TIMEOUT_SECONDS,
     show_default=True,
     help="Seconds in which each must answer.",

@@ -10,6 +10,7 @@ import msgspec
 from ..protocol.access_token import SCOPE_ADMIN
 from ..shuffle.taskmanager.status.status import InvalidStatus
 from .drain_progress import with_progress
+from .finite_range import FiniteRange
 from .http_client import TIMEOUT_SECONDS, Given, default_url, fetch_json, http_url, proof_options
 from .printing import print_json
 from .reports import DrainReport
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--wait",
     "wait_seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=60.0,
     show_default=True,
     help="Seconds to wait until nothing is written or read.",

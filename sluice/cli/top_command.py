@@ -17,6 +17,7 @@ from ..protocol.access_token import SCOPE_STATUS
 from ..shuffle.taskmanager.status.table import Table
 from ..transport.settings import approximate_size
 from .endpoints import fetch_statuses
+from .finite_range import FiniteRange
 from .http_client import TIMEOUT_SECONDS, Given, default_url, http_url, proof_options
 from .printing import one_line, print_tables
 from .top_rows import ORDERS, SortBy, report
@@ -70,7 +71,7 @@ class _Watched:
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2, max=3600),
+    type=FiniteRange(min=0.2, max=3600),
     default=2.0,
     show_default=True,
     help="Seconds between two refreshes.",

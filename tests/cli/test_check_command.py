@@ -148,7 +148,18 @@ def test_another_server_and_a_refused_token_are_unknown():
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--storage", "x"), ("--no-such",), ("--timeout", "0"), ("--secret-file", "/no/such")],
+    [
+        ("--storage", "x"),
+        ("--storage", "nan,nan"),
+        ("--storage", "85,inf"),
+        ("--storage", "95,85"),
+        ("--lag", "5,1"),
+        ("--certificate", "3,14"),
+        ("--no-such",),
+        ("--timeout", "0"),
+        ("--timeout", "nan"),
+        ("--secret-file", "/no/such"),
+    ],
 )
 def test_wrong_usage_is_unknown_and_not_critical(arguments):
     result = run("check", NOWHERE, *arguments)
