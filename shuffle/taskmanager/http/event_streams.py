@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -29,6 +30,8 @@ EVENT_SECONDS: Final = 1.0
 
 KEEP_ALIVE: Final = b":\n\n"
 """A comment, sent if there is no new snapshot: it finds out whether the client is still there."""
+
+logger = logging.getLogger(__name__)
 
 
 class EventStreams:
@@ -58,6 +61,8 @@ class EventStreams:
         self._streams: set[_EventStream] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._failed = False
+        """Whether the last snapshot failed: each second of it is not a line of the log."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -123,21 +128,33 @@ class EventStreams:
             self._asking = start_task(self._send())
 
     async def _send(self) -> None:
-        """Hand the newest snapshot to all streams that have not got it."""
-        published = None
+        """Hand the newest snapshot to all streams that have not got it, or say why there is none.
+
+        Whatever fails, the next one is asked for: the streams stay open.
+        """
+        try:
+            published, event = await self._newest()
+            for stream in self._streams:
+                stream.put(event, published)
+        finally:
+            self._asking = None
+            if self._streams and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._event_seconds, self._ask)
+
+    async def _newest(self) -> tuple[Published | None, bytes]:
         try:
             published = await self._snapshot.latest()
             event = (await self._pages.event(published)).body
         except DataLoopSilent as silent:
-            document = json.dumps({"error": str(silent)})
-            event = f"event: silent\ndata: {document}\n\n".encode()
-        finally:
-            self._asking = None
-        for stream in self._streams:
-            stream.put(event, published)
-        loop = asyncio.get_running_loop()
-        if self._streams and not self._closed:
-            self._timer = loop.call_later(self._event_seconds, self._ask)
+            return None, _silent(str(silent))
+        except Exception as error:
+            if not self._failed:
+                logger.exception("no status for the event streams")
+            self._failed = True
+            return None, _silent(f"the status failed ({type(error).__name__}): see the log")
+        self._failed = False
+        return published, event
 
     def _stop_if_unused(self) -> None:
         if not self._streams:
@@ -147,6 +164,11 @@ class EventStreams:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _silent(reason: str) -> bytes:
+    document = json.dumps({"error": reason})
+    return f"event: silent\ndata: {document}\n\n".encode()
 
 
 class _EventStream:

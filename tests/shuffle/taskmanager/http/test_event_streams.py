@@ -234,6 +234,25 @@ async def test_a_silent_data_loop_is_told(monkeypatch):
         assert "has not answered" in document["error"]
 
 
+async def test_a_snapshot_that_fails_is_told_and_the_next_one_is_sent(quick, caplog):
+    taken = Taken()
+
+    def status():
+        if taken.count < 2:
+            taken.count += 1
+            raise ValueError("this status fails")
+        return taken()
+
+    async with serving(status) as (client, _), client.get(EVENTS) as answer:
+        for _ in range(2):
+            kind, document = await next_event(answer)
+            assert kind == "silent"
+            assert document["error"] == "the status failed (ValueError): see the log"
+        assert (await next_event(answer))[0] == "status"
+    failed = [each for each in caplog.records if each.exc_info]
+    assert [str(each.exc_info[1]) for each in failed] == ["this status fails"]
+
+
 async def test_closing_the_server_ends_all_streams():
     async with serving() as (client, server):
         first, second = [await client.get(EVENTS) for _ in range(2)]
