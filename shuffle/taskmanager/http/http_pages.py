@@ -103,7 +103,9 @@ async def serving(
     # Connections must be left for health checks and scrapes.
     most_streams = min(MAX_STREAMS, most_connections // 2)
     streams = EventStreams(snapshot, pages, access, most_streams)
-    app.add_routes([web.get("/api/v1/events", streams.serve), *static_pages.routes()])
+    # Without HEAD: an answer to it would be a stream that nobody can read.
+    events = web.get("/api/v1/events", streams.serve, allow_head=False)
+    app.add_routes([events, *static_pages.routes()])
     app.on_shutdown.append(lambda _: streams.close())
     if served.operations.undrain is not None:
         _add_undrain(app, snapshot, served.operations.undrain, access)

@@ -253,6 +253,11 @@ async def test_a_snapshot_that_fails_is_told_and_the_next_one_is_sent(quick, cap
     assert [str(each.exc_info[1]) for each in failed] == ["this status fails"]
 
 
+async def test_a_request_for_the_headers_of_the_stream_is_refused():
+    async with serving() as (client, server), client.head(EVENTS) as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+
+
 async def test_closing_the_server_ends_all_streams():
     async with serving() as (client, server):
         first, second = [await client.get(EVENTS) for _ in range(2)]
