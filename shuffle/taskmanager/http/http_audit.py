@@ -11,10 +11,12 @@ import logging
 import socket
 import struct
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 
 from ....transport.errors import counted, one_line
+from .api_routes import ROUTES
 from .audit_entry import AUDIT, AuditEntry, current
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ MAX_CHANGE_CHARACTERS: Final = 300
 _READS: Final = frozenset({"GET", "HEAD"})
 _CREDENTIALS: Final = struct.Struct("3i")
 _FIRST_ERROR: Final = 400
+_PARAMETERS: Final = {
+    (route.method, route.path): frozenset(each.name for each in route.parameters)
+    for route in ROUTES
+}
 
 logger = logging.getLogger(AUDIT)
 logger.setLevel(logging.INFO)  # whatever log_level is
@@ -41,7 +47,7 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     entry = AuditEntry()
     token = current.set(entry)
-    outcome, code = "canceled", 0
+    outcome, code, failed = "canceled", 0, False
     try:
         answer = await handler(request)
         outcome, code = str(answer.status), answer.status
@@ -50,29 +56,41 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
         outcome, code = f"{refused.status} {refused.reason}", refused.status
         raise
     except Exception as error:
-        outcome = f"failed: {type(error).__name__}"
+        outcome, failed = f"failed: {type(error).__name__}", True
         raise
     finally:
         current.reset(token)
-        _log(request, entry, outcome, is_refused=code >= _FIRST_ERROR)
+        level = logging.WARNING if failed or code >= _FIRST_ERROR else logging.INFO
+        _log(request, entry, outcome, level, is_refused=code >= _FIRST_ERROR)
 
 
-def _log(request: web.Request, entry: AuditEntry, outcome: str, *, is_refused: bool) -> None:
+def _log(
+    request: web.Request, entry: AuditEntry, outcome: str, level: int, *, is_refused: bool
+) -> None:
     who, peer = _who(request, entry.token_id)
     extra: dict[str, object] = {"peer": peer}
     if is_refused:
         extra |= counted("requests that change something refused", f"{peer}:")
     logger.log(
-        logging.WARNING if is_refused else logging.INFO,
+        level,
         "%s %s by %s from %s: %s%s",
         one_line(request.method),
-        _cut(request.path_qs),
+        _cut(_asked(request)),
         who,
         peer,
         outcome,
         f": {_cut(entry.change)}" if entry.change else "",
         extra=extra,
     )
+
+
+def _asked(request: web.Request) -> str:
+    """Return the path with the parameters that the route has: others may be a secret."""
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical
+    known = _PARAMETERS.get((request.method, path), frozenset())
+    given = [(name, value) for name, value in request.query.items() if name in known]
+    return f"{request.rel_url.raw_path}{'?' if given else ''}{urlencode(given)}"
 
 
 def _cut(text: str) -> str:

@@ -36,7 +36,10 @@ class Audited:
         config = TaskManagerConfig()
 
         async def change(changes) -> None:
-            pass
+            if self.change is not None:
+                await self.change(changes)
+
+        self.change = None
 
         self.server = HttpServer(
             HttpConfig(
@@ -112,6 +115,17 @@ async def test_refused_requests_are_counted(audited):
     assert rest.endswith("19 from 127.0.0.1")
 
 
+@pytest.mark.parametrize("path", ["/api/v1/drain", "/api/v1/quotas", "/unknown"])
+async def test_parameters_that_the_route_does_not_have_are_left_out(audited, path):
+    async with audited:
+        query = f"?token={TOKEN.to_text()}&migrate=no"
+        await audited.ask("POST", f"{path}{query}", headers=BEARER)
+    (line,) = audited.lines()
+    shown = "/api/v1/drain?migrate=no" if path == "/api/v1/drain" else path
+    assert f"POST {shown} by " in line
+    assert "sluice-access" not in line
+
+
 async def test_a_token_that_was_not_accepted_is_not_named(audited):
     status = make_access_token(SECRET, "status", 0)
     async with audited:
@@ -134,8 +148,30 @@ async def test_a_line_is_bounded_and_escaped(audited):
         body = {"quota_overrides": [f"alice\n{'y' * 1000}: channels = 1"]}
         await audited.ask("PUT", path, json=body, headers=BEARER)
     (line,) = audited.lines()
+    assert "forged" not in line
     assert len(line) < 2 * MAX_CHANGE_CHARACTERS + 300
     assert line.isprintable()
+
+
+async def test_a_long_path_is_cut_and_escaped(audited):
+    async with audited:
+        await audited.ask("PUT", f"/%0A%1b[0mforged{'x' * 1000}", headers=BEARER)
+    (line,) = audited.lines()
+    assert len(line) < MAX_CHANGE_CHARACTERS + 300
+    assert line.isprintable()
+
+
+async def test_a_change_that_fails_is_a_warning(audited):
+    async def fail(changes) -> None:
+        raise ValueError("the change fails")
+
+    audited.change = fail
+    async with audited:
+        body = {"level": "debug"}
+        assert await audited.ask("PUT", "/api/v1/log-level", json=body, headers=BEARER) == 500
+    (line,) = audited.lines()
+    assert line.startswith(f"WARNING {AUDIT}: PUT /api/v1/log-level")
+    assert ": failed: ValueError" in line
 
 
 async def test_lines_go_on_after_a_restart(audited, tmp_path):
