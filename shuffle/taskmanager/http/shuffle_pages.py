@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from ....protocol.access_token import SCOPE_STATUS
+from ....protocol.errors import SluiceError
 from ..store.shuffle_page import (
     DEFAULT_OUTPUTS,
     MAX_OUTPUTS,
@@ -71,6 +72,8 @@ def add_shuffles(
             return web.json_response({"error": text}, status=503)
         except UnknownShuffle as error:
             return web.json_response({"error": str(error)}, status=404)
+        except SluiceError as error:  # of a data process
+            return web.json_response({"error": str(error)}, status=503)
         return web.Response(body=page.encode(), content_type="application/json")
 
     app.add_routes([web.get("/api/v1/shuffles/{application}/{shuffle}", serve_shuffle)])

@@ -56,10 +56,15 @@ _END_OF_OPENMETRICS: Final = b"# EOF\n"
 
 
 class DataLoopSilent(Exception):
-    """The data loop has not answered in time."""
+    """The data loop has not answered in time.
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the data loop has not answered for {seconds:.1f} s")
+    Args:
+        seconds: How long it has not.
+        who: It, or the data process that is meant.
+    """
+
+    def __init__(self, seconds: float, who: str = "the data loop") -> None:
+        super().__init__(f"{who} has not answered for {seconds:.1f} s")
 
 
 class Page(NamedTuple):

@@ -52,8 +52,9 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether the process was still busy after ``wait_seconds``."""
     error: str = ""
     """Why the request failed."""
-    page: msgspec.Raw = msgspec.Raw(b"null")
-    """The ``ShufflePage`` that was asked for; null: its application is not known here."""
+    page: msgspec.Raw = msgspec.Raw(b"[]")
+    """The ``ShufflePage`` that was asked for; the applications of its name here if they are none or
+    several."""
 
     @classmethod
     def of(
@@ -63,7 +64,7 @@ class Answer(msgspec.Struct, frozen=True):
         *,
         busy: bool = False,
         error: str = "",
-        page: object = None,
+        page: object = (),
     ) -> Answer:
         """Answer a request with a status."""
         encoded = msgspec.Raw(msgspec.json.encode(page))

@@ -120,7 +120,8 @@ class Supervised:
 
 
 async def _answer(taskmanager: TaskManager, request: Request, writer: asyncio.StreamWriter) -> None:
-    busy, failed, page = False, "", None
+    busy, failed = False, ""
+    page: ShufflePage | tuple[str, ...] = ()
     try:
         if request.what == "drain":
             async with asyncio.timeout(request.wait_seconds):
@@ -136,14 +137,16 @@ async def _answer(taskmanager: TaskManager, request: Request, writer: asyncio.St
     send(writer, Answer.of(request, taskmanager.status(), busy=busy, error=failed, page=page))
 
 
-async def _page(taskmanager: TaskManager, query: tuple[str, int, int, int]) -> ShufflePage | None:
-    """Return a page of a shuffle, or None if this process does not know its application."""
+async def _page(
+    taskmanager: TaskManager, query: tuple[str, int, int, int]
+) -> ShufflePage | tuple[str, ...]:
+    """Return a page of a shuffle, or the applications of its name here if it is not one."""
     from ..store.shuffle_page import ShuffleQuery, UnknownShuffle
 
     try:
         return await taskmanager.inspect(ShuffleQuery(*query))
-    except UnknownShuffle:
-        return None
+    except UnknownShuffle as error:
+        return error.found
 
 
 def _config(text: str) -> TaskManagerConfig:

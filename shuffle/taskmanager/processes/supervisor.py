@@ -14,7 +14,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import structs
 
 from ....protocol.errors import SluiceError
@@ -242,29 +241,15 @@ class Supervisor:
         """Return map outputs of a shuffle in all processes, region by region.
 
         Raises:
-            UnknownShuffle: No process knows the application.
+            UnknownShuffle: No process knows the application, or several have the name.
+            DataLoopSilent: A process that serves has not answered.
+            SluiceError: A process has ended before it answered, or failed to.
 
         Cancellation: safe.
         """
-        from ..store.shuffle_page import ShufflePage, UnknownShuffle, joined
+        from . import inspection  # most supervisors are never asked
 
-        request = Request("shuffle", shuffle=(*query,))
-        pages: list[ShufflePage] = []
-
-        async def ask(process: DataProcess) -> None:
-            with contextlib.suppress(SluiceError, TimeoutError):
-                answer = await process.ask(request, self._answer_seconds)
-                page = msgspec.json.decode(answer.page, type=ShufflePage | None)
-                pages.extend([page] if page is not None else [])
-
-        await run_together(ask(each) for each in self._processes if each.ready.is_set())
-        if not pages:
-            raise UnknownShuffle(
-                "No application, or more than one, has this name",
-                value=query.application,
-                remedy="See the names with: sluice status",
-            )
-        return joined(pages, query.limit)
+        return await inspection.inspect(self._processes, query, self._answer_seconds)
 
     async def change(self, changes: Mapping[str, object]) -> None:
         """Let all processes use another log level, or their shares of other quotas, until SIGHUP.

@@ -27,6 +27,9 @@ MAX_REGIONS: Final = 4000
 OUTPUTS_A_TURN: Final = 64
 """Map outputs described before the data path gets a turn."""
 
+MAX_NAMED: Final = 10
+"""Applications of one name that an error names."""
+
 DEFAULT_OUTPUTS: Final = 100
 """Map outputs of a page whose length is not given."""
 
@@ -35,6 +38,8 @@ class UnknownShuffle(SluiceError):
     """No application of the name is known, or several are."""
 
     code = ErrorCode.PARTITION_NOT_FOUND
+    found: tuple[str, ...] = ()
+    """Those of the name, which are none or several; at most ``MAX_NAMED``."""
 
 
 class ShuffleQuery(NamedTuple):
@@ -235,12 +240,14 @@ def resolve(name: str, known: Iterable[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownShuffle(
+        several = UnknownShuffle(
             "Several applications have this name",
             value=name,
-            limit=", ".join(sorted(found)[:10]),
+            limit=", ".join(sorted(found)[:MAX_NAMED]),
             remedy="Give one of these names",
         )
+        several.found = tuple(sorted(found)[:MAX_NAMED])
+        raise several
     raise UnknownShuffle(
         "No application of this name has map outputs here",
         value=name,

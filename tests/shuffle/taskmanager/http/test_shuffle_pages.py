@@ -6,12 +6,14 @@ import aiohttp
 import pytest
 
 from sluice.protocol.access_token import make_access_token
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.http import shuffle_pages
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from sluice.shuffle.taskmanager.metrics.published_snapshot import DataLoopSilent
 from sluice.shuffle.taskmanager.store.shuffle_page import (
     MAX_OUTPUTS,
     OutputDetail,
@@ -38,6 +40,10 @@ async def session(asked):
         asked.append(query)
         if query.application == "nobody":
             raise UnknownShuffle("No application of this name", value=query.application)
+        if query.application == "ended":
+            raise SluiceError("Data process 1 has ended")
+        if query.application == "silent":
+            raise DataLoopSilent(1.0, "data process 1")
         return PAGE
 
     access = HttpAccess(ClusterSecrets([SECRET]))
@@ -83,6 +89,18 @@ async def test_a_bad_number_is_refused_with_its_limits(session, asked, path, rea
         assert answer.status == 400
         assert reason in (await answer.json())["error"]
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("application", "reason"),
+    [
+        ("ended", "Data process 1 has ended"),
+        ("silent", "data process 1 has not answered for 1.0 s"),
+    ],
+)
+async def test_a_data_process_that_does_not_answer_is_503(session, application, reason):
+    async with session.get(f"/api/v1/shuffles/{application}/3") as answer:
+        assert (answer.status, await answer.json()) == (503, {"error": reason})
 
 
 async def test_an_unknown_application_is_404(session):
