@@ -27,7 +27,8 @@ class LiveSettings(NamedTuple):
 
     Attributes:
         config: Returns the configuration as it is now. Thread safe.
-        change: Changes ``log_level`` or ``quotas``, given by name; called on the data loop.
+        change: Changes ``log_level`` or ``quotas``, given by name; called on the data loop. Raises
+            SluiceError if the change does not hold everywhere.
     """
 
     config: Callable[[], TaskManagerConfig]

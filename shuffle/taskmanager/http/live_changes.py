@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from ....protocol.access_token import SCOPE_ADMIN
+from ....protocol.errors import SluiceError
 from ..bounds.quotas import QuotaConfig
 from ..config.taskmanager_config import ConfigError, load
 from .api_routes import JSON
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES: Final = 64 * 1024
 """Maximum size of a request: hundreds of overrides."""
-
-CHANGE_SECONDS: Final = 5.0
-"""Time in which the data processes of a supervisor must have taken a change over."""
 
 
 class _LogLevel(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,8 +103,18 @@ class LiveChanges:
             raise _refused(f"the body is not valid: {error}") from None
 
     async def _change(self, changes: dict[str, object]) -> None:
-        change = functools.partial(self._settings.change, changes)
-        await self._snapshot.drain(change, CHANGE_SECONDS)
+        """Change settings on the data loop.
+
+        Raises:
+            web.HTTPException: The change does not hold everywhere.
+            DataLoopSilent: The data loop has not answered.
+        """
+        try:
+            await self._snapshot.ask(functools.partial(self._settings.change, changes))
+        except SluiceError as error:
+            raise _refused(str(error), web.HTTPServiceUnavailable) from None
+        finally:
+            self._snapshot.forget()
 
 
 def _valid(values: dict[str, Any]) -> TaskManagerConfig:

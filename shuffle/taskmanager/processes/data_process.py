@@ -83,6 +83,8 @@ class DataProcess:
         self.first_start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completes when it serves for the first time, or fails."""
         self.starts = 0
+        self.configured = ""
+        """The configuration with which it was started last."""
         self.ready = asyncio.Event()
         """Set while it serves."""
         self._silent_since = 0.0
@@ -224,7 +226,8 @@ class DataProcess:
         own, its = socket.socketpair()
         with own:
             with its:
-                own.sendall(encode(Request("reload", config=self._config())))
+                self.configured = self._config()
+                own.sendall(encode(Request("reload", config=self.configured)))
                 place = DataProcessPlace(self.index, self._processes, its.fileno())
                 popen = self._popen = await asyncio.create_subprocess_exec(
                     *self._command,

@@ -48,6 +48,10 @@ ENDING_SECONDS = 5.0
 """Time beyond their own deadline in which the data processes must have ended."""
 
 
+class ProcessesBehind(SluiceError):
+    """Data processes that serve have not taken a change over."""
+
+
 class Supervisor:
     """A TaskManager that consists of several data processes.
 
@@ -259,11 +263,19 @@ class Supervisor:
         Args:
             changes: ``log_level`` or ``quotas``, valid values by name.
 
+        Raises:
+            ProcessesBehind: Some serve and have not said that they use it.
+
         Cancellation: safe; all processes get the change.
         """
         self.config = self.config.model_copy(update=changes)
         output.change(self.config.log_level, self.config.log_format)
-        await self._ask_all(Request("change", config=self.config.model_dump_json()))
+        behind = await self._ask_all(Request("change", config=self.config.model_dump_json()))
+        if behind:
+            raise ProcessesBehind(
+                f"Not every data process has taken the change over: {'; '.join(behind)}",
+                remedy="Send it again, and see the processes with: sluice status",
+            )
 
     async def reload(self, load_again: Callable[[], TaskManagerConfig]) -> None:
         """Let all processes load their files again, with the quotas and secrets as they are now.
@@ -309,17 +321,32 @@ class Supervisor:
         await run_together(each.ended() for each in self._processes)
         return all(each.ended_in_order for each in self._processes)
 
-    async def _ask_all(self, request: Request) -> None:
-        """Ask all processes that serve; those that do not answer in time are left out."""
+    async def _ask_all(self, request: Request) -> list[str]:
+        """Ask all processes that serve; return why others of them have not done it.
+
+        One that ends meanwhile is not among those: it starts again with the present configuration.
+        """
+        behind: list[str] = []
 
         async def ask(process: DataProcess) -> None:
-            with contextlib.suppress(SluiceError, TimeoutError):
+            try:
                 await process.ask(request, self._answer_seconds)
+            except TimeoutError:
+                seconds = self._answer_seconds
+                behind.append(f"data process {process.index} has not answered for {seconds:g} s")
+            except DataProcessEnded:
+                pass
+            except SluiceError as error:
+                behind.append(str(error))
 
         await run_together(ask(each) for each in self._processes if each.ready.is_set())
+        return behind
 
     def _on_ready(self, process: DataProcess) -> None:
-        """Let a process that has started again drain and move its map outputs like the others."""
+        """Let a process that has started again do what the others were told meanwhile."""
+        config = self.config.model_dump_json()
+        if process.configured != config:
+            process.tell(Request("change", config=config))
         if self.state == "draining":
             process.tell(Request("drain", self._migrates))
 

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from sluice.protocol.access_token import make_access_token
+from sluice.protocol.errors import SluiceError
 from sluice.protocol.identity import ClusterSecrets
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig, load
@@ -37,9 +38,15 @@ class Changed:
     def __init__(self) -> None:
         self.config = TaskManagerConfig()
         self.loops: list[asyncio.AbstractEventLoop] = []
+        self.error: SluiceError | None = None
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
 
     async def change(self, changes) -> None:
         self.loops.append(asyncio.get_running_loop())
+        await self.goes_on.wait()
+        if self.error is not None:
+            raise self.error
         self.config = self.config.model_copy(update=changes)
 
 
@@ -51,7 +58,12 @@ def changed() -> Changed:
 @pytest.fixture
 async def client(changed):
     server = HttpServer(
-        HttpConfig(http_host="127.0.0.1", http_port=0, http_request_timeout_seconds=0.5),
+        HttpConfig(
+            http_host="127.0.0.1",
+            http_port=0,
+            http_request_timeout_seconds=0.5,
+            http_answer_timeout_seconds=0.5,
+        ),
         lambda: STATUS,
         no_drain,
         lambda: HttpAccess(SECRETS),
@@ -82,6 +94,20 @@ async def test_quotas_that_are_left_out_keep_their_values(client, changed):
     ).quotas
     assert changed.config.quotas == expected
     assert (shown["quota_channels"], shown["quota_disk_tier_bytes"]) == (10, "20 %")
+
+
+@pytest.mark.parametrize(
+    ("path", "document"), [(LEVEL, {"level": "debug"}), (QUOTAS, {"quota_channels": 1})]
+)
+async def test_a_change_that_does_not_hold_everywhere_is_503(client, changed, path, document):
+    changed.error = SluiceError("data process 1 has not answered for 2 s")
+    async with client.put(path, json=document) as answer:
+        assert (answer.status, await answer.json()) == (503, {"error": str(changed.error)})
+    changed.error = None
+    changed.goes_on.clear()
+    async with client.put(path, json=document) as answer:
+        assert answer.status == 503
+        assert "the data loop has not answered" in (await answer.json())["error"]
 
 
 async def test_null_removes_a_quota(client, changed):

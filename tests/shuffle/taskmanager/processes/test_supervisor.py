@@ -8,12 +8,18 @@ import signal
 import socket
 import urllib.request
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sluice.cli.http_client import fetch_json
+from sluice.cli.http_client import InvalidStatus, fetch_json
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
+from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
+from sluice.shuffle.taskmanager.process import output
+from sluice.shuffle.taskmanager.process.control import Request
+from sluice.shuffle.taskmanager.processes.supervisor import Supervisor
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, look_until, run, sluice
 from tests.support.free_ports import free_ports
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
@@ -214,6 +220,20 @@ async def test_changed_quotas_are_shared_by_all_until_a_hangup_signal(daemon):
     await write(daemon, 1, attempt=2)
 
 
+async def test_a_change_while_a_process_starts_reaches_it_when_it_is_ready(monkeypatch):
+    monkeypatch.setattr(output, "change", lambda *_: None)  # of this process
+    supervisor: Any = Supervisor(TaskManagerConfig(), 2, ["unused"])
+    told: list[Request] = []
+    before = supervisor.config.model_dump_json()
+    starting = SimpleNamespace(configured=before, tell=told.append)
+    supervisor._on_ready(starting)
+    assert told == []
+    await supervisor.change({"log_level": "warning"})
+    supervisor._on_ready(starting)
+    assert told == [Request("change", config=supervisor.config.model_dump_json())]
+    assert json.loads(told[0].config)["log_level"] == "warning"
+
+
 async def test_a_process_that_cannot_start_ends_all(tmp_path):
     port = free_ports(2)
     with closing(socket.socket()) as taken:
@@ -243,6 +263,12 @@ async def test_a_silent_process_is_shown_and_the_others_go_on(daemon):
         assert silent.not_ready_because is None
         assert 'sluice_process_up{process="1"} 0.0' in metrics_page(daemon)
         await write(daemon, 0, attempt=1)
+        for method, path, body in [
+            ("PUT", "/api/v1/log-level", {"level": "debug"}),
+            ("GET", "/api/v1/shuffles/app/1", None),
+        ]:
+            with pytest.raises(InvalidStatus, match="data process 1 has not answered"):
+                fetch_json(daemon.control_url, path, method, body=body)
     finally:
         os.kill(pid, signal.SIGCONT)
     daemon.wait_until(lambda status: status.processes[1].state == "ready", TIMEOUT_SECONDS)
