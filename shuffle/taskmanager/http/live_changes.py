@@ -99,6 +99,8 @@ class LiveChanges:
             raise _refused(text, web.HTTPRequestTimeout) from None
         try:
             return msgspec.json.decode(body, type=kind)
+        except RecursionError:
+            raise _refused("the body is nested too deeply: no value has a list in a list") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _refused(f"the body is not valid: {error}") from None
 

@@ -254,7 +254,7 @@ async def test_a_snapshot_that_fails_is_told_and_the_next_one_is_sent(quick, cap
 
 
 async def test_a_request_for_the_headers_of_the_stream_is_refused():
-    async with serving() as (client, server), client.head(EVENTS) as answer:
+    async with serving() as (client, _), client.head(EVENTS) as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "GET")
 
 

@@ -143,6 +143,15 @@ async def test_a_body_of_another_form_is_refused(client):
         assert answer.status == 400
 
 
+@pytest.mark.parametrize("depth", [3, 150, 500, 900, 30_000])
+async def test_a_body_that_is_nested_deeply_is_refused(client, changed, depth):
+    headers = {"Content-Type": "application/json"}
+    body = '{"quota_overrides": ' + "[" * depth + "]" * depth + "}"
+    async with client.put(QUOTAS, data=body.encode(), headers=headers) as answer:
+        assert (answer.status, changed.loops) == (400, [])
+        assert (await answer.json())["error"]
+
+
 async def test_a_body_that_is_too_large_is_refused_with_the_limit(client, changed):
     document = {"quota_overrides": ["a: channels = 1"] * (MAX_BODY_BYTES // 16)}
     async with client.put(QUOTAS, json=document) as answer:
