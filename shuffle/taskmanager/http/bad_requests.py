@@ -7,7 +7,7 @@ clients without a token could fill the log. One line is enough.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -17,6 +17,9 @@ from ..status.reasons import BAD_REQUEST
 
 if TYPE_CHECKING:
     from ...counters import BoundedCounts
+
+UNIX_PEER: Final = "the Unix socket"
+"""The peer of a request that has come over it, in the log."""
 
 _ERRORS_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError)
 
@@ -47,7 +50,9 @@ class _ErrorsOfClients(logging.Filter):
             record.exc_info = record.exc_text = None
         if not isinstance(error, _ERRORS_OF_CLIENTS):
             return logging.getLogger(__name__).isEnabledFor(record.levelno)
-        remote = str(record.args[0]) if isinstance(record.args, tuple) and record.args else "?"
+        remote = "?"
+        if isinstance(record.args, tuple) and record.args:
+            remote = str(record.args[0] or UNIX_PEER)  # there it has no address
         self._refused.bump(BAD_REQUEST)
         text = getattr(error, "message", "").partition("\n")[0] or str(error)
         record.levelno, record.levelname = logging.WARNING, "WARNING"

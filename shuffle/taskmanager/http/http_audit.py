@@ -18,6 +18,7 @@ from aiohttp import web
 from ....transport.errors import counted, one_line
 from .api_routes import ROUTES
 from .audit_entry import AUDIT, AuditEntry, current
+from .bad_requests import UNIX_PEER
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -112,4 +113,4 @@ def _who(request: web.Request, token_id: bytes) -> tuple[str, str]:
         found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(found)
         who = f"user {uid}, process {pid}"
-    return who, "the Unix socket"
+    return who, UNIX_PEER

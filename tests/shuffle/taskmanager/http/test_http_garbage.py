@@ -92,13 +92,13 @@ async def test_open_connections_do_not_stop_others():
                 await writer.wait_closed()
 
 
-def failed_with(error: Exception) -> BoundedCounts:
+def failed_with(error: Exception, peer: str | None = "10.0.0.1") -> BoundedCounts:
     """Return what is counted when the HTTP server logs an error of a connection."""
     counted = BoundedCounts()
     try:
         raise error
     except type(error):
-        bad_requests.server_logger(counted).exception("Error handling request from %s", "10.0.0.1")
+        bad_requests.server_logger(counted).exception("Error handling request from %s", peer)
     return counted
 
 
@@ -115,6 +115,13 @@ def test_an_error_of_the_parser_is_counted_and_one_line(caplog):
     (record,) = caplog.records
     assert record.getMessage() == "refusing a request of 10.0.0.1: BadHttpMessage: no"
     assert not record.exc_info
+
+
+@pytest.mark.parametrize("peer", ["", None])
+def test_a_client_of_the_unix_socket_is_named_as_one(caplog, peer):
+    failed_with(BadHttpMessage("no"), peer)
+    (record,) = caplog.records
+    assert record.getMessage() == "refusing a request of the Unix socket: BadHttpMessage: no"
 
 
 def test_an_error_of_ours_keeps_its_traceback(caplog):
