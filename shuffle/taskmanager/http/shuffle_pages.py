@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from ....protocol.access_token import SCOPE_STATUS
 from ....protocol.errors import SluiceError
+from ..metrics.published_snapshot import REST_FOR_WORK
 from ..store.shuffle_page import (
     DEFAULT_OUTPUTS,
     MAX_OUTPUTS,
@@ -30,7 +32,16 @@ TURN_SECONDS: Final = 5.0
 """Time for which a request waits for those before it."""
 
 REST_SECONDS: Final = 0.05
-"""Rest of the data loop between two pages: many requests must not slow the data path down."""
+"""Least rest of the data loop between two pages: many requests must not slow the data path down."""
+
+MOST_REST_SECONDS: Final = 4.0
+"""Longest rest, which a request behind it outlasts. That is :data:`REST_FOR_WORK` times the work
+for a page of a million map outputs."""
+
+
+def rest_after(seconds: float) -> float:
+    """Return the rest after a page that took some time."""
+    return max(REST_SECONDS, min(seconds * REST_FOR_WORK, MOST_REST_SECONDS))
 
 
 def add_shuffles(
@@ -52,12 +63,13 @@ def add_shuffles(
     async def asked(query: ShuffleQuery) -> ShufflePage:
         async with asyncio.timeout(TURN_SECONDS):
             await one_at_a_time.acquire()
+        began = time.monotonic()
         try:
             return await snapshot.ask(lambda: inspect(query))
         finally:
             # The rest is not this request's: its answer is ready.
             loop = asyncio.get_running_loop()
-            loop.call_later(REST_SECONDS, one_at_a_time.release)
+            loop.call_later(rest_after(time.monotonic() - began), one_at_a_time.release)
 
     async def serve_shuffle(request: web.Request) -> web.Response:
         access.require(request, SCOPE_STATUS)

@@ -30,6 +30,9 @@ OUTPUTS_A_TURN: Final = 64
 MAX_NAMED: Final = 10
 """Applications of one name that an error names."""
 
+ATTEMPTS_A_TURN: Final = 4096
+"""Map attempts put in order before the data path gets a turn."""
+
 DEFAULT_OUTPUTS: Final = 100
 """Map outputs of a page whose length is not given."""
 
@@ -127,7 +130,9 @@ class ShufflePage(msgspec.Struct, frozen=True):
 
 
 async def take_page(store: ShuffleStore, query: ShuffleQuery) -> ShufflePage:
-    """Return a page. Runs on the event loop, and lets a thread put many map attempts in order.
+    """Return a page. Runs on the event loop, which gets a turn after each part of the work.
+
+    All map attempts are looked at for each page: its caller must rest in proportion.
 
     Raises:
         UnknownShuffle: No application has the name, or several have it.
@@ -137,7 +142,7 @@ async def take_page(store: ShuffleStore, query: ShuffleQuery) -> ShufflePage:
     key = ShuffleKey(resolve(query.application, store.applications()), query.shuffle_id)
     secured = [each.map_attempt_id for each in store.open_outputs() if each.key == key]
     attempts = [*store.map_outputs(key), *secured]
-    chosen = await asyncio.to_thread(_chosen, attempts, query.first, query.limit + 1)
+    chosen = await _chosen(attempts, query.first, query.limit + 1)
     found: list[OutputDetail] = []
     room = MAX_REGIONS
     for number, attempt in enumerate(chosen[: query.limit]):
@@ -223,9 +228,19 @@ def _region(region: Region) -> RegionDetail:
     )
 
 
-def _chosen(attempts: Sequence[int], first: int, limit: int) -> list[int]:
+async def _chosen(attempts: Sequence[int], first: int, limit: int) -> list[int]:
     """Return the least map attempts from the first one on, each once."""
-    return heapq.nsmallest(limit, {each for each in attempts if each >= first})
+    least: list[int] = []
+    for begin in range(0, len(attempts), ATTEMPTS_A_TURN):
+        some = attempts[begin : begin + ATTEMPTS_A_TURN]
+        if len(least) == limit:  # only lesser ones are of interest
+            found = {each for each in some if first <= each < least[-1]}
+        else:
+            found = {each for each in some if each >= first}
+        if found:
+            least = heapq.nsmallest(limit, found.union(least))
+        await asyncio.sleep(0)
+    return least
 
 
 def resolve(name: str, known: Iterable[str]) -> str:

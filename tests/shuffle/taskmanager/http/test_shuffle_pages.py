@@ -119,6 +119,12 @@ async def test_a_request_does_not_wait_for_others_without_end(session, monkeypat
         assert "try again" in (await answer.json())["error"]
 
 
+def test_the_rest_is_in_proportion_to_the_work():
+    assert shuffle_pages.rest_after(0.0001) == shuffle_pages.REST_SECONDS
+    assert shuffle_pages.rest_after(0.04) == pytest.approx(2.0)
+    assert shuffle_pages.rest_after(10.0) < shuffle_pages.TURN_SECONDS
+
+
 async def test_names_need_a_token(session, asked):
     async with session.get("/api/v1/shuffles/app/3", headers={"Authorization": ""}) as answer:
         assert answer.status == 401

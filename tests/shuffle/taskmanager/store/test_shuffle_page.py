@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from crc32c import crc32c
 
@@ -87,6 +89,27 @@ async def test_regions_above_the_limit_of_a_page_are_counted(store, monkeypatch)
     assert [len(each.regions) for each in page.outputs] == [2, 1]
     assert [each.regions_left_out for each in page.outputs] == [0, 1]
     assert [each.length_bytes for each in page.outputs] == [8, 8]
+
+
+async def test_the_loop_has_turns_while_many_map_attempts_are_put_in_order():
+    count = 10 * shuffle_page.ATTEMPTS_A_TURN
+    attempts = [*range(count, 0, -1), *range(count)]
+    turns = 0
+    done = False
+
+    async def take_turns():
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    for first in (0, 17, count, count + 1):
+        expected = sorted({each for each in attempts if each >= first})[:100]
+        assert await shuffle_page._chosen(attempts, first, 100) == expected
+    done = True
+    await other
+    assert turns >= 4 * 20
 
 
 async def test_a_shuffle_without_map_outputs_is_empty(store):
