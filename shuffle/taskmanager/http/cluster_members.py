@@ -186,9 +186,12 @@ class ClusterMembers:
     @classmethod
     def of(cls, config: "TaskManagerConfig", secrets: "ClusterSecrets | None") -> "ClusterMembers":
         """Return the members that a configuration names."""
-        urls = config.http.cluster_urls or _derived(
-            config.cluster.taskmanagers, config.http.http_port
-        )
+        transport = config.transport
+        port = transport.advertised_port or transport.data_port
+        own = str(Address(transport.reachable_host(), port))
+        # This one is the first member whether or not its address leads to its own HTTP port.
+        others = tuple(each for each in config.cluster.taskmanagers if each != own)
+        urls = config.http.cluster_urls or _derived(others, config.http.http_port)
         return cls(tuple(dict.fromkeys(urls)), secrets)
 
     async def encoded(self, snapshot: "PublishedSnapshot", pages: "Pages") -> bytes:

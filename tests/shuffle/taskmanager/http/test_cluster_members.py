@@ -240,6 +240,20 @@ async def test_members_in_a_queue_behind_silent_ones_are_not_asked(monkeypatch):
         ({"cluster": {"taskmanagers": ("a:7337",)}, "http": {"http_port": 0}}, ()),
         (
             {
+                "cluster": {"taskmanagers": ("a:7337", "b:7337", "a:7340")},
+                "transport": {"advertised_host": "a", "advertised_port": 7340},
+            },
+            ("http://a:7338", "http://b:7338"),
+        ),
+        (
+            {
+                "cluster": {"taskmanagers": ("a:7337", "b:7337")},
+                "transport": {"advertised_host": "a"},
+            },
+            ("http://b:7338",),
+        ),
+        (
+            {
                 "cluster": {"taskmanagers": ("a:7337",)},
                 "http": {"cluster_urls": ("https://p/tm-1/", "https://p/tm-1")},
             },
