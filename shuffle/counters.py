@@ -217,6 +217,9 @@ class Counters:
     log_lines_dropped: Annotated[
         int, total("Log lines dropped because standard error was not read.")
     ] = 0
+    audit_lines_dropped: Annotated[
+        int, total("Audit log lines dropped because their file could not be written.")
+    ] = 0
     applications_expired: Annotated[
         int, total("Applications whose data was dropped after their last connection closed.")
     ] = 0

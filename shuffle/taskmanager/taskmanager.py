@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .embedded.client import EmbeddedClient
     from .http.cluster_members import ClusterMembers
     from .http.http_access import HttpAccess
+    from .process.audit_file import AuditFile
     from .store.shuffle_page import ShufflePage, ShuffleQuery
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class TaskManager:
         self.event_loop_lag = EventLoopLag()
         self._recent: RecentHistory | None = None
         self._room = StorageRoom()
+        self._audit: AuditFile | None = None
 
     @property
     def environment(self) -> NetworkEnvironment:
@@ -172,8 +174,8 @@ class TaskManager:
             if self._serves_http and path is not None:
                 from .process.audit_file import AuditFile  # most TaskManagers have none
 
-                audit = await asyncio.to_thread(AuditFile.open, path)
-                stack.push_async_callback(asyncio.to_thread, audit.close)
+                self._audit = await asyncio.to_thread(AuditFile.open, path)
+                stack.push_async_callback(asyncio.to_thread, self._audit.close)
             environment = await NetworkEnvironment.build(self.config, self._unlocked)
             self._environment = environment
             self._recent = RecentHistory(environment)
@@ -362,6 +364,7 @@ class TaskManager:
             self._room,
             self._recent,
             output.dropped_lines(),
+            0 if self._audit is None else self._audit.dropped_lines,
         )
         return take_snapshot(self.environment, vitals)
 

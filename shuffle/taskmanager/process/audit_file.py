@@ -28,6 +28,8 @@ _FLAGS: Final = (
 )
 _MODE: Final = 0o600
 
+logger = logging.getLogger(__name__)
+
 
 class AuditFile:
     """Takes the lines of the audit log instead of the log, from :meth:`open` to :meth:`close`.
@@ -41,10 +43,12 @@ class AuditFile:
         self._queue = LogQueue(
             fd, lambda lines: f"{lines} lines of the audit log were dropped: {path} took too long\n"
         )
+        self._path = path
+        self._queue.on_failed = self._failed
         self._handler = LogHandler(self._queue, _AuditRepeats(time.monotonic))
-        logger = logging.getLogger(AUDIT)
-        logger.addHandler(self._handler)
-        logger.propagate = False
+        audit = logging.getLogger(AUDIT)
+        audit.addHandler(self._handler)
+        audit.propagate = False
 
     @classmethod
     def open(cls, path: Path) -> AuditFile:
@@ -63,14 +67,27 @@ class AuditFile:
             ) from error
         return cls(path, fd)
 
+    @property
+    def dropped_lines(self) -> int:
+        """Lines that were dropped so far: there was no room, or they could not be written."""
+        return self._queue.dropped_lines
+
+    def _failed(self, error: OSError) -> None:
+        """Say in the log, which is another file, that lines are being lost."""
+        logger.error(
+            "lines of the audit log are lost: %s cannot be written: %s. Make room on its disk",
+            self._path,
+            error.strerror or error,
+        )
+
     def close(self) -> None:
         """Write what is queued, for LAST_LINES_SECONDS at most, and close the file. Blocks.
 
         A file whose disk hangs stays open.
         """
-        logger = logging.getLogger(AUDIT)
-        logger.removeHandler(self._handler)
-        logger.propagate = not logger.handlers
+        audit = logging.getLogger(AUDIT)
+        audit.removeHandler(self._handler)
+        audit.propagate = not audit.handlers
         self._handler.flush()
         self._handler.close()
         self._queue.close(LAST_LINES_SECONDS)

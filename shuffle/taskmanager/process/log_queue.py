@@ -50,6 +50,8 @@ class LogQueue:
         self.due: Callable[[], float | None] | None = None
         """Called in the thread after each write. It may add lines, and returns the seconds after
         which to call it again; None: when there are lines."""
+        self.on_failed: Callable[[OSError], None] | None = None
+        """Called in the thread when a write fails after one that did not."""
         self._describe = describe
         self._max_bytes = max_bytes
         # Re-entrant: the collector may run a finalizer that logs while this thread has the lock.
@@ -121,6 +123,7 @@ class LogQueue:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _run(self) -> None:
+        failing = False
         while True:
             again = None if self.due is None else self.due()
             with self._changed:
@@ -133,10 +136,14 @@ class LogQueue:
                         self._changed.wait(again)
                 self._woken = False
                 batch = self._next_batch()
-            written = _write(self.fd, batch)
+            error = _write(self.fd, batch)
+            if error is not None and not failing and self.on_failed is not None:
+                self.on_failed(error)
+            if batch:
+                failing = error is not None
             with self._changed:
                 self._writing = False
-                if not written:
+                if error is not None:
                     self.dropped_lines += batch.count(b"\n")
 
     def _report_dropped(self) -> None:
@@ -195,8 +202,8 @@ class QueuedStream(io.TextIOBase):
         return len(text)
 
 
-def _write(fd: int, data: bytes) -> bool:
-    """Write everything, or stop at an error; return whether all is written. Blocks."""
+def _write(fd: int, data: bytes) -> OSError | None:
+    """Write everything, or stop at an error and return it. Blocks."""
     rest = memoryview(data)
     while rest:
         try:
@@ -205,6 +212,6 @@ def _write(fd: int, data: bytes) -> bool:
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll()
-        except OSError:  # the reader is gone, or the disk is full: it cannot be logged
-            return False
-    return True
+        except OSError as error:  # the reader is gone, or the disk is full
+            return error
+    return None

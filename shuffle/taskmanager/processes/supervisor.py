@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ..http.cluster_members import ClusterMembers
     from ..http.http_access import HttpAccess
+    from ..process.audit_file import AuditFile
     from ..status.status import TaskManagerState, TaskManagerStatus
     from ..store.shuffle_page import ShufflePage, ShuffleQuery
 
@@ -75,7 +76,7 @@ class Supervisor:
         self._access = Access.open(config.auth, lambda _: False)
         self._refused = BoundedCounts()
         self._dropped = BoundedCounts()
-        self._close_audit: Callable[[], None] = lambda: None
+        self._audit: AuditFile | None = None
         self._http = HttpServer(
             config.http,
             self.status,
@@ -113,7 +114,7 @@ class Supervisor:
             if (path := self.config.http.audit_log_path) is not None:
                 from ..process.audit_file import AuditFile  # most TaskManagers have none
 
-                self._close_audit = (await asyncio.to_thread(AuditFile.open, path)).close
+                self._audit = await asyncio.to_thread(AuditFile.open, path)
             self.http_port = await self._http.start()
         except BaseException:
             for each in self._processes:
@@ -153,6 +154,7 @@ class Supervisor:
         whole = combine(running, [each.remains for each in self._processes])
         whole.counters.http_dropped = BoundedCounts(self._dropped)
         whole.counters.http_refused = BoundedCounts(self._refused)
+        whole.counters.audit_lines_dropped = 0 if self._audit is None else self._audit.dropped_lines
         waits, waits_omitted = merged_waits(whole.waits, whole.waits_omitted)
         return structs.replace(
             whole,
@@ -316,6 +318,10 @@ class Supervisor:
         await asyncio.to_thread(self._close_audit)
         logger.info("The TaskManager has stopped")
         return in_order
+
+    def _close_audit(self) -> None:
+        if self._audit is not None:
+            self._audit.close()
 
     async def _ended(self) -> bool:
         await run_together(each.ended() for each in self._processes)

@@ -70,6 +70,7 @@ class Vitals(NamedTuple):
         room: Tells whether the storage is full.
         recent: Has the samples of the last minutes.
         log_lines_dropped: Lines of the log that were dropped.
+        audit_lines_dropped: Lines of the audit log that were dropped.
     """
 
     state: TaskManagerState
@@ -79,6 +80,7 @@ class Vitals(NamedTuple):
     room: StorageRoom
     recent: RecentHistory | None
     log_lines_dropped: int = 0
+    audit_lines_dropped: int = 0
 
 
 def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManagerStatus:
@@ -283,6 +285,7 @@ def _counters(environment: NetworkEnvironment, vitals: Vitals) -> Counters:
     counters.memory_tier_refusals = environment.store.memory_refusals
     counters.applications_expired = environment.applications.expired_total
     counters.log_lines_dropped = vitals.log_lines_dropped
+    counters.audit_lines_dropped = vitals.audit_lines_dropped
     services = environment.producer_services
     counters.producer_credit_wait_seconds = services.map_output_credit_wait.seconds
     counters.pipelined_credit_wait_seconds = services.pipelined_credit_wait.seconds

@@ -223,6 +223,12 @@ def _of_damage(status: TaskManagerStatus, _: float) -> Iterator[WarningStatus]:
             f"{counters.log_lines_dropped} log lines were dropped since the start.",
             "Restart what reads the log of this TaskManager",
         )
+    if counters.audit_lines_dropped:
+        yield WarningStatus(
+            "note",
+            f"{counters.audit_lines_dropped} lines of the audit log were dropped since the start.",
+            "Make room on the disk of audit_log_path",
+        )
 
 
 _LOOKS: Final[tuple[Callable[[TaskManagerStatus, float], Iterator[WarningStatus]], ...]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,18 @@ def test_lines_are_in_the_file_alone_until_it_is_closed(tmp_path, caplog):
     logger.warning("second")
     assert path.read_text().endswith(f"WARNING {AUDIT}: first\n")
     assert [each.message for each in caplog.records] == ["second"]
+
+
+def test_lines_that_cannot_be_written_are_counted_and_told_once(caplog):
+    path = Path("/audit.log")
+    file = AuditFile(path, os.open("/dev/full", os.O_WRONLY))
+    for number in range(3):
+        logger.info("line %d", number)
+        assert file._queue.drain(30)
+    assert file.dropped_lines == 3
+    file.close()
+    (told,) = caplog.messages
+    assert told.startswith(f"lines of the audit log are lost: {path} cannot be written: No space")
 
 
 def test_refused_requests_are_counted_and_others_are_not(tmp_path):

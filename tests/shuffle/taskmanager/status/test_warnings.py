@@ -145,6 +145,7 @@ def test_a_healthy_taskmanager_has_no_warnings():
             "1 internal errors since the start: a bug.",
         ),
         ({"counters": counters(log_lines_dropped=5)}, "note", "5 log lines were dropped"),
+        ({"counters": counters(audit_lines_dropped=5)}, "note", "5 lines of the audit log"),
     ],
 )
 def test_a_condition_is_a_warning_with_a_remedy(changes, severity, text):
