@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.http_client import InvalidStatus, fetch_json
+from sluice.cli.http_client import fetch_json
 from sluice.protocol.errors import ErrorCode
 from sluice.protocol.remote_error import RemoteError
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.process import output
 from sluice.shuffle.taskmanager.process.control import Request
 from sluice.shuffle.taskmanager.processes.supervisor import Supervisor
+from sluice.shuffle.taskmanager.status.status import InvalidStatus
 from tests.support.daemon import SLUICE, TIMEOUT_SECONDS, Daemon, arguments, look_until, run, sluice
 from tests.support.free_ports import free_ports
 from tests.support.wire_clients import consumer, open_gate, producer, read_gate, write_map_output
