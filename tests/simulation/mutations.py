@@ -143,15 +143,17 @@ MUTATIONS: Final = (
         STORE,
         "a commit is answered before it is in the journals",
         _INGEST + "stored_output.py",
-        "        await self._services.commit(output)\n"
+        "        await self._services.commit(output, began, self.span)\n"
         "        self._storing = None\n"
         "        self._counters.map_outputs_committed += 1\n"
+        "        self._end_span(output, None)\n"
         "        self._end(drop=False)\n"
         "        self._connection.send(PartitionFinished(self.number))\n",
         "        self._connection.send(PartitionFinished(self.number))\n"
-        "        await self._services.commit(output)\n"
+        "        await self._services.commit(output, began, self.span)\n"
         "        self._storing = None\n"
         "        self._counters.map_outputs_committed += 1\n"
+        "        self._end_span(output, None)\n"
         "        self._end(drop=False)\n",
         ("kill", *_DISKS),
     ),
