@@ -65,6 +65,8 @@ def start_logging(level: str, log_format: str = "text", process: int | None = No
         process: Index of this process among those that write to the same log; None: it is alone.
     """
     global _handler, _process
+    if logging.root.handlers:
+        return
     _process = process
     _handler = logging.StreamHandler(sys.stderr) if _queue is None else LogHandler(_queue)
     logging.basicConfig(handlers=[_handler])
