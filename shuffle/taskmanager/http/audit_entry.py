@@ -1,4 +1,4 @@
-"""What answers of requests contribute to their lines in the audit log."""
+"""The part of a line of the audit log that comes from the answer of its request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AUDIT: Final = "sluice.audit"
 
 
 class AuditEntry:
-    """What the line about a request says beyond the request itself."""
+    """The part of a line that is not in the request itself."""
 
     __slots__ = ("change", "token_id")
 

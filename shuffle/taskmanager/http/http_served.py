@@ -36,7 +36,7 @@ class LiveSettings(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """What requests may ask for besides the status and a drain. None: it cannot be asked for.
+    """Operations that requests may ask for besides the status and a drain; None: not this one.
 
     Attributes:
         undrain: Takes new work again; called on the data loop.

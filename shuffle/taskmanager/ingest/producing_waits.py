@@ -1,4 +1,4 @@
-"""What the writing side waits for: map outputs for segments or disks, partitions for readers."""
+"""Waits of the writing side: map outputs for segments or disks, partitions for readers."""
 
 from __future__ import annotations
 

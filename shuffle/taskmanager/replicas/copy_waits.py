@@ -1,4 +1,4 @@
-"""What copies and moves wait for: another TaskManager, the rate, a stream, or the drivers."""
+"""Waits of copies and moves: for another TaskManager, the rate, a stream, or the drivers."""
 
 from __future__ import annotations
 

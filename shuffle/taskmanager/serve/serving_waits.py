@@ -1,4 +1,4 @@
-"""What the serving side waits for: gates and channels for credit or data, requests for partitions.
+"""Waits of the serving side: gates and channels for credit or data, requests for partitions.
 
 A gate has one wait for each of its causes, however many channels it has, and so has a connection of
 another TaskManager, except for its channels to pipelined partitions.

@@ -31,7 +31,7 @@ looks at others each time; of more gates it sees the first ones. Their channels 
 
 
 class RecentSample(msgspec.Struct, frozen=True, gc=False):
-    """What happened between two samples, and the state at the second one.
+    """Amounts between two samples, and the state at the second one.
 
     Data processes sample in the same slots, and their samples are added.
     """

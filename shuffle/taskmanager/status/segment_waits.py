@@ -1,4 +1,4 @@
-"""What waits for segments of the network memory, and which applications hold them meanwhile.
+"""Waits for segments of the network memory, and the applications that hold them meanwhile.
 
 An application that holds segments waits in turn for the gates, channels and partitions that hold
 them without progress. They are named only while something waits for segments.

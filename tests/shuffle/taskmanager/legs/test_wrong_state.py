@@ -67,6 +67,8 @@ async def check_refused(transport: MemoryTransport, name: str) -> None:
     assert error.code == ErrorCode.UNEXPECTED_MESSAGE
     assert name in f"{error.message} {error.value}"
     assert transport.connection.closing
+    await transport.end()
+    assert transport.is_closing()
 
 
 @pytest.mark.parametrize("name", refused_in(frozenset({m.Hello})))
