@@ -97,8 +97,9 @@ class Releases:
     """The releases of shuffles: of all map attempts, or of those below a number.
 
     A client that releases a shuffle without a number may reuse the shuffle's id. So later commits
-    of its producers are accepted. Later copies are refused: they come from a TaskManager that does
-    not know of the release. With a number, commits and copies below it are refused.
+    of its producers are accepted, also below the number of an earlier release. Later copies are
+    refused: they come from a TaskManager that does not know of the release. With a number, commits
+    and copies below it are refused.
 
     Args:
         accounts: The accounts of the applications, which are charged for their intervals.
