@@ -343,8 +343,7 @@ class _Given:
         elif key is not None:
             text = f"{name} stands in {_table(section)} but belongs to {_table(key.section)}"
         else:
-            suggestion = _suggestion(name, list(keys()))
-            text = f"unknown key {name} in {_table(section)}{suggestion}"
+            text = f"unknown key {name} in {_table(section)}{_suggested_key(name, section)}"
         self.problems.append(ConfigProblem(text, origin))
 
     def take_environment(self, env: Mapping[str, str]) -> None:
@@ -405,9 +404,22 @@ def _table(section: str) -> str:
     return f"[{section}]" if section else "the top level"
 
 
+def _suggested_key(name: str, section: str) -> str:
+    """Suggest a key like an unknown one, first of all of its table."""
+    if nearest := _nearest(name, [key.name for key in keys().values() if key.section == section]):
+        return f": did you mean {nearest}?"
+    if nearest := _nearest(name, list(keys())):
+        return f": did you mean {nearest} in {_table(keys()[nearest].section)}?"
+    return _suggestion(name, [])
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), None)
+
+
 def _suggestion(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f": did you mean {nearest[0]}?" if nearest else ": see docs/reference/settings.md"
+    nearest = _nearest(name, known)
+    return f": did you mean {nearest}?" if nearest else ": see docs/reference/settings.md"
 
 
 _USER: Final = re.compile(r"//.*@")

@@ -225,9 +225,11 @@ def test_the_host_that_others_are_told(bind_host, advertised_host, reachable):
 
 
 def test_an_unknown_key_is_answered_with_the_nearest_one(toml):
-    path = toml("[transport]\ndata_prot = 1\n[memory]\nzzz = 1\n")
+    path = toml("[transport]\ndata_prot = 1\nhost = 1\nhttp_prt = 1\n[memory]\nzzz = 1\n")
     assert problems(path) == [
         f"unknown key data_prot in [transport]: did you mean data_port? [{path}]",
+        f"unknown key host in [transport]: did you mean bind_host? [{path}]",
+        f"unknown key http_prt in [transport]: did you mean http_port in [http]? [{path}]",
         f"unknown key zzz in [memory]: see docs/reference/settings.md [{path}]",
     ]
 
