@@ -20,8 +20,8 @@ def require_new_copy(
 ) -> None:
     """Check that a copy is not here, before its bytes are sent.
 
-    An earlier copy of the same origin with other bytes is dropped: the origin has lost what it had
-    copied, and has it anew.
+    One that was only found in the remote tier is not here. An earlier copy of the same origin with
+    other bytes is dropped: the origin has lost what it had copied, and has it anew.
 
     Args:
         store: Has the map outputs.
@@ -38,6 +38,8 @@ def require_new_copy(
     if found is None:
         return
     if checksum is None or found.checksum() == checksum:
+        if found.is_moved:
+            return
         raise DuplicateMapOutput(*attempt.shuffle, attempt.map_attempt_id)
     if not found.origin or found.origin != origin:
         logger.error(

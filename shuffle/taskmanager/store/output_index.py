@@ -240,6 +240,11 @@ class OutputIndex:
         Raises:
             ValueError: It is not here; another one with its name may be.
         """
+        self.remove(output)
+        self._lost.setdefault(output.key, {})[output.map_attempt_id] = why
+
+    def remove(self, output: MapOutput) -> None:
+        """Remove a map output that is here, like :meth:`lose`; another one takes its place."""
         key = output.key
         if self.get(key, output.map_attempt_id) is not output:
             msg = f"map output {output.map_attempt_id} of {key} is not here"
@@ -247,7 +252,6 @@ class OutputIndex:
         shuffles = self._applications[key.application_id]
         entry = shuffles[key.shuffle_id]
         del entry.outputs[output.map_attempt_id]
-        self._lost.setdefault(key, {})[output.map_attempt_id] = why
         stored, kept = output.total_bytes, kept_bytes_of(output.regions)
         entry.stored_bytes -= stored
         entry.regions -= len(output.regions)

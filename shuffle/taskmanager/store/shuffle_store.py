@@ -149,6 +149,8 @@ class ShuffleStore:
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: write its row to the journal, then make it visible.
 
+        A copy from another TaskManager takes the place of one that was found in the remote tier.
+
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. When the future succeeds,
                 they belong to the store. If this call or the future raises, they still belong to
@@ -164,9 +166,9 @@ class ShuffleStore:
             StorageClosed: The store was closed.
         """
         self._check_open()
-        if self.lookup(output.key, output.map_attempt_id) is not None or self._journal.is_pending(
-            output.key, output.map_attempt_id
-        ):
+        found = self.lookup(output.key, output.map_attempt_id)
+        is_known = found is not None and not (found.is_moved and output.origin)
+        if is_known or self._journal.is_pending(output.key, output.map_attempt_id):
             raise DuplicateMapOutput(*output.key, output.map_attempt_id)
         self._commits += 1
         return self._journal.commit(output)

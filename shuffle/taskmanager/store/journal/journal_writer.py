@@ -25,7 +25,7 @@ from .....protocol.errors import ErrorCode
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Resource
 from ..errors import JournalWriteFailed, ReleasedDuringCommit, StorageError
-from ..stored_outputs import MapOutput, Region, arenas_of, journals_for
+from ..stored_outputs import MapOutput, Region, arenas_of, journals_for, release_regions
 from ..tiers.tiers import Tiers
 from .journal import Entry
 from .journal_files import JournalFiles
@@ -104,6 +104,10 @@ class JournalWriter:
 
     def _add(self, attempt: MapAttemptKey, output: MapOutput) -> None:
         before = self._index.open_output(attempt)
+        found = self._index.get(*attempt)
+        if found is not None:  # in the remote tier; this copy takes its place
+            self._index.remove(found)
+            release_regions(found.regions)
         self._index.add(output)
         left = [] if before is None else before.take()
         if left:

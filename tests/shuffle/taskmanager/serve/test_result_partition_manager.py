@@ -16,11 +16,12 @@ from sluice.protocol.errors import ErrorCode
 from sluice.protocol.schema import DATA
 from sluice.shuffle.errors import InvalidRequest
 from sluice.shuffle.memory import NetworkBufferPool
-from sluice.shuffle.names import ShuffleKey, SubpartitionRange
+from sluice.shuffle.names import MapAttemptKey, ShuffleKey, SubpartitionRange
 from sluice.shuffle.taskmanager.serve.result_partition_manager import ResultPartitionManager
 from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
+    OtherMapOutput,
     StorageError,
 )
 from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_TIME
@@ -130,6 +131,47 @@ async def test_what_lies_here_is_not_looked_for_elsewhere(remote):
     await manager.commit(an_output(remote[0], 1))
     assert await read_all(manager, [1]) == b"x"
     assert remote[0].remote.lookups == 0
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_copy_takes_the_place_of_what_was_found_in_the_remote_tier(remote, is_same):
+    manager = ResultPartitionManager(remote[1], 1024, 5)
+    first = an_output(remote[0], 1)
+    await remote[0].commit(first)
+    await remote[0].move_to_remote(first)
+    found = await remote[1].remote.find(MapAttemptKey(KEY, 1))
+    assert found.is_moved
+    data = b"x" if is_same else b"y"
+    copy = replace(an_output(remote[1], 1, data), origin="another", replicas=2)
+    if not is_same:
+        with pytest.raises(OtherMapOutput):
+            await manager.commit(copy)
+        return
+    await manager.commit(copy)
+    assert remote[1].lookup(KEY, 1) is copy
+    with pytest.raises(DuplicateMapOutput):
+        await manager.commit(replace(an_output(remote[1], 1), origin="another", replicas=2))
+    assert {tier.tier: tier.extents for tier in remote[1].tiers()} == {
+        "memory": 1,
+        "disk": 0,
+        "remote": 0,
+    }
+    assert remote[1].statistics().map_outputs == 1
+    assert remote[1].release_shuffle(KEY) == 1
+    remote[1].release_application(KEY.application_id)
+    await eventually(lambda: used(remote[1]) == 0)
+    assert not any(remote[1].accounts.of(KEY.application_id).held)
+
+
+async def test_a_producer_does_not_write_what_was_found_in_the_remote_tier(remote):
+    manager = ResultPartitionManager(remote[1], 1024, 5)
+    first = an_output(remote[0], 1)
+    await remote[0].commit(first)
+    await remote[0].move_to_remote(first)
+    found = await remote[1].remote.find(MapAttemptKey(KEY, 1))
+    with pytest.raises(DuplicateMapOutput):
+        await manager.commit(an_output(remote[1], 1))
+    assert remote[1].lookup(KEY, 1) is found
 
 
 async def test_a_request_is_looked_after_no_further_than_to_what_is_not_there(remote):
