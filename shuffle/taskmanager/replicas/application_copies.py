@@ -287,7 +287,12 @@ class ApplicationCopies:
             return  # asked when it is present, unless it is lost by then
         self._turns_to(attempt, place.address)
         outcome = await PeerTarget(place, self._services).copy(output, self._pace(attempt))
-        if outcome not in (Outcome.COPIED, Outcome.ABSENT):
+        if outcome is Outcome.ABSENT:
+            is_here = self._services.holdings.get(attempt) is not None
+            if is_here and self._services.watches.presence(place) is Presence.PRESENT:
+                # Only the connection was lost, so no change of its presence follows.
+                self._stalled.add(attempt, self._services.placement.last_refusal)
+        elif outcome is not Outcome.COPIED:
             self._services.holdings.has_not(attempt, taskmanager_id)
 
     async def _copy_to_others(

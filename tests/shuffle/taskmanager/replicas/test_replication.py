@@ -233,6 +233,22 @@ async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, m
     await eventually(lambda: sorted(rig.asked) == [0, 0, 1, 2])
 
 
+async def test_one_that_is_present_is_asked_again_if_its_connection_was_lost(rig, monkeypatch):
+    """The connection was one to its process before a restart, which has lost the copy."""
+    monkeypatch.setattr(stalled_outputs, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(rig.watches, "presence", lambda place: Presence.PRESENT)
+    rig.commit(1)
+    rig.replication.holdings.has(MapAttemptKey(KEY, 1), OTHER.taskmanager_id)
+    await eventually(lambda: not rig.replication.waiting)
+    rig.asked.clear()
+    rig.outcome = asyncio.get_running_loop().create_future()
+    rig.outcome.set_result(Outcome.ABSENT)
+    rig.changed(OTHER, Presence.PRESENT, Presence.AWAY)
+    await eventually(lambda: len(rig.asked) == 2)
+    rig.outcome = None
+    await eventually(lambda: len(rig.asked) == 3)
+
+
 async def test_a_failing_remote_tier_and_others_do_not_affect_each_other(rig, monkeypatch, caplog):
     for module in (stalled_outputs, unreachable_places):
         monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 600)
