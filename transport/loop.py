@@ -34,6 +34,22 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.Task(work, loop=asyncio.get_running_loop())
 
 
+def start_shared(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run a coroutine like :func:`start_task` that may fail when nobody waits for it any longer.
+
+    Those who wait for it get its failure. If all have been cancelled, it is not reported.
+    """
+    task = start_task(work)
+    task.add_done_callback(mark_retrieved)
+    return task
+
+
+def mark_retrieved(done: "asyncio.Future[Any]") -> None:
+    """Keep asyncio from reporting the failure of a future that has ended."""
+    if not done.cancelled():
+        done.exception()
+
+
 async def done_on_time(future: "asyncio.Future[Any]", seconds: float) -> bool:
     """Wait for a future for a time that counts only while the loop is on time.
 

@@ -14,6 +14,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, TypeAlias
 
+from .loop import mark_retrieved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -53,8 +55,7 @@ async def look_up(host: str, port: int) -> list[SocketAddress]:
                 f"{len(_under_way)} other names are waiting for the name service",
             )
         future = _under_way[key] = loop.create_future()
-        # Retrieved, so that asyncio does not report an error without waiters.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future.add_done_callback(mark_retrieved)
         threading.Thread(
             target=_ask, args=(loop, future, host, port), name=f"look up {host}", daemon=True
         ).start()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from sluice.transport.loop import done_on_time, run, run_together, start_task
+from sluice.transport.loop import done_on_time, run, run_together, start_shared, start_task
 from tests.support.peers import turns
 
 if TYPE_CHECKING:
@@ -70,6 +70,31 @@ async def test_a_task_is_cancelled_before_it_begins() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_shared_failure_without_waiters_is_not_reported(*, shared: bool) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    fails = asyncio.Event()
+
+    async def work() -> None:
+        await fails.wait()
+        raise ValueError
+
+    async def wait(task: asyncio.Task[None]) -> None:
+        await asyncio.shield(task)
+
+    task = start_shared(work()) if shared else start_task(work())
+    waiter = start_task(wait(task))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    fails.set()
+    await asyncio.wait({task, waiter})
+    del task, waiter
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(reported) == (0 if shared else 1)
 
 
 async def test_what_runs_together_returns_its_results_in_order() -> None:

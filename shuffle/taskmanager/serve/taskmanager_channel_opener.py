@@ -14,7 +14,7 @@ from ....transport.config import TransportConfig
 from ....transport.connection_pool import ConnectionPool
 from ....transport.connector import Attempts
 from ....transport.errors import ConnectFailed
-from ....transport.loop import start_task
+from ....transport.loop import start_shared
 from ....transport.name_lookup import after_look_up
 from ...gate.channel_opener import (
     ChannelOpener,
@@ -290,7 +290,7 @@ class TaskManagerChannelOpener(ChannelOpener):
         count = self._memory.exclusive_buffers
         while len(self._reserve) < count:
             if self._asking is None:
-                self._asking = start_task(self._ask_for_all())
+                self._asking = start_shared(self._ask_for_all())
                 self._tasks.add(self._asking)
                 self._asking.add_done_callback(self._tasks.discard)
             await asyncio.shield(self._asking)

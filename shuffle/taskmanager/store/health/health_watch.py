@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from .....transport.loop import done_on_time, start_task
+from .....transport.loop import done_on_time, start_shared, start_task
 from ...config.storage_config import StorageConfig
 from ..files.directory_threads import DirectoryThreads, StorageThreads
 from ..tiers.arena_tier import ArenaTier
@@ -103,7 +103,7 @@ class HealthWatch:
             tier, probed = self._store.watched(directory)
             if tier is not None and not tier.healthy:
                 health.failed()
-            under_way = start_task(threads.probe.run(_look, probed))
+            under_way = start_shared(threads.probe.run(_look, probed))
             try:
                 soon_seconds = self._slow_seconds / LATE_PART
                 soon = await done_on_time(under_way, soon_seconds)
@@ -116,9 +116,7 @@ class HealthWatch:
                     await self._draw(directory, tier, health, self._slow)
                 finding, free = await asyncio.shield(under_way)
             except asyncio.CancelledError:
-                await asyncio.wait({under_way})
-                if not under_way.cancelled():
-                    under_way.exception()  # retrieved: the store closes and has abandoned it
+                await asyncio.wait({under_way})  # the store closes, and has abandoned it
                 raise
             if isinstance(tier, DiskTier) and free is not None:
                 tier.note_free(free)
@@ -170,7 +168,7 @@ class HealthWatch:
 
         Cancellation: waits until the work has ended, which it does when it is abandoned.
         """
-        threads, task = self._threads.of(directory), start_task(work)
+        threads, task = self._threads.of(directory), start_shared(work)
         try:
             while not await done_on_time(task, self._interval_seconds):
                 if threads.count_time(self._interval_seconds, self._slow_seconds):

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from .....protocol.errors import ErrorCode
-from .....transport.loop import run_together, start_task
+from .....transport.loop import run_together, start_shared
 from ....names import MapAttemptKey, ShuffleKey
 from ..errors import OtherRemoteOutput, StorageError
 from ..objects.remote_failure import RemoteFailure
@@ -348,7 +348,7 @@ def _same_bytes(stored: Sequence[MovedRegion], regions: Sequence[Region]) -> boo
 
 async def _to_its_end(request: Coroutine[Any, Any, None]) -> None:
     """Make a request; if canceled, wait for its end so that its object can be deleted."""
-    task = start_task(request)
+    task = start_shared(request)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:

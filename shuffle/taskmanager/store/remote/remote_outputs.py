@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from .....transport.fair_queue import Flow
-from .....transport.loop import run_together, start_task
+from .....transport.loop import mark_retrieved, run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
 from ...bounds.accounts import Accounts
 from ..errors import OutputGone
@@ -139,6 +139,7 @@ class RemoteOutputs:
         task = self._finding.get(attempt)
         if task is None:
             task = self._finding[attempt] = self._in_background(self._find(attempt))
+            task.add_done_callback(mark_retrieved)
         return await asyncio.shield(task)
 
     async def _find(self, attempt: MapAttemptKey) -> MapOutput | None:

@@ -1,6 +1,7 @@
 """Map outputs that move to the remote tier, and are found there by name."""
 
 import asyncio
+import gc
 import os
 
 import pytest
@@ -12,6 +13,7 @@ from sluice.shuffle.taskmanager.bounds.accounts import Resource
 from sluice.shuffle.taskmanager.store.errors import RemoteFailed, StorageError
 from sluice.shuffle.taskmanager.store.objects.remote_failure import RemoteFailure
 from sluice.shuffle.taskmanager.store.objects.remote_names import manifest_name
+from sluice.shuffle.taskmanager.store.objects.remote_objects import RemoteObjects
 from sluice.shuffle.taskmanager.store.remote import remote_outputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from tests.support.mini_cluster import eventually
@@ -364,6 +366,35 @@ async def test_the_end_of_an_application_keeps_no_more_names_in_mind_than_are_de
     await eventually(lambda: deleted)
     assert len(deleted) == 4
     await stores.close()
+
+
+async def test_a_manifest_that_is_refused_after_its_move_was_cancelled_is_not_reported(
+    tmp_path, object_store, monkeypatch
+):
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    stores = Pair(tmp_path, directory_place(tmp_path))
+    putting, goes_on = asyncio.Event(), asyncio.Event()
+    put_object = RemoteObjects.put
+
+    async def refuse(self, name, data, *, new=False):
+        if not new:
+            return await put_object(self, name, data)
+        putting.set()
+        await goes_on.wait()
+        raise RemoteFailure("it exists already", exists=True)
+
+    monkeypatch.setattr(RemoteObjects, "put", refuse)
+    move = asyncio.ensure_future(stores.first.move_to_remote(await put(stores.first, 1, 5000)))
+    await putting.wait()
+    move.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await move
+    del move
+    await stores.close()
+    gc.collect()
+    assert not reported
 
 
 @both_places
