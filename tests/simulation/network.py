@@ -229,6 +229,11 @@ class Network:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def sockets_of(self, process: Process) -> int:
+        """Return the number of open sockets of a process."""
+        listening = sum(sock.process is process for sock in self._listening.values())
+        return listening + sum(each.process is process for each in self.transports)
+
     def process_died(self, process: Process, *, silently: bool) -> None:
         """End all connections of a process: its kernel closes them, or its host is gone."""
         for address, sock in list(self._listening.items()):

@@ -31,8 +31,8 @@ READERS: Final = 2
 PAUSE_SECONDS: Final = 5.0
 """Longest time between two operations of a task."""
 
-DETECTION_SECONDS: Final = 12.0
-"""Time after which a TaskManager no longer writes to a directory that hangs."""
+DETECTION_SECONDS: Final = 10.5
+"""Time after which a probe that was due finds that a directory hangs."""
 
 AGAIN_RATE: Final = 0.5
 """Part of the failed map outputs that are written again elsewhere, by the same name."""
@@ -290,7 +290,8 @@ class Application:
                 and not output.is_released
                 and hangs_since is not None
                 and hangs_since == member.hangs_since
-                and began - hangs_since > DETECTION_SECONDS
+                and began - hangs_since
+                > DETECTION_SECONDS + self._world.plan.settings["health_check_seconds"]
                 and self._world.faults.only_hanging_disks
             ):
                 self._world.violation(
