@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -13,10 +13,12 @@ from .drain_progress import with_progress
 from .finite_range import FiniteRange
 from .http_client import TIMEOUT_SECONDS, Given, default_url, fetch_json, http_url, proof_options
 from .printing import print_json
-from .reports import DrainReport
+from .reports import DrainReport, UndrainReport
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+T = TypeVar("T", DrainReport, UndrainReport)
 
 
 @click.command(short_help="Stop accepting map outputs.")
@@ -66,7 +68,7 @@ def drain(
     except InvalidStatus as error:
         raise click.ClickException(f"{url} does not drain: {error}") from None
     if as_json and isinstance(answer, dict):
-        print_json(_report(answer))
+        print_json(_report(answer, DrainReport))
     if not isinstance(answer, dict) or answer.get("busy") is not False:
         raise click.ClickException(
             f"the TaskManager drains, but transfers are still under way after {wait_seconds:g} s; "
@@ -93,17 +95,18 @@ def drain(
         click.echo("drained: nothing is written or read")
 
 
-def _report(answer: dict[str, Any]) -> DrainReport:
+def _report(answer: dict[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(answer, DrainReport)
+        return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
         raise click.ClickException(f"the answer is not that of a TaskManager: {error}") from None
 
 
 @click.command(short_help="Accept map outputs again after a drain.")
 @click.argument("url", default=default_url)
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 @proof_options
-def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None:
+def undrain(url: str, as_json: bool, secret_file: Path | None, token_file: Path | None) -> None:
     """Accept map outputs again at the TaskManager whose HTTP port is at URL.
 
     This reverts `sluice drain` and needs the same token. It does not cancel a stop: the exit code
@@ -115,7 +118,10 @@ def undrain(url: str, secret_file: Path | None, token_file: Path | None) -> None
         answer = fetch_json(url, "/api/v1/undrain", "POST", token=token)
     except InvalidStatus as error:
         raise click.ClickException(f"{url} does not accept new work: {error}") from None
+    if as_json and isinstance(answer, dict):
+        print_json(_report(answer, UndrainReport))
     state = answer.get("state") if isinstance(answer, dict) else None
     if state != "ready":
         raise click.ClickException(f"the TaskManager refuses new work: its state is {state}")
-    click.echo("the TaskManager accepts new map outputs")
+    if not as_json:
+        click.echo("the TaskManager accepts new map outputs")

@@ -110,7 +110,8 @@ def main() -> None:
 
 
 @main.command()
-def version() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
+def version(as_json: bool) -> None:
     """Show the version of Sluice, its data path and its Python.
 
     The data path is compiled in the images and in a wheel for one version of Python, otherwise
@@ -118,6 +119,12 @@ def version() -> None:
     """
     python = platform.python_version()
     number = importlib.metadata.version(DISTRIBUTION)
+    if as_json:
+        from .printing import print_json
+        from .reports import VersionReport
+
+        print_json(VersionReport(number, data_path(), python))
+        return
     click.echo(f"{PROGRAM} {number}, data path {data_path()}, Python {python}")
 
 

@@ -239,3 +239,66 @@ class DrainReport(msgspec.Struct, frozen=True):
     """Why they stay; empty if none does."""
     unread: tuple[str, ...] = ()
     """Directories that have not answered since the start: more map outputs may be there."""
+
+
+class UndrainReport(msgspec.Struct, frozen=True):
+    """`sluice undrain --json`: the answer of `/api/v1/undrain`."""
+
+    state: str
+    """The state of the TaskManager."""
+
+
+class NewSecretReport(
+    msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.secret.create/1"
+):
+    """`sluice secret create --json`."""
+
+    file: str | None
+    """The file that has the secret; null without FILE."""
+    secret: str | None
+    """The secret; null if it is in a file."""
+
+
+class NewTokenReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.token.create/1"):
+    """`sluice token create --json`."""
+
+    kind: Literal["submit", "access"]
+    """`submit`: for applications; `access`: for HTTP ports."""
+    file: str | None
+    """The file that has the token; null without `--out`."""
+    token: str | None
+    """The token; null if it is in a file."""
+    id: str
+    """Its id, by which it is revoked."""
+    expires_at: int | None
+    """When it expires, in seconds since 1970; null: never."""
+
+
+class TokenReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.token.show/1"):
+    """`sluice token show --json`: the fields of a token, without its text."""
+
+    kind: Literal["submit", "access"]
+    """`submit`: for applications; `access`: for HTTP ports."""
+    subject: str
+    """Owner of a submit token, with `?` for characters that cannot be printed; else empty."""
+    access: str
+    """Scope of an access token, with `?` as in `subject`; else empty."""
+    id: str
+    """Its id, by which it is revoked."""
+    secret_id: str
+    """Id of the cluster secret that made a submit token; else empty."""
+    expires_at: int | None
+    """When it expires, in seconds since 1970; null: never."""
+    expired: bool
+    """Whether it has expired."""
+
+
+class VersionReport(msgspec.Struct, frozen=True, tag_field="schema", tag="sluice.version/1"):
+    """`sluice version --json`."""
+
+    version: str
+    """The version of Sluice."""
+    data_path: str
+    """`compiled` or `interpreted`."""
+    python: str
+    """The version of Python."""

@@ -10,7 +10,13 @@ from typing import Final, TextIO
 
 import click
 
-from ..protocol.access_token import PREFIX, SCOPES, make_access_token, parse_access_token
+from ..protocol.access_token import (
+    PREFIX,
+    SCOPES,
+    AccessToken,
+    make_access_token,
+    parse_access_token,
+)
 from ..protocol.errors import SluiceError
 from ..protocol.identity import (
     SECRET_BYTES,
@@ -20,9 +26,12 @@ from ..protocol.identity import (
     parse_token,
     secret_to_text,
 )
+from ..shuffle.names import utf8_text
 from ..transport import private_file
 from ..transport.access import read_secret
 from .http_client import SECRET_FILES_VARIABLE, first_secret_file
+from .printing import print_json
+from .reports import NewSecretReport, NewTokenReport, TokenReport
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -35,7 +44,8 @@ def secret() -> None:
 
 @secret.command("create")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-def create_secret(file: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def create_secret(file: Path | None, as_json: bool) -> None:
     """Write a new secret to FILE, or print it.
 
     FILE is made for its owner alone; one that exists is left as it is. Copy it to every TaskManager
@@ -43,7 +53,10 @@ def create_secret(file: Path | None) -> None:
     """
     text = secret_to_text(secrets.token_bytes(SECRET_BYTES))
     if file is None:
-        click.echo(text)
+        if as_json:
+            print_json(NewSecretReport(None, text))
+        else:
+            click.echo(text)
         return
     try:
         private_file.write_new(file, text + "\n")
@@ -53,8 +66,13 @@ def create_secret(file: Path | None) -> None:
         ) from None
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
-    click.echo(f"A new cluster secret is in {file}. Each TaskManager needs a copy, and the setting")
-    click.echo(f'cluster_secret_files = ["{file}"]')
+    if as_json:
+        print_json(NewSecretReport(utf8_text(str(file)), None))
+    else:
+        click.echo(
+            f"A new cluster secret is in {file}. Each TaskManager needs a copy, and the setting"
+        )
+        click.echo(f'cluster_secret_files = ["{file}"]')
     try:
         read_secret(file)
     except SluiceError as error:
@@ -93,8 +111,14 @@ def token() -> None:
     metavar="FILE",
     help="Write the token to FILE, readable by its owner only; replaces an existing file.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def create_token(
-    secret_file: Path | None, subject: str, expires: str, access: str | None, out: Path | None
+    secret_file: Path | None,
+    subject: str,
+    expires: str,
+    access: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Print a new submit token, or with --access an access token.
 
@@ -120,38 +144,71 @@ def create_token(
         )
     except SluiceError as error:
         raise click.ClickException(str(error)) from None
-    if out is None:
+    if out is not None:
+        try:
+            private_file.replace(out, made.to_text() + "\n")
+        except OSError as error:
+            raise click.ClickException(f"{out} cannot be written: {error.strerror}") from None
+    if as_json:
+        print_json(
+            NewTokenReport(
+                "submit" if access is None else "access",
+                None if out is None else utf8_text(str(out)),
+                made.to_text() if out is None else None,
+                made.token_id.hex(),
+                at or None,
+            )
+        )
+    elif out is None:
         click.echo(made.to_text())
-        return
-    try:
-        private_file.replace(out, made.to_text() + "\n")
-    except OSError as error:
-        raise click.ClickException(f"{out} cannot be written: {error.strerror}") from None
-    click.echo(f"The token is in {out}. Its id, to revoke it, is {made.token_id.hex()}")
+    else:
+        click.echo(f"The token is in {out}. Its id, to revoke it, is {made.token_id.hex()}")
 
 
 @token.command("show")
 @click.argument("file", type=click.File("r", errors="replace"), default="-")
-def show_token(file: TextIO) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the fields as JSON.")
+def show_token(file: TextIO, as_json: bool) -> None:
     """Show the purpose, the id and the expiry of the token in FILE, or on standard input.
 
     A TaskManager that finds the id in its revoked_tokens_file refuses the token.
     """
-    text = file.read(4096)
+    shown = _parsed(file.read(4096))
+    if as_json:
+        print_json(shown)
+        return
+    if shown.kind == "access":
+        click.echo(f"access   {shown.access}")
+    else:
+        click.echo(f"subject  {shown.subject or '-'}")
+    click.echo(f"id       {shown.id}")
+    if shown.secret_id:
+        click.echo(f"secret   {shown.secret_id}")
+    click.echo(f"expires  {_expiry(shown)}")
+
+
+def _parsed(text: str) -> TokenReport:
+    """Return the fields of a token.
+
+    Raises:
+        click.ClickException: It is not one.
+    """
+    is_access = text.strip().startswith(PREFIX)
     try:
-        if text.strip().startswith(PREFIX):
-            access = parse_access_token(text)
-            click.echo(f"access   {_printable(access.scope)}")
-            click.echo(f"id       {access.token_id.hex()}")
-            _show_expiry(access.expires_at_seconds)
-            return
-        shown = parse_token(text)
+        found = parse_access_token(text) if is_access else parse_token(text)
     except InvalidCredential as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"subject  {_printable(shown.subject) or '-'}")
-    click.echo(f"id       {shown.token_id.hex()}")
-    click.echo(f"secret   {shown.secret_id.hex()}")
-    _show_expiry(shown.expires_at_seconds)
+    submit = found if isinstance(found, SubmitToken) else None
+    at = found.expires_at_seconds
+    return TokenReport(
+        kind="access" if submit is None else "submit",
+        subject="" if submit is None else _printable(submit.subject),
+        access=_printable(found.scope) if isinstance(found, AccessToken) else "",
+        id=found.token_id.hex(),
+        secret_id="" if submit is None else submit.secret_id.hex(),
+        expires_at=at or None,
+        expired=0 < at < time.time(),
+    )
 
 
 def _printable(text: str) -> str:
@@ -159,15 +216,15 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _show_expiry(at: int) -> None:
-    if at == 0:
-        click.echo("expires  never")
-        return
+def _expiry(shown: TokenReport) -> str:
+    at = shown.expires_at
+    if at is None:
+        return "never"
     try:
         text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
     except (OverflowError, ValueError, OSError):  # beyond the years that this platform knows
         text = f"{at} seconds after 1970"
-    click.echo(f"expires  {text}{' (it has expired)' if at < time.time() else ''}")
+    return f"{text}{' (it has expired)' if shown.expired else ''}"
 
 
 def _secret_file(given: Path | None) -> Path:

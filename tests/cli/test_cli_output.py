@@ -53,6 +53,21 @@ def named_application():
     return page_serving(json.dumps(document))
 
 
+WITHOUT_DOCUMENT = {
+    ("completion",): "prints a script",
+    ("spark-conf",): "prints words for a shell",
+    ("submit",): "is spark-submit",
+    ("taskmanager",): "serves; log_format = json makes its log JSON",
+}
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_each_command_prints_json_unless_its_output_is_not_a_result(path):
+    is_group = "COMMAND [ARGS]..." in run(*path, "--help").stdout
+    has_json = "--json" in run(*path, "--help").stdout
+    assert has_json == (not is_group and path not in WITHOUT_DOCUMENT)
+
+
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_the_help_of_each_command_fits_into_80_columns(path):
     result = run(*path, "-h")
@@ -71,6 +86,12 @@ def test_version_is_a_command_and_names_the_data_path():
     python = platform.python_version()
     assert run("version").stdout == f"sluice {number}, data path {data_path()}, Python {python}\n"
     assert number in run("--version").stdout
+    assert json.loads(run("version", "--json").stdout) == {
+        "schema": "sluice.version/1",
+        "version": number,
+        "data_path": data_path(),
+        "python": python,
+    }
 
 
 def test_a_character_that_the_encoding_lacks_is_written_as_its_escape():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import resource
 import stat
@@ -371,6 +372,63 @@ class TestShow:
     def test_an_unreadable_file_is_reported_in_one_line(self, tmp_path):
         for path in (tmp_path / "missing", tmp_path):
             assert str(path) in refused(run("token", "show", path), exit_code=2)
+
+
+class TestJson:
+    def test_a_secret_is_printed_only_without_a_file(self, tmp_path):
+        path = tmp_path / "secret"
+        written, printed = (
+            json.loads(run("secret", "create", "--json", *file).stdout) for file in ([path], [])
+        )
+        assert written == {"schema": "sluice.secret.create/1", "file": str(path), "secret": None}
+        assert printed["file"] is None
+        assert parse_secret(printed["secret"])
+
+    @pytest.mark.parametrize("access", [(), ("--access", "admin")], ids=["submit", "access"])
+    def test_a_token_is_printed_only_without_a_file(self, now, secret_file, tmp_path, access):
+        path = tmp_path / "token"
+        written, printed = (
+            json.loads(create(secret_file, "--json", *access, *out).stdout)
+            for out in (["--out", path], [])
+        )
+        assert (written["file"], written["token"], printed["file"]) == (str(path), None, None)
+        for document, text in ((written, path.read_text()), (printed, printed["token"])):
+            token = parse_access_token(text) if access else parse_token(text)
+            assert document["kind"] == ("access" if access else "submit")
+            assert document["id"] == token.token_id.hex()
+            assert document["expires_at"] == token.expires_at_seconds == NOW + 7 * 86400
+
+    def test_a_token_without_an_expiry_has_none(self, secret_file):
+        made = json.loads(create(secret_file, "--json", "--expires=never").stdout)
+        assert made["expires_at"] is None
+
+    def test_a_token_is_shown_without_itself(self, now):
+        token = SubmitToken.make(SECRET, f"al{STEERING}ice", NOW - 1, TOKEN_ID)
+        shown = run("token", "show", "--json", stdin=token.to_text())
+        assert json.loads(shown.stdout) == {
+            "schema": "sluice.token.show/1",
+            "kind": "submit",
+            "subject": "al?[2J?expires  never?ice",
+            "access": "",
+            "id": TOKEN_ID.hex(),
+            "secret_id": secret_id(SECRET).hex(),
+            "expires_at": NOW - 1,
+            "expired": True,
+        }
+        assert token.key.hex()[:16] not in shown.output
+
+    def test_an_access_token_is_shown_with_its_scope(self, now):
+        text = make_access_token(SECRET, "status", 0).to_text()
+        assert json.loads(run("token", "show", "--json", stdin=text).stdout) == {
+            "schema": "sluice.token.show/1",
+            "kind": "access",
+            "subject": "",
+            "access": "status",
+            "id": STATUS_ID,
+            "secret_id": "",
+            "expires_at": None,
+            "expired": False,
+        }
 
 
 def test_a_token_file_is_readable_by_its_owner_only(tmp_path, secret_file, monkeypatch):

@@ -32,6 +32,11 @@ REPORTS: Final[tuple[type[msgspec.Struct], ...]] = (
     reports.DiskBenchReport,
     reports.NetworkBenchReport,
     reports.DrainReport,
+    reports.UndrainReport,
+    reports.NewSecretReport,
+    reports.NewTokenReport,
+    reports.TokenReport,
+    reports.VersionReport,
 )
 """The documents, in the order of the page."""
 
