@@ -122,8 +122,10 @@ class Adoption:
                 claimed.sort(key=itemgetter(0))
                 _settle(claimed)
         for arena, claimed in claims.items():
-            adopt = self._tiers[arena].adopt
-            for offset, length, number, each in claimed:
+            tier = self._tiers[arena]
+            adopt = tier.adopt
+            label = f"adopting regions in {tier.place}"
+            for offset, length, number, each in with_progress(claimed, label, len(claimed)):
                 if not each.lost:
                     try:
                         each.extents[number] = adopt(offset, length, each.key.application_id)
@@ -131,7 +133,9 @@ class Adoption:
                         each.lost = str(error)
 
     def _add(self, found: Mapping[ShuffleKey, list[_Candidate]], *, is_committed: bool) -> None:
-        for key, candidates in found.items():
+        total = sum(map(_count, found.items()))
+        shuffles = with_progress(found.items(), "adding map outputs to the index", total, _count)
+        for key, candidates in shuffles:
             extents = [
                 extent for each in candidates for extent in each.extents if extent is not None
             ]
@@ -181,6 +185,10 @@ def _by_shuffle(candidates: Iterable[_Candidate]) -> dict[ShuffleKey, list[_Cand
     return found
 
 
+def _count(shuffle: tuple[ShuffleKey, Sequence[_Candidate]]) -> int:
+    return len(shuffle[1])
+
+
 def _output(candidate: _Candidate) -> MapOutput:
     (each,) = candidate.rows
     if not isinstance(each, Committed):
@@ -226,7 +234,8 @@ def _verify(
     """Give up candidates whose bytes in an arena are damaged, or all if its disk hangs."""
     there = [each for each in candidates if any(row.tier_id == arena for row in each.regions)]
     try:
-        verified = with_progress(there, f"verifying map outputs in {tier.directory}")
+        label = f"verifying map outputs in {tier.directory}"
+        verified = with_progress(there, label, len(there))
         reasons = make(tier.directory, lambda: [_damage(each, arena, tier) for each in verified])
     except DirectoryHangs as error:
         reasons = [str(error)] * len(there)

@@ -1,13 +1,14 @@
 """Progress of an adoption in the log, if a terminal shows the log.
 
-A start verifies all adopted bytes after the host was restarted or a journal was damaged. That may
-take minutes, in which the TaskManager serves nothing.
+A start reads the journals and adopts what they name. After the host was restarted or a journal was
+damaged it verifies all adopted bytes, too. That may take minutes, in which the TaskManager serves
+nothing.
 """
 
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -21,24 +22,39 @@ WIDTH: Final = 20
 T = TypeVar("T")
 
 
-def with_progress(steps: Sequence[T], label: str) -> Iterator[T]:
-    """Yield the steps, and log in between how many are done.
+def with_progress(
+    steps: Iterable[T],
+    label: str,
+    total: int,
+    size_of: Callable[[T], int] = lambda _: 1,
+    done: int = 0,
+) -> Iterable[T]:
+    """Return the steps, and log in between how much is done.
 
     Without a terminal nothing is logged: service managers and pipes get the lines that they know.
 
     Args:
         steps: The steps, which the caller does one after the other.
         label: What is done, for the log.
+        total: The size of all steps.
+        size_of: Returns the size of a step; by default steps are counted.
+        done: What was done before the first step.
     """
     stream = sys.stderr
     if stream is None or not stream.isatty():
-        yield from steps
-        return
+        return steps
+    return _logged(steps, label, total, size_of, done)
+
+
+def _logged(
+    steps: Iterable[T], label: str, total: int, size_of: Callable[[T], int], done: int
+) -> Iterator[T]:
     last = time.monotonic()
-    for done, each in enumerate(steps, 1):
+    for each in steps:
         yield each
+        done += size_of(each)
         now = time.monotonic()
         if now - last >= INTERVAL_SECONDS:
             last = now
-            bar = "#" * (WIDTH * done // len(steps))
-            logger.info("%s: [%s] %d of %d", label, bar.ljust(WIDTH, "."), done, len(steps))
+            bar = "#" * (WIDTH * done // total)
+            logger.info("%s: [%s] %d of %d", label, bar.ljust(WIDTH, "."), done, total)

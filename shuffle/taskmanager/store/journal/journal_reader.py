@@ -14,6 +14,7 @@ from ..files.blocking_calls import MakesCalls, at_once
 from ..files.file_calls import open_file
 from ..files.file_format import HEADER, is_file_of_releases
 from ..files.journal_places import directory_of, generation_of, releases_path, run_of
+from .adoption_progress import with_progress
 from .journal import HEAD, HEADER_BYTES, MARK, MAX_ROW_BYTES, ORDER, Entry, Journal
 from .rows import is_undoing
 
@@ -193,7 +194,8 @@ def scan(path: Path, data: bytes, tier_id: bytes) -> JournalScan:
     position = HEADER_BYTES if named else 0
     while True:
         before = len(entries)
-        entries += _records(data, position, tier_id)
+        records = _records(data, position, tier_id)
+        entries += with_progress(records, f"reading bytes of {path}", size, _size_of, position)
         rows_bytes = sum([len(row) for _, _, row in entries[before:]])
         end = position = position + (len(entries) - before) * HEAD.size + rows_bytes
         if position == size:
@@ -231,6 +233,10 @@ def _records(data: bytes, position: int, tier_id: bytes) -> Iterator[Entry]:
         if crc32c(data[start - order_bytes : position], seed) != checksum:
             return
         yield Entry(run, number, data[start:position])
+
+
+def _size_of(entry: Entry) -> int:
+    return HEAD.size + len(entry.row)
 
 
 def _next_record(data: bytes, position: int, tier_id: bytes) -> int | None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ....names import ShuffleKey
 from ..releases import ReleasedShuffles
 from ..tiers.tier import is_arena
+from .adoption_progress import with_progress
 from .journal import Entry
 from .journal_reader import FoundJournal
 from .rows import (
@@ -83,7 +84,8 @@ def replay(found: Mapping[bytes, FoundJournal]) -> Replayed:
         found: The journals of this start, by the ids of their arenas.
     """
     state = _State()
-    for entry, arenas in _in_order(found):
+    rows = _in_order(found)
+    for entry, arenas in with_progress(rows, "replaying rows of journals", len(rows)):
         state.apply(entry, arenas)
     return state.end()
 

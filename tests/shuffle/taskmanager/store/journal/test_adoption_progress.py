@@ -10,6 +10,7 @@ import pytest
 
 from sluice.shuffle.taskmanager.store.journal import adoption_progress
 from sluice.shuffle.taskmanager.store.journal.adoption_progress import with_progress
+from tests.shuffle.taskmanager.store.journal.rig import damage, filled, kept_attempts
 
 
 class Stream(io.StringIO):
@@ -29,7 +30,7 @@ def logged(caplog, monkeypatch):
         caplog.set_level(logging.INFO, adoption_progress.__name__)
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", stream)
-            assert [*with_progress("abcd", "verifying /data/1")] == [*"abcd"]
+            assert [*with_progress("abcd", "verifying /data/1", 4)] == [*"abcd"]
         return [record.getMessage() for record in caplog.records]
 
     return run
@@ -52,3 +53,28 @@ def test_a_short_adoption_logs_nothing(logged, monkeypatch):
 def test_without_a_terminal_nothing_is_logged(logged, monkeypatch, stream):
     monkeypatch.setattr(adoption_progress, "INTERVAL_SECONDS", 0.0)
     assert logged(stream) == []
+
+
+async def test_each_part_of_an_adoption_has_its_bar(tmp_path, caplog, monkeypatch):
+    journal = await filled(tmp_path, memory_tier_bytes=0)
+    damage(journal, -1)  # the row of the fourth map output; regions are verified now
+    size = journal.stat().st_size
+    monkeypatch.setattr(adoption_progress, "INTERVAL_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, adoption_progress.__name__)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Stream(is_terminal=True))
+        assert await kept_attempts(tmp_path, memory_tier_bytes=0) == [0, 1, 2]
+    ends = {}
+    for record in caplog.records:
+        if record.name == adoption_progress.__name__:
+            label, _, rest = record.getMessage().partition(": ")
+            ends[label] = rest.partition("] ")[2]
+    data = tmp_path / "data"
+    done, _, total = ends.pop(f"reading bytes of {journal}").partition(" of ")
+    assert 0 < int(done) < int(total) == size
+    assert ends == {
+        "replaying rows of journals": "3 of 3",
+        f"adopting regions in {data}": "3 of 3",
+        f"verifying map outputs in {data}": "3 of 3",
+        "adding map outputs to the index": "3 of 3",
+    }
