@@ -17,6 +17,7 @@ from ..shuffle.taskmanager.config.taskmanager_config import (
     ConfigError,
     load,
 )
+from ..shuffle.taskmanager.processes import shares
 from . import doctor_endpoints, doctor_host
 from .deadline_calls import call_all
 from .endpoints import fetch_statuses
@@ -121,7 +122,7 @@ def examine(
 
 def _configuration(path: Path | None) -> tuple[TaskManagerConfig | None, list[DoctorCheck]]:
     try:
-        config = load(path, os.environ, {})
+        config = load(path, os.environ, {}, shares.address_problems)
     except ConfigError as error:
         return None, [
             doctor_host.problem("configuration", str(each), "Correct the key, then run this again")
@@ -165,17 +166,17 @@ def _http_ports(urls: list[str], given: Given, now: float) -> Iterator[DoctorChe
 
 
 def _ports(config: TaskManagerConfig) -> Iterator[DoctorCheck]:
-    for setting, port, error in doctor_host.used_ports(config):
+    for used in doctor_host.used_ports(config):
         is_ours = False
-        if error is not None and setting == "http_port":
-            (answer,) = fetch_statuses([http_url(f"127.0.0.1:{port}")], "")
+        if used.error is not None and used.setting == "http_port":
+            (answer,) = fetch_statuses([http_url(f"127.0.0.1:{used.port}")], "")
             is_ours = answer.status is not None or answer.is_refused
-        elif error is not None:
+        elif used.error is not None:
             lines = doctor_endpoints.data_ports(
-                [f"127.0.0.1:{port}"], {}, tls=config.transport.tls_enabled
+                [f"127.0.0.1:{used.port}"], {}, tls=config.transport.tls_enabled
             )
             is_ours = all(line.result == "ok" for line in lines)
-        yield doctor_host.port_line(setting, port, error, is_ours=is_ours)
+        yield doctor_host.port_line(used, is_ours=is_ours)
 
 
 def _line(check: DoctorCheck, width: int | None) -> str:

@@ -7,10 +7,11 @@ import os
 import resource
 import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..protocol.errors import SluiceError
 from ..shuffle.taskmanager.process import host_limits
+from ..shuffle.taskmanager.processes import shares
 from ..spark_integration import spark_home
 from ..spark_integration.conf import supported_version
 from ..spark_integration.errors import SparkIntegrationError
@@ -246,15 +247,33 @@ def secrets(config: TaskManagerConfig, further: Path | None) -> Iterator[DoctorC
             yield skipped("secret", text)
 
 
-def used_ports(config: TaskManagerConfig) -> Iterator[tuple[str, int, OSError | None]]:
-    """Yield setting, port and the error of each port that a TaskManager would listen on."""
+class UsedPort(NamedTuple):
+    """A port that a TaskManager listens on.
+
+    Attributes:
+        setting: Its key.
+        port: The port.
+        error: Why a TaskManager could not listen there; None if it could.
+        process: Index of the data process that has it; 0 also for a port that is not derived.
+    """
+
+    setting: str
+    port: int
+    error: OSError | None
+    process: int = 0
+
+
+def used_ports(config: TaskManagerConfig) -> Iterator[UsedPort]:
+    """Yield the ports that a TaskManager would listen on, those of all data processes included."""
     hosts = config.with_addresses()
-    for setting, port, listened in (
-        ("data_port", config.transport.data_port, hosts.transport.bind_host),
-        ("http_port", config.http.http_port, hosts.http.http_host),
-    ):
-        if port:
-            yield setting, port, _bind_error(listened or (), port)
+    processes = shares.process_count(config) if config.transport.data_port else 0
+    for process in range(processes):
+        port = shares.share_of(config, process, processes).transport.data_port
+        error = _bind_error(hosts.transport.bind_host or (), port)
+        yield UsedPort("data_port", port, error, process)
+    port = config.http.http_port
+    if port:
+        yield UsedPort("http_port", port, _bind_error(hosts.http.http_host or (), port))
 
 
 def _bind_error(hosts: tuple[str, ...], port: int) -> OSError | None:
@@ -275,26 +294,26 @@ def _bind_error(hosts: tuple[str, ...], port: int) -> OSError | None:
     return None
 
 
-def port_line(setting: str, port: int, error: OSError | None, *, is_ours: bool) -> DoctorCheck:
+def port_line(used: UsedPort, *, is_ours: bool) -> DoctorCheck:
     """Return the line of a port.
 
     Args:
-        setting: Its key.
-        port: The port.
-        error: Why a TaskManager could not listen there; None if it could.
+        used: The port.
         is_ours: Whether a TaskManager listens there already.
     """
+    setting, port, error, process = used
     name = f"port {port}"
+    what = f"{setting} of data process {process}" if process else setting
     if error is None:
-        return ok(name, f"{setting} is free")
+        return ok(name, f"{what} is free")
     if error.errno == errno.EADDRINUSE and is_ours:
-        return ok(name, f"{setting}: a TaskManager serves it")
+        return ok(name, f"{what}: a TaskManager serves it")
     reason = error.strerror or str(error)
     remedy = {
         errno.EADDRINUSE: f"Stop the program that uses it (ss -ltnp), or set another {setting}",
         errno.EACCES: f"Set {setting} to a port above 1023",
     }.get(error.errno or 0, "Set bind_host and http_host to addresses of this host")
-    return problem(name, f"{setting} cannot be used: {reason}", remedy)
+    return problem(name, f"{what} cannot be used: {reason}", remedy)
 
 
 def as_address(text: str) -> Address | None:

@@ -59,6 +59,14 @@ def test_a_wrong_configuration_is_a_problem_and_no_end(monkeypatch):
     assert "fake: well" in result.stdout
 
 
+def test_data_processes_without_ports_are_a_problem(monkeypatch):
+    monkeypatch.setenv("SLUICE_PROCESSES", "2")
+    monkeypatch.setenv("SLUICE_DATA_PORT", "65535")
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "problem  configuration: data_port = 65535 leaves no ports for 2" in result.stdout
+
+
 def test_a_check_that_fails_unexpectedly_is_a_line(monkeypatch):
     def broken(config):
         yield doctor_host.ok("before", "well")

@@ -12,12 +12,14 @@ import pytest
 
 from sluice.cli import doctor_host
 from sluice.protocol.identity import secret_to_text
+from sluice.protocol.schema import PROCESS_PORT_STEP
 from sluice.shuffle.taskmanager.process import host_limits
 from sluice.shuffle.taskmanager.process.host_limits import FileSystem, HostFacts
 from sluice.spark_integration import spark_home
 from sluice.transport.config import AuthConfig, TransportConfig
 from tests.protocol.identity_vectors import SECRET
 from tests.support.certificates import Authority
+from tests.support.free_ports import free_ports
 from tests.support.mini_cluster import taskmanager_config
 
 GIB = 1 << 30
@@ -190,12 +192,34 @@ class TestPorts:
             config = taskmanager_config(tmp_path).model_copy(
                 update={"transport": TransportConfig(bind_host="127.0.0.1", data_port=port)}
             )
-            used = {setting: error for setting, _, error in doctor_host.used_ports(config)}
-        error = used["data_port"]
-        assert error is not None
-        assert error.errno == errno.EADDRINUSE
-        assert doctor_host.port_line("data_port", port, error, is_ours=True).result == "ok"
-        line = doctor_host.port_line("data_port", port, error, is_ours=False)
+            used = next(doctor_host.used_ports(config))
+        assert used.setting == "data_port"
+        assert used.error is not None
+        assert used.error.errno == errno.EADDRINUSE
+        assert doctor_host.port_line(used, is_ours=True).result == "ok"
+        line = doctor_host.port_line(used, is_ours=False)
         assert line.result == "problem"
         assert "set another data_port" in line.remedy
-        assert dict((s, e) for s, _, e in doctor_host.used_ports(config))["data_port"] is None
+        assert next(doctor_host.used_ports(config)).error is None
+
+    def test_the_ports_of_all_data_processes_are_checked(self, tmp_path):
+        first = free_ports(3, "127.0.0.1")
+        last = first + 2 * PROCESS_PORT_STEP
+        config = taskmanager_config(tmp_path).model_copy(
+            update={
+                "processes": 3,
+                "transport": TransportConfig(bind_host="127.0.0.1", data_port=first),
+            }
+        )
+        with socket.create_server(("127.0.0.1", last)):
+            lines = [
+                doctor_host.port_line(each, is_ours=False)
+                for each in doctor_host.used_ports(config)
+                if each.setting == "data_port"
+            ]
+        assert [(each.name, each.result) for each in lines] == [
+            (f"port {first}", "ok"),
+            (f"port {first + PROCESS_PORT_STEP}", "ok"),
+            (f"port {last}", "problem"),
+        ]
+        assert "data_port of data process 2 cannot be used" in lines[2].text
