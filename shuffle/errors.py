@@ -7,6 +7,7 @@ TaskManager has errors of its own (``sluice.shuffle.taskmanager.store.errors``).
 import logging
 
 from ..protocol.errors import ErrorCode, Fault, SluiceError
+from ..transport.errors import code_field
 
 logger = logging.getLogger(__name__)
 
@@ -261,5 +262,6 @@ def failure_of(error: Exception, what: str) -> SluiceError:
     """
     if isinstance(error, SluiceError):
         return detached(error)
-    logger.error("internal error while %s", what, exc_info=error)
-    return internal_error(error)
+    failure = internal_error(error)
+    logger.error("internal error while %s", what, exc_info=error, extra=code_field(failure))
+    return failure

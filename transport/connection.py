@@ -346,7 +346,8 @@ class Connection:
             return
         self._error = error
         why = f" ({error.reason})" if isinstance(error, AuthenticationFailed) else ""
-        log_end(logger, "closing", self.remote, f"{error.code.name}{why}", error)
+        reason = f"{error.code.name}{why}"
+        log_end(logger, "closing", self.remote, reason, error, self.application_id)
         self.send(error_response(None, error))
         transport = self._transport
         if before is not State.OPEN or self.state.side is Side.CONNECTED or transport is None:
@@ -365,7 +366,8 @@ class Connection:
         """Drop the connection at once; the handler gets ``error``."""
         self._error = self._error or error
         if isinstance(error, RemoteError) and self.state.side is Side.ACCEPTED:
-            log_end(logger, "the other side ends", self.remote, error.code.name, error)
+            verb = "the other side ends"
+            log_end(logger, verb, self.remote, error.code.name, error, self.application_id)
         self._enter_closed()
         if self._transport is not None:
             self._transport.abort()
@@ -545,7 +547,8 @@ class Connection:
     def _receive_failed(self, error: Exception) -> None:
         if not isinstance(error, SluiceError) or error.code is ErrorCode.INTERNAL:
             # A bug of this side must end only this connection, and must be in the log.
-            fields = {"peer": self.remote, "code": ErrorCode.INTERNAL.name}
+            fields = {"application": self.application_id, "peer": self.remote}
+            fields["code"] = ErrorCode.INTERNAL.name
             logger.error(
                 "internal error on connection %s", self.remote, exc_info=error, extra=fields
             )
@@ -559,7 +562,8 @@ class Connection:
     def _evicted(self, error: SluiceError) -> None:
         """Close: too much is unread, or another connection took the memory."""
         if self._out.backlog_bytes or self.closing:
-            log_end(logger, "dropping", self.remote, error.code.name, error)
+            code = error.code.name
+            log_end(logger, "dropping", self.remote, code, error, self.application_id)
             self.abort(error)
         else:
             self.fail(error)

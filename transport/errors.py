@@ -57,6 +57,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def code_field(error: object) -> dict[str, str]:
+    """Return the ``extra`` of a log line about an error: its code, if it has one."""
+    return {"code": error.code.name} if isinstance(error, SluiceError) else {}
+
+
 def counted(kind: str, remote: str) -> dict[str, str]:
     """Return the ``extra`` of a log line about a connection.
 
@@ -68,7 +73,12 @@ def counted(kind: str, remote: str) -> dict[str, str]:
 
 
 def log_end(
-    logger: logging.Logger, verb: str, remote: str, reason: str, error: BaseException
+    logger: logging.Logger,
+    verb: str,
+    remote: str,
+    reason: str,
+    error: BaseException,
+    application: str = "",
 ) -> None:
     """Log that this side ends a connection because of an error.
 
@@ -78,9 +88,10 @@ def log_end(
         remote: The other side, as ``describe_peer`` returns it.
         reason: The kind of the error; does not depend on the other side.
         error: The error.
+        application: The application of the connection; empty: it is not known yet.
     """
-    code = error.code.name if isinstance(error, SluiceError) else None
     kind = f"{verb} connection: {reason}"
-    extra = {**counted(kind, remote), "peer": remote, "code": code}
+    extra = {**counted(kind, remote), "application": application, "peer": remote}
+    extra |= code_field(error)
     text = one_line(error)
     logger.warning("%s connection %s: %s: %s", verb, remote, reason, text, extra=extra)

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from ..protocol.errors import ErrorCode, SluiceError
 from .config import TransportConfig
-from .errors import TlsRefused
+from .errors import TlsRefused, code_field
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,11 @@ class ReloadingTls:
             loaded = _load(self._settings)
         except (TlsConfigurationError, OSError) as error:  # a file may be removed meanwhile
             self.failures += 1
-            logger.error("TLS keeps the certificates that were loaded before: %s", error)
+            logger.error(
+                "TLS keeps the certificates that were loaded before: %s",
+                error,
+                extra=code_field(error),
+            )
             return False
         self._tls = loaded
         self.reloads += 1

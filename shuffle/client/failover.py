@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...protocol.errors import ErrorCode, SluiceError
+from ...transport.errors import code_field
 from ..gate.channel_opener import ChannelSource
 from ..gate.input_gate import InputGate
 from ..names import TaskManagerPlace
@@ -85,7 +86,8 @@ class Failover:
         if place is None:
             return False
         before = self._gate.sources[index]
-        logger.info("channel %d continues at %s: %s", index, place, error)
+        extra = {"peer": str(place), **code_field(error)}
+        logger.info("channel %d continues at %s: %s", index, place, error, extra=extra)
         address = place.address
         source = ChannelSource(place.taskmanager_id, address, before.map_attempt_ids)
         self._gate.replace_channel(index, source)

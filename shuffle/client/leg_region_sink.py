@@ -109,5 +109,6 @@ async def open_stored(
                 "TaskManager %s has no remote tier: the partition gets no copy there. "
                 "Set [storage] remote",
                 leg.taskmanager_id,
+                extra={"shuffle": names[0], "map_attempt": names[1], "peer": leg.taskmanager_id},
             )
     return partition

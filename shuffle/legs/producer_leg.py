@@ -24,7 +24,7 @@ from ...protocol.schema import (
     TaskEvent,
 )
 from ...transport.connection import Connection
-from ...transport.errors import ConnectionLost, DeadlineExceeded
+from ...transport.errors import ConnectionLost, DeadlineExceeded, code_field
 from ..errors import internal_error
 
 logger = logging.getLogger(__name__)
@@ -332,7 +332,10 @@ class ProducerLeg:
                     self._queued.discard(partition)
         except Exception as error:
             # A bug must end the connection, and be logged.
-            logger.exception("internal error while sending to %s", self.connection.remote)
-            self.connection.abort(internal_error(error))
+            remote, failure = self.connection.remote, internal_error(error)
+            extra = {"application": self.connection.application_id, "peer": remote}
+            extra |= code_field(failure)
+            logger.exception("internal error while sending to %s", remote, extra=extra)
+            self.connection.abort(failure)
         finally:
             self.connection.uncork()

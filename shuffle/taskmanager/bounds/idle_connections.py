@@ -103,6 +103,7 @@ class IdleConnections:
         )
         # Not an error in the log or the metrics: clients that keep connections see it often.
         extra = counted("idle connections closed", connection.remote)
+        extra |= {"application": connection.application_id, "peer": connection.remote}
         logger.info("closing connection %s: it is idle", connection.remote, extra=extra)
         connection.send(error_response(None, error))
         connection.close()

@@ -21,6 +21,7 @@ def without_foreign_bytes(address: Address, error: SluiceError) -> SluiceError:
     if own_words or error.code is ErrorCode.UNSUPPORTED_VERSION:
         return error  # in this TaskManager's own words
     extra = counted("addresses without a TaskManager of this cluster", str(address))
+    extra |= {"peer": str(address), "code": error.code.name}
     logger.warning(
         "no TaskManager of this cluster at %s: %s", address, one_line(error), extra=extra
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocol.errors import ErrorCode, SluiceError
 from ....transport.address import Address
 from ....transport.backoff import Backoff
+from ....transport.errors import code_field
 from ....transport.loop import ON_TIME_SLICES, start_task
 from .watch_leg import WatchLeg
 
@@ -110,13 +111,16 @@ class TaskManagerWatch:
         try:
             leg = await self._connect(self.address)
         except SluiceError as error:
-            logger.debug("TaskManager at %s is not there: %s", self.address, error)
+            extra = {"peer": str(self.address), **code_field(error)}
+            logger.debug("TaskManager at %s is not there: %s", self.address, error, extra=extra)
             return None
         try:
             self._check(leg)
         except SluiceError as error:
             is_new = self.presence in (Presence.PRESENT, Presence.UNKNOWN)
-            logger.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", self.address, error)
+            level = logging.WARNING if is_new else logging.DEBUG
+            extra = {"peer": str(self.address), **code_field(error)}
+            logger.log(level, "%s: %s", self.address, error, extra=extra)
             leg.close()
             return None
         return leg

@@ -76,7 +76,8 @@ class AttachedArea:
             area = await self._areas.create(application_id, size_bytes)
         except Exception:
             # The producer can work without an area, but not without an answer.
-            logger.exception("internal error while making a region area")
+            extra = {"application": application_id}
+            logger.exception("internal error while making a region area", extra=extra)
         self._creating = None
         self._attached(area)
 

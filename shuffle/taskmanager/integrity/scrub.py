@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from ....transport.errors import code_field
 from ....transport.fair_queue import OWN_FLOW
 from ....transport.loop import start_task
 from ...errors import failure_of
@@ -173,7 +174,9 @@ class Scrub:
         except DirectoryHangs:
             return False
         except (OSError, StorageError) as error:
-            logger.warning("the scrub cannot read %s: %s", extent.tier, error)
+            fields = output.key.log_fields | {"map_attempt": output.map_attempt_id}
+            fields |= code_field(error)
+            logger.warning("the scrub cannot read %s: %s", extent.tier, error, extra=fields)
             return await self._cannot_read(place, was_healthy=was_healthy)
         if self._unread.get(extent.tier) is region:
             del self._unread[extent.tier]

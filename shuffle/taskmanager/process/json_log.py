@@ -42,7 +42,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: _plain(given[name]) for name in FIELDS if given.get(name) is not None}
+        line |= {name: _plain(given[name]) for name in FIELDS if given.get(name) not in (None, "")}
         if "peer" not in line and given.get("source"):
             line["peer"] = given["source"]
         if self._process is not None:

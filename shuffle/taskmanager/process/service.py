@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ....transport import descriptors
 from ....transport import loop as event_loop
 from ....transport.access import SecretUnusable, read_secrets
+from ....transport.errors import code_field
 from ....transport.loop import start_task
 from ..config.taskmanager_config import ConfigError, TaskManagerConfig
 from ..taskmanager import TaskManager
@@ -144,7 +145,11 @@ class _Reloads:
             config = await asyncio.to_thread(self._load_again)
         except ConfigError as error:
             for problem in error.problems:
-                logger.error("the quotas and the secrets stay as they are: %s", problem)
+                logger.error(
+                    "the quotas and the secrets stay as they are: %s",
+                    problem,
+                    extra=code_field(error),
+                )
             return
         self._taskmanager.apply(config)
         logger.info("the quotas are those of the configuration now")
@@ -152,7 +157,11 @@ class _Reloads:
             secrets = await asyncio.to_thread(read_secrets, config.auth)
             proves_another = environment.access.replace_secrets(secrets)
         except SecretUnusable as error:
-            logger.error("the secrets and the revoked tokens stay as they are: %s", error)
+            logger.error(
+                "the secrets and the revoked tokens stay as they are: %s",
+                error,
+                extra=code_field(error),
+            )
             return
         if proves_another:
             environment.peers.retire()  # so that no reader needs the old secret for long

@@ -19,6 +19,7 @@ from msgspec import structs
 from ....protocol.errors import SluiceError
 from ....transport import loop as event_loop
 from ....transport.access import Access, SecretUnusable, read_secrets
+from ....transport.errors import code_field
 from ....transport.loop import run_together, start_task
 from ...counters import BoundedCounts
 from ...wait_status import merged_waits
@@ -293,12 +294,16 @@ class Supervisor:
             output.change(self.config.log_level, self.config.log_format)
         except ConfigError as error:
             for problem in error.problems:
-                logger.error("the configuration stays as it is: %s", problem)
+                logger.error(
+                    "the configuration stays as it is: %s", problem, extra=code_field(error)
+                )
         await self._ask_all(request)
         try:
             self._access.replace_secrets(await asyncio.to_thread(read_secrets, self.config.auth))
         except SecretUnusable as error:
-            logger.error("the secrets of the HTTP port stay as they are: %s", error)
+            logger.error(
+                "the secrets of the HTTP port stay as they are: %s", error, extra=code_field(error)
+            )
 
     async def stop(self) -> bool:
         """Stop all processes in order, each of which drains; return whether all did.

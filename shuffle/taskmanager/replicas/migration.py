@@ -249,7 +249,10 @@ class Migration:
         if back:
             self._awaited.add(place)
             count = sum(map(len, back.values()))
-            logger.warning("%d moved map outputs are read here again: %s", count, reason)
+            extra = {"peer": str(place)}
+            logger.warning(
+                "%d moved map outputs are read here again: %s", count, reason, extra=extra
+            )
 
     def _tell_back(
         self, key: ShuffleKey, map_attempt_ids: Sequence[int], stay: _Stay | None = None
@@ -347,7 +350,11 @@ class Migration:
             seconds = services.config.move_noted_timeout_seconds
             _, late = await asyncio.wait(noted, timeout=seconds)
             if late:
-                logger.warning("a driver did not acknowledge a move within %g s", seconds)
+                logger.warning(
+                    "a driver did not acknowledge a move within %g s",
+                    seconds,
+                    extra=key.log_fields,
+                )
         here = services.store.map_outputs(key)  # others were released or replaced meanwhile
         is_same = {each: here.get(each) is copied[each] for each in places}
         if any(each in here and not is_same[each] for each in places):

@@ -15,7 +15,7 @@ from ....protocol.schema import (
     TaskEvent,
 )
 from ....transport.connection import Connection
-from ....transport.errors import counted, one_line
+from ....transport.errors import code_field, counted, one_line
 from ...counters import Counters
 from ...errors import InvalidRequest, LimitExceeded, UnknownProducer
 from ..bounds.accounts import Account, Resource
@@ -255,7 +255,8 @@ class ServingHandler:
                 error.code.name,
                 one_line(error),  # a log record must not keep the frames of the traceback alive
                 extra=counted(f"channels failed because of {error.code.name}", remote)
-                | {"peer": remote, "code": error.code.name},
+                | {"application": self.connection.application_id, "peer": remote}
+                | code_field(error),
             )
 
     def _without_readers(self) -> None:

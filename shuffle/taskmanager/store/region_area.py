@@ -18,6 +18,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....transport.errors import code_field
 from ..bounds.accounts import Accounts, QuotaExceeded, Resource
 from .errors import StorageError, StorageUnavailable
 from .files.file_calls import allot
@@ -173,7 +174,11 @@ class RegionAreas:
             _require_utf8(directory)
             opened = AreasDirectory(directory, enclosing)
         except (OSError, StorageUnavailable) as error:
-            logger.warning("no region areas, executors send regions through the socket: %s", error)
+            logger.warning(
+                "no region areas, executors send regions through the socket: %s",
+                error,
+                extra=code_field(error),
+            )
             return cls(None, 0)
         return cls(opened, config.region_areas_bytes, accounts)
 
@@ -212,7 +217,11 @@ class RegionAreas:
             account.take(Resource.REGION_AREAS_BYTES, size_bytes)
         except QuotaExceeded as error:
             logger.warning(
-                "no region area of %d bytes for %s: %s", size_bytes, application_id, error
+                "no region area of %d bytes for %s: %s",
+                size_bytes,
+                application_id,
+                error,
+                extra={"application": application_id, **code_field(error)},
             )
             return None
         path = directory.path / secrets.token_hex(_TOKEN_BYTES)
@@ -227,7 +236,13 @@ class RegionAreas:
             raise
         except (OSError, StorageError) as error:
             account.give_back(Resource.REGION_AREAS_BYTES, size_bytes)
-            logger.warning("no region area of %d bytes in %s: %s", size_bytes, path.parent, error)
+            logger.warning(
+                "no region area of %d bytes in %s: %s",
+                size_bytes,
+                path.parent,
+                error,
+                extra={"application": application_id, **code_field(error)},
+            )
             return None
         finally:
             self._making_bytes -= size_bytes
@@ -305,7 +320,12 @@ def _remove_left(directory: Path) -> None:
     try:
         lock = DirectoryLock(directory)
     except (OSError, StorageUnavailable) as error:
-        logger.warning("region areas of an earlier run may be left in %s: %s", directory, error)
+        logger.warning(
+            "region areas of an earlier run may be left in %s: %s",
+            directory,
+            error,
+            extra=code_field(error),
+        )
         return
     try:
         number, size_bytes = _remove_areas(directory)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....transport.errors import code_field
 from ..config.storage_config import StorageConfig
 from .errors import StorageError
 from .health.directories import DirectoryLock
@@ -148,7 +149,9 @@ class StoreHealth:
         try:  # only now: the bytes that the journal names were verified if they had to be
             await self._storage.threads.of(tier.directory).probe.run(begin)
         except (OSError, StorageError) as error:
-            logger.error("%s cannot be used again: %s", tier.directory, error)
+            logger.error(
+                "%s cannot be used again: %s", tier.directory, error, extra=code_field(error)
+            )
             return False
         if tier.tier_id not in self._journal.files.journals or tier.sync_failed:
             return False  # it failed again meanwhile
@@ -174,7 +177,7 @@ class StoreHealth:
             tier = await probes.run(self._storage.open_anew, directory, self._config)
         except StorageError as error:
             if self._refusals.get(directory) != str(error):  # log it once, not every few seconds
-                logger.error("left out: %s", error)
+                logger.error("left out: %s", error, extra=code_field(error))
                 self._refusals[directory] = str(error)
             return False
         self._refusals.pop(directory, None)

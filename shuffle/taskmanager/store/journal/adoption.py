@@ -160,7 +160,11 @@ class Adoption:
     def _forget(self, candidate: _Candidate) -> None:
         row = candidate.rows[0].row
         logger.warning(
-            "map attempt %d of %s is forgotten: %s", row.map_attempt_id, row.key, candidate.lost
+            "map attempt %d of %s is forgotten: %s",
+            row.map_attempt_id,
+            row.key,
+            candidate.lost,
+            extra=row.key.log_fields | {"map_attempt": row.map_attempt_id},
         )
         for extent in candidate.extents:
             if extent is not None:

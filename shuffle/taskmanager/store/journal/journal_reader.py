@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from .....transport.errors import code_field
 from ..errors import CorruptJournal, DirectoryHangs, StorageUnavailable
 from ..files.blocking_calls import MakesCalls, at_once
 from ..files.file_calls import open_file
@@ -87,7 +88,12 @@ def open_journal(
             try:
                 paths += make(directory_of(place), partial(_listed, place))
             except DirectoryHangs as error:
-                logger.warning("no journal of %s is looked for there: %s", directory, error)
+                logger.warning(
+                    "no journal of %s is looked for there: %s",
+                    directory,
+                    error,
+                    extra=code_field(error),
+                )
         found = journals_in_order(paths)
         if not found:
             return None
@@ -129,7 +135,9 @@ def _remove_old(path: Path, directory: Path, make: MakesCalls) -> None:
     except (OSError, DirectoryHangs) as error:
         if path.parent == directory:
             raise
-        logger.warning("%s of an earlier run cannot be removed: %s", path, error)
+        logger.warning(
+            "%s of an earlier run cannot be removed: %s", path, error, extra=code_field(error)
+        )
 
 
 def _open(path: Path, tier_id: bytes) -> FoundJournal:

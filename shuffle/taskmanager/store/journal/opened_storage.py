@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from .....transport.errors import code_field
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
 from ..errors import DirectoryHangs, StorageUnavailable
@@ -178,7 +179,7 @@ class OpenedStorage:
         self, kind: TierKind, place: Path | str, error: StorageUnavailable, what: str = "left out"
     ) -> None:
         """Record that a tier cannot be used, and log it as ``what``."""
-        logger.error("%s: %s", what, error)
+        logger.error("%s: %s", what, error, extra=code_field(error))
         hangs = isinstance(error, DirectoryHangs)
         if hangs and isinstance(place, Path):
             self.hanging.add(place)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from .....transport.errors import code_field
 from ...bounds.accounts import Accounts
 from ...config.storage_config import StorageConfig
 from ..errors import DirectoryHangs, StorageInUse, StorageUnavailable
@@ -174,7 +175,12 @@ def _open_left_memory(storage: OpenedStorage, starts: StartCalls, directory: Pat
     try:
         _open_memory(storage, starts, directory, 0)
     except StorageInUse as error:
-        logger.warning("memory_tier_bytes is 0, but %s cannot be emptied: %s", directory, error)
+        logger.warning(
+            "memory_tier_bytes is 0, but %s cannot be emptied: %s",
+            directory,
+            error,
+            extra=code_field(error),
+        )
 
 
 def _remove_memory(storage: OpenedStorage) -> None:
@@ -310,7 +316,7 @@ def _find_journals(storage: OpenedStorage, starts: StartCalls) -> dict[bytes, Fo
     for arena, each in list(found.items()):
         path, run = each.journal.path, each.journal.run
         for damage in each.damage:
-            logger.error("%s", damage)
+            logger.error("%s", damage, extra=code_field(damage))
         if run < last_run:
             logger.warning(
                 "%s was away in run %d: the %d rows that it has from run %d do not count",

@@ -171,7 +171,11 @@ class OutputUploads:
         except RemoteFailure as failure:
             if not failure.missing:
                 logger.warning(
-                    "%s: %s stays until its application ends: %s", self.tier, name, failure
+                    "%s: %s stays until its application ends: %s",
+                    self.tier,
+                    name,
+                    failure,
+                    extra=attempt.log_fields,
                 )
                 return
         self.tier.delete_soon(list(regions))

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from .....transport.errors import code_field
 from .....transport.fair_queue import Flow
 from .....transport.loop import mark_retrieved, run_together, start_task
 from ....names import MapAttemptKey, ShuffleKey
@@ -171,7 +172,13 @@ class RemoteOutputs:
         try:
             output, names = self._output_of(attempt, data)
         except ValueError as error:
-            logger.error("%s: %s is not a manifest: %s", self.tier, manifest_name(attempt), error)
+            logger.error(
+                "%s: %s is not a manifest: %s",
+                self.tier,
+                manifest_name(attempt),
+                error,
+                extra=attempt.log_fields,
+            )
             return None
         # The map output here was lost; its copy is charged as found.
         names += self.copies.drop(attempt)
@@ -239,7 +246,8 @@ class RemoteOutputs:
                     ):
                         break
             except Exception as error:  # noqa: BLE001
-                logger.warning("%s: %s", self.tier, error)
+                fields = key.log_fields | code_field(error)
+                logger.warning("%s: %s", self.tier, error, extra=fields)
             finally:
                 woken(key)
 
@@ -336,7 +344,12 @@ class RemoteOutputs:
                         if len(names) >= MAX_DELETES:  # the sweep deletes the others
                             break
             except RemoteFailure as failure:
-                logger.warning("%s: the sweep deletes what moved: %s", self.tier, failure)
+                logger.warning(
+                    "%s: the sweep deletes what moved: %s",
+                    self.tier,
+                    failure,
+                    extra={"application": application_id},
+                )
             if len(names) > 1:
                 self.tier.delete_soon(names)
 

@@ -84,6 +84,7 @@ class RemoteReleases:
             self._tier,
             shuffle_id,
             most,
+            extra=ShuffleKey(most, shuffle_id).log_fields,
         )
 
     def _next(self) -> tuple[ShuffleKey, int | None]:
@@ -103,7 +104,11 @@ class RemoteReleases:
                     await self._remove(key, end)
                 except RemoteFailure as failure:
                     logger.warning(
-                        "%s: objects of %s are removed later: %s", self._tier, key, failure
+                        "%s: objects of %s are removed later: %s",
+                        self._tier,
+                        key,
+                        failure,
+                        extra=key.log_fields,
                     )
         finally:
             self._running = False

@@ -12,7 +12,7 @@ import pytest
 from sluice.protocol.errors import ErrorCode
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey
 from sluice.shuffle.taskmanager.process.json_log import JsonFormatter
-from sluice.transport.errors import ConnectionLost, counted, log_end
+from sluice.transport.errors import ConnectionLost, code_field, counted, log_end
 from tests.support.daemon import Daemon
 
 ATTEMPT = MapAttemptKey(ShuffleKey("app", 3), 17)
@@ -37,6 +37,10 @@ def test_fields_without_a_value_are_left_out():
     }
 
 
+def test_a_connection_without_an_application_has_no_such_field():
+    assert "application" not in formatted(application="", peer="10.0.0.7:4711")
+
+
 def test_a_line_about_a_map_attempt_names_it():
     found = formatted(**ATTEMPT.log_fields, code="STORAGE_FULL", peer="tm-1 host:7337")
     assert {name: found[name] for name in list(found)[4:]} == {
@@ -52,10 +56,17 @@ def test_a_counted_record_has_its_source_as_peer():
     assert formatted(**counted("kind", "10.0.0.7:4711"))["peer"] == "10.0.0.7"
 
 
-def test_the_end_of_a_connection_has_peer_and_code(caplog):
-    log_end(logging.getLogger("sluice.test"), "closing", "10.0.0.7:1", "LOST", ConnectionLost("x"))
+def test_the_end_of_a_connection_has_application_peer_and_code(caplog):
+    logger, error = logging.getLogger("sluice.test"), ConnectionLost("x")
+    log_end(logger, "closing", "10.0.0.7:1", "LOST", error, "app")
     found = json.loads(JsonFormatter().format(caplog.records[0]))
-    assert (found["peer"], found["code"]) == ("10.0.0.7:1", ErrorCode.CONNECTION_LOST.name)
+    assert (found["application"], found["peer"]) == ("app", "10.0.0.7:1")
+    assert found["code"] == ErrorCode.CONNECTION_LOST.name
+
+
+def test_an_error_without_a_code_has_no_such_field():
+    assert code_field(ConnectionLost("x")) == {"code": "CONNECTION_LOST"}
+    assert code_field(OSError("x")) == {}
 
 
 def test_a_data_process_is_named_by_its_index():
