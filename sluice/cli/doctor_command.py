@@ -18,6 +18,7 @@ from ..shuffle.taskmanager.config.taskmanager_config import (
     load,
 )
 from ..shuffle.taskmanager.processes import shares
+from ..transport.address import Address
 from . import doctor_endpoints, doctor_host
 from .deadline_calls import call_all
 from .endpoints import fetch_statuses
@@ -109,7 +110,7 @@ def examine(
     addresses = [each for each in dict.fromkeys(typed) if doctor_host.as_address(each)]
     uses_tls = config is not None and config.transport.tls_enabled
     groups += [
-        partial(_http_ports, urls, given, now),
+        partial(_http_ports, urls, given, config, now),
         partial(doctor_endpoints.data_ports, addresses, os.environ, tls=uses_tls),
     ]
     found = call_all([partial(_group, each) for each in groups], CHECK_SECONDS)
@@ -160,8 +161,11 @@ def _late(group: Callable[[], Iterable[DoctorCheck]]) -> list[DoctorCheck]:
     return [doctor_host.problem(name, text, "Look for a disk or a name server that hangs")]
 
 
-def _http_ports(urls: list[str], given: Given, now: float) -> Iterator[DoctorCheck]:
-    token = given.token(SCOPE_STATUS) if urls else ""
+def _http_ports(
+    urls: list[str], given: Given, config: TaskManagerConfig | None, now: float
+) -> Iterator[DoctorCheck]:
+    secrets = () if config is None else config.auth.cluster_secret_files
+    token = given.token(SCOPE_STATUS, next(iter(secrets), None)) if urls else ""
     return doctor_endpoints.http_ports(urls, token, now)
 
 
@@ -169,11 +173,11 @@ def _ports(config: TaskManagerConfig) -> Iterator[DoctorCheck]:
     for used in doctor_host.used_ports(config):
         is_ours = False
         if used.error is not None and used.setting == "http_port":
-            (answer,) = fetch_statuses([http_url(f"127.0.0.1:{used.port}")], "")
+            (answer,) = fetch_statuses([http_url(str(Address(used.host, used.port)))], "")
             is_ours = answer.status is not None or answer.is_refused
         elif used.error is not None:
             lines = doctor_endpoints.data_ports(
-                [f"127.0.0.1:{used.port}"], {}, tls=config.transport.tls_enabled
+                [str(Address(used.host, used.port))], {}, tls=config.transport.tls_enabled
             )
             is_ours = all(line.result == "ok" for line in lines)
         yield doctor_host.port_line(used, is_ours=is_ours)

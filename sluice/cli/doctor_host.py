@@ -17,7 +17,7 @@ from ..spark_integration.conf import supported_version
 from ..spark_integration.errors import SparkIntegrationError
 from ..transport import tls
 from ..transport.access import read_revoked_tokens, read_secret
-from ..transport.address import ANY_FAMILY, Address, InvalidAddress
+from ..transport.address import ANY_FAMILY, Address, InvalidAddress, is_every_address
 from ..transport.settings import approximate_size
 from ..transport.trusted_path import UntrustedPath, require_trusted
 from .printing import one_line
@@ -252,12 +252,14 @@ class UsedPort(NamedTuple):
 
     Attributes:
         setting: Its key.
+        host: The first address that it listens on, or the loopback if it listens on all.
         port: The port.
         error: Why a TaskManager could not listen there; None if it could.
         process: Index of the data process that has it; 0 also for a port that is not derived.
     """
 
     setting: str
+    host: str
     port: int
     error: OSError | None
     process: int = 0
@@ -269,11 +271,17 @@ def used_ports(config: TaskManagerConfig) -> Iterator[UsedPort]:
     processes = shares.process_count(config) if config.transport.data_port else 0
     for process in range(processes):
         port = shares.share_of(config, process, processes).transport.data_port
-        error = _bind_error(hosts.transport.bind_host or (), port)
-        yield UsedPort("data_port", port, error, process)
-    port = config.http.http_port
-    if port:
-        yield UsedPort("http_port", port, _bind_error(hosts.http.http_host or (), port))
+        yield _used("data_port", hosts.transport.bind_host or (), port, process)
+    if config.http.http_port:
+        yield _used("http_port", hosts.http.http_host or (), config.http.http_port)
+
+
+def _used(setting: str, hosts: tuple[str, ...], port: int, process: int = 0) -> UsedPort:
+    """Return a port, with the error of listening on it now."""
+    own = hosts[0] if hosts else ANY_FAMILY
+    if is_every_address(own):
+        own = "::1" if ":" in own else "127.0.0.1"
+    return UsedPort(setting, own, port, _bind_error(hosts, port), process)
 
 
 def _bind_error(hosts: tuple[str, ...], port: int) -> OSError | None:
@@ -301,7 +309,7 @@ def port_line(used: UsedPort, *, is_ours: bool) -> DoctorCheck:
         used: The port.
         is_ours: Whether a TaskManager listens there already.
     """
-    setting, port, error, process = used
+    setting, _, port, error, process = used
     name = f"port {port}"
     what = f"{setting} of data process {process}" if process else setting
     if error is None:

@@ -86,8 +86,12 @@ class Given(NamedTuple):
     secret_file: Path | None
     token_file: Path | None
 
-    def token(self, scope: str) -> str:
+    def token(self, scope: str, configured: Path | None = None) -> str:
         """Return an access token; empty if there is nothing to prove.
+
+        Args:
+            scope: What it allows.
+            configured: The secret in a configuration, for when no other credential is given.
 
         Raises:
             click.ClickException: A file cannot be read or holds no secret.
@@ -97,7 +101,7 @@ class Given(NamedTuple):
         given = os.environ.get(TOKEN_VARIABLE, "").strip()
         if given and self.secret_file is None:
             return given
-        path = self.secret_file or first_secret_file()
+        path = self.secret_file or first_secret_file() or configured
         if path is None:
             return ""
         try:

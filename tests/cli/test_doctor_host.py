@@ -186,6 +186,18 @@ class TestSecrets:
 
 
 class TestPorts:
+    @pytest.mark.parametrize(
+        ("listened", "asked"),
+        [("127.0.0.2", "127.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("*", "127.0.0.1"), ("::", "::1")],
+    )
+    def test_the_taskmanager_of_this_host_is_asked_where_it_listens(
+        self, tmp_path, listened, asked
+    ):
+        config = taskmanager_config(tmp_path).model_copy(
+            update={"transport": TransportConfig(bind_host=listened, data_port=1)}
+        )
+        assert next(doctor_host.used_ports(config)).host == asked
+
     def test_a_port_in_use_is_found(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]

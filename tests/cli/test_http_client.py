@@ -134,6 +134,23 @@ def test_a_token_made_by_a_command_is_valid_for_a_minute(monkeypatch, secret_fil
     assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
 
 
+def test_the_secret_of_the_configuration_is_used_last(monkeypatch, secret_file, tmp_path):
+    monkeypatch.delenv("SLUICE_CLUSTER_SECRET_FILES", raising=False)
+    monkeypatch.setattr("sluice.cli.http_client.time.time", lambda: float(NOW))
+    made = make_access_token(SECRET, "status", NOW + TOKEN_SECONDS).to_text()
+    assert Given(None, None).token("status", secret_file) == made
+    monkeypatch.setenv("SLUICE_ACCESS_TOKEN", "given")
+    assert Given(None, None).token("status", secret_file) == "given"
+
+
+def test_doctor_uses_the_secret_of_the_configuration(url, secret_file, tmp_path):
+    config = tmp_path / "taskmanager.toml"
+    config.write_text(f'[auth]\ncluster_secret_files = ["{secret_file}"]\n')
+    lines = run("doctor", url, "--config", config).stdout.splitlines()
+    (line,) = (each for each in lines if "HTTP http" in each)
+    assert "access token" not in line
+
+
 def test_a_body_is_sent_as_json(monkeypatch):
     async def start():
         async def echo(request: web.Request) -> web.Response:
