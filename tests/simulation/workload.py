@@ -287,7 +287,7 @@ class Application:
             self._world.trace(f"{output} not written at {member}: {error}")
             if (
                 dies_after is None
-                and not output.is_released
+                and not (output.is_released or output.earlier)
                 and hangs_since is not None
                 and hangs_since == member.hangs_since
                 and began - hangs_since
