@@ -417,11 +417,14 @@ class ShuffleStore:
         return self._tiers.wholes()
 
     def waits(self) -> "Iterator[Wait]":
-        """Yield what waits for the directories, for status."""
-        from .store_waits import waits_of_calls, waits_of_rows  # a daemon that nobody asks has none
+        """Yield what waits for the directories and the remote tier, for status."""
+        # A daemon that nobody asks does not load them.
+        from .store_waits import waits_of_calls, waits_of_remote, waits_of_rows
 
         yield from waits_of_calls(self._storage.threads)
         yield from waits_of_rows(self._journal)
+        if self.remote is not None:
+            yield from waits_of_remote(self.remote)
 
     def statistics(self) -> StoreStatistics:
         """Return totals."""

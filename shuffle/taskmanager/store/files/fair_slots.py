@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from time import monotonic
 
 from .....transport.fair_queue import FairQueue, Flow
+from .io_threads import WaitingCall
 
 
 class FairSlots:
@@ -20,11 +22,21 @@ class FairSlots:
         self._count = count
         self._free = count
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._requests: dict[asyncio.Future[None], tuple[str, float]] = {}
+        """The application of each request, and when it came."""
 
     @property
     def waiting(self) -> int:
         """Requests that wait for their turn."""
         return len(self._queue)
+
+    def calls(self) -> list[WaitingCall]:
+        """Return the requests of applications, for status: those under way and the queued ones."""
+        return [
+            WaitingCall(application_id, began_at, turn.done())
+            for turn, (application_id, began_at) in self._requests.items()
+            if application_id
+        ]
 
     @contextlib.asynccontextmanager
     async def turn(self, flow: Flow, cost: int) -> AsyncIterator[None]:
@@ -38,11 +50,13 @@ class FairSlots:
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.add(flow, cost, turn)
+        self._requests[turn] = flow.application_id, monotonic()
         self._serve()
         try:
             await turn
             yield
         finally:
+            del self._requests[turn]
             if not self._queue.withdraw(flow, turn):  # it had its turn
                 self._free += 1
                 self._serve()

@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from time import monotonic
 from typing import Any, Final
 
 from .....transport.loop import start_task
 from ..errors import StorageError
+from ..files.io_threads import WaitingCall
 from .remote_failure import RemoteFailure
 from .remote_marker import CHECK_REQUESTS
 from .remote_objects import RemoteObjects
@@ -30,7 +32,7 @@ class UploadBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[None], WaitingCall]] = deque()
         self.used_bytes = 0
         self.uploads: dict[asyncio.Task[None], Upload] = {}
         """Uploads under way."""
@@ -40,14 +42,19 @@ class UploadBudget:
         """Uploads that wait for memory."""
         return len(self._waiting)
 
-    async def take(self, wanted_bytes: int) -> int:
+    def calls(self) -> list[WaitingCall]:
+        """Return the uploads that wait for memory, for status."""
+        return [call for _, _, call in self._waiting]
+
+    async def take(self, wanted_bytes: int, application_id: str) -> int:
         """Wait for memory; return the number of bytes to release later.
 
         Cancellation: safe, nothing is allocated.
         """
         wanted_bytes = min(wanted_bytes, self._limit_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wanted_bytes, turn))
+        call = WaitingCall(application_id, monotonic(), is_running=False)
+        self._waiting.append((wanted_bytes, turn, call))
         self._serve()
         try:
             await turn
@@ -67,7 +74,7 @@ class UploadBudget:
 
     def _serve(self) -> None:
         while self._waiting and self.used_bytes + self._waiting[0][0] <= self._limit_bytes:
-            wanted_bytes, turn = self._waiting.popleft()
+            wanted_bytes, turn, _ = self._waiting.popleft()
             if not turn.done():
                 self.used_bytes += wanted_bytes
                 turn.set_result(None)
@@ -87,17 +94,19 @@ class Upload:
         objects: The remote store.
         name: Name of the object.
         length: Bytes of the region, at least 1.
+        application_id: The application that waits for it.
         part_bytes: Size of a part.
         budget: Memory for parts.
         failed: Handles a failure and returns the error for it.
         require_stored: Checks that the object with this name is where readers find it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them are of one upload
         self,
         objects: RemoteObjects,
         name: str,
         length: int,
+        application_id: str,
         part_bytes: int,
         budget: UploadBudget,
         failed: Callable[[RemoteFailure, int], StorageError],
@@ -105,6 +114,7 @@ class Upload:
     ) -> None:
         self.name = name
         self.length = length
+        self._application_id = application_id
         self._objects = objects
         self._part_bytes = max(part_bytes, -(-length // MAX_PARTS))
         self._budget = budget
@@ -227,7 +237,7 @@ class Upload:
     async def _begin_part(self) -> bytearray:
         if not self._taken_bytes:
             needed = min(self.length, PARTS_IN_MEMORY * self._part_bytes)
-            self._taken_bytes = await self._budget.take(needed)
+            self._taken_bytes = await self._budget.take(needed, self._application_id)
             if self._aborted:
                 self._give_back()
         self._check()

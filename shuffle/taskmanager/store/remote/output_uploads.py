@@ -224,7 +224,7 @@ class OutputUploads:
         regions = [name for name in names if name]
         try:
             await self._mark(output.key.application_id)
-            await self._copy_all(output.regions, names)
+            await self._copy_all(output.regions, names, output.key.application_id)
         except BaseException as error:
             self.tier.delete_soon(regions)
             if isinstance(error, RemoteFailure):
@@ -266,12 +266,14 @@ class OutputUploads:
             await self.tier.objects.put(marker, b"")
             self._marked.add(application_id)
 
-    async def _copy_all(self, regions: Sequence[Region], names: Sequence[str]) -> None:
+    async def _copy_all(
+        self, regions: Sequence[Region], names: Sequence[str], application_id: str
+    ) -> None:
         slots = asyncio.Semaphore(REGIONS_AT_A_TIME)
 
         async def copy(region: Region, extent: Extent, name: str) -> None:
             async with slots:
-                await self._copy(region, extent, name)
+                await self._copy(region, extent, name, application_id)
 
         await run_together(
             copy(region, region.extent, name)
@@ -279,12 +281,14 @@ class OutputUploads:
             if region.extent is not None
         )
 
-    async def _copy(self, region: Region, extent: Extent, name: str) -> None:
+    async def _copy(
+        self, region: Region, extent: Extent, name: str, application_id: str
+    ) -> None:
         """Copy one region, and verify its checksum on the way."""
         if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
             await _to_its_end(self.tier.objects.copy(extent.name, name))
             return
-        upload = self.tier.upload(name, extent.length)
+        upload = self.tier.upload(name, extent.length, application_id)
         try:
             await self._send(region, extent, upload)
             await upload.flush()

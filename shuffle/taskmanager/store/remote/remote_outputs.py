@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .....transport.errors import code_field
 from .....transport.fair_queue import Flow
@@ -34,6 +34,9 @@ from ..tiers.tier import ExtentRead
 from .output_uploads import OutputUploads, Uploaded, manifest_of
 from .remote_copies import RemoteCopies
 from .remote_releases import RemoteReleases
+
+if TYPE_CHECKING:
+    from ..files.io_threads import WaitingCall
 
 T = TypeVar("T")
 
@@ -358,6 +361,10 @@ class RemoteOutputs:
     def applications(self) -> set[str]:
         """Return the applications with moved map outputs."""
         return {key.application_id for key in self._moved} | self.copies.applications()
+
+    def requests(self) -> list["WaitingCall"]:
+        """Return the lookups and reads of applications, for status: under way and queued ones."""
+        return [*self._lookups.calls(), *self.tier.read_calls()]
 
     def status(self) -> RemoteStatus:
         """Return the current work of the remote tier, and totals since the start."""

@@ -28,7 +28,7 @@ from .tier import Extent, ExtentRead, Tier
 
 if TYPE_CHECKING:
     from ...config.storage_config import StorageConfig
-    from ..files.io_threads import Used
+    from ..files.io_threads import Used, WaitingCall
 
 logger = logging.getLogger(__name__)
 
@@ -143,16 +143,17 @@ class RemoteTier(Tier):
             return None
         self._next_number += 1
         extent = self._extent(self._next_number, length, application_id)
-        extent.upload = self.upload(extent.name, length)
+        extent.upload = self.upload(extent.name, length, application_id)
         self._live.add(extent.offset)
         return extent
 
-    def upload(self, name: str, length: int) -> Upload:
+    def upload(self, name: str, length: int, application_id: str) -> Upload:
         """Return an upload of an object, which allocates memory at the first byte."""
         return Upload(
             self.objects,
             name,
             length,
+            application_id,
             self._part_bytes,
             self.budget,
             self.upload_failure,
@@ -211,6 +212,10 @@ class RemoteTier(Tier):
     def is_live(self, number: int) -> bool:
         """Return whether an object of this TaskManager is in use or being written."""
         return number in self._live
+
+    def read_calls(self) -> "list[WaitingCall]":
+        """Return the reads of applications, for status: those under way and the queued ones."""
+        return self._reading.calls()
 
     # ---- reading ---------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ def test_it_never_gives_out_more_and_nobody_waits_for_nothing(limit, steps):
         tasks: list[asyncio.Task[int]] = []
         for step in steps:
             if isinstance(step, int):
-                tasks.append(asyncio.ensure_future(budget.take(step)))
+                tasks.append(asyncio.ensure_future(budget.take(step, "app")))
             elif tasks:
                 task = tasks.pop(0)
                 if step == "cancel" or not task.done():
@@ -49,8 +49,8 @@ def test_it_never_gives_out_more_and_nobody_waits_for_nothing(limit, steps):
 
 async def test_one_that_is_cancelled_in_the_moment_it_is_served_gives_back():
     budget = UploadBudget(10)
-    first = await budget.take(10)
-    second = asyncio.ensure_future(budget.take(4))
+    first = await budget.take(10, "app")
+    second = asyncio.ensure_future(budget.take(4, "app"))
     await asyncio.sleep(0)
     budget.give_back(first)
     second.cancel()
@@ -80,7 +80,7 @@ class StuckObjects:
 async def test_a_writer_that_is_cancelled_leaves_no_part_on_its_way():
     objects, budget = StuckObjects(), UploadBudget(100)
     failed = partial(RemoteFailed, "writing")
-    upload: Any = Upload(objects, "name", 50, 10, budget, failed, stored)  # type: ignore[arg-type]
+    upload: Any = Upload(objects, "name", 50, "app", 10, budget, failed, stored)  # type: ignore[arg-type]
     await upload.write(0, [memoryview(bytes(10))])
     before = asyncio.all_tasks()
     writing = asyncio.ensure_future(upload.write(10, [memoryview(bytes(10))]))
@@ -107,7 +107,16 @@ async def test_an_upload_that_hangs_fails_after_its_deadline(parts):
         return RemoteFailed("writing", failure.reason, 0.01)
 
     length = 10 * parts + 10
-    upload: Any = Upload(objects, "name", length, 10, budget, failed, stored)  # type: ignore[arg-type]
+    upload: Any = Upload(
+        objects,  # type: ignore[arg-type]
+        "name",
+        length,
+        "app",
+        10,
+        budget,
+        failed,
+        stored,
+    )
 
     async def write() -> None:
         for offset in range(0, length, 10):
