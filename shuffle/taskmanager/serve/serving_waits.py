@@ -2,17 +2,24 @@
 
 A gate has one wait for each of its causes, however many channels it has, and so has a connection of
 another TaskManager, except for its channels to pipelined partitions.
+
+There may be thousands of gates, each with hundreds of channels, and a status has a few waits of
+them. So :func:`waiting_gates` looks at the counts of a gate only. The caller chooses the gates that
+have waited longest, and :func:`waits_of_gate` looks at some channels of each.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from heapq import nsmallest
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...gate.local_input_channel import LocalInputChannel
 from ...gate.remote_input_channel import RemoteInputChannel
-from ...names import SubpartitionRange
 from ...wait_status import (
+    MAX_WAITS,
     NETWORK_MEMORY,
     REMOTE_TIER,
     Wait,
@@ -29,19 +36,23 @@ from .read_ahead_view import ReadAheadView
 from .taskmanager_channel_opener import TaskManagerChannelOpener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from asyncio import Future
+    from collections.abc import Iterable, Iterator
     from typing import TypeAlias
 
     from ...gate.channel_opener import ChannelSource
     from ...gate.input_gate import InputChannel, InputGate
-    from ...names import ShuffleKey
+    from ...names import ShuffleKey, SubpartitionRange
     from ...partition.view import SubpartitionView
-    from .channel_times import ChannelTimes
     from .credit_based_view_reader import CreditBasedViewReader
     from .peer_handler import PeerHandler
-    from .result_partition_manager import ResultPartitionManager
+    from .result_partition_manager import ResultPartitionManager, WaitingRequest
 
     _Cause: TypeAlias = tuple[WaitParty, str, str]
+    GateChannel: TypeAlias = tuple[InputChannel, ChannelSource]
+
+MAX_REQUESTS: Final = 1000
+"""Requests that are looked at for one status: the oldest ones of the shuffles that wait longest."""
 
 READ_THE_GATE: Final = (
     "Look at the task that reads: it is busy, paused or blocked by what it writes"
@@ -71,64 +82,118 @@ def gate_party(handler: ConsumerHandler | PeerHandler, number: int) -> WaitParty
     )
 
 
-def waits_of_gates(handler: ConsumerHandler) -> Iterator[Wait]:
-    """Yield the waits of a consumer's gates."""
+class WaitingGate(NamedTuple):
+    """A gate of a consumer that waits, or a part of its channels.
+
+    Attributes:
+        handler: The consumer.
+        number: Its number there.
+        began_at: Since when it has waited, at least, as of ``time.monotonic()``; None: not known.
+    """
+
+    handler: ConsumerHandler
+    number: int
+    began_at: float | None
+
+
+def waiting_gates(handler: ConsumerHandler) -> Iterator[WaitingGate]:
+    """Yield the gates of a consumer that wait; costs the same for any number of channels."""
+    writable = handler.connection.writable
+    for number, times in handler.gate_times.items():
+        for_data, for_credit, sending = times.counts
+        if for_credit:
+            yield WaitingGate(handler, number, None if sending and writable else times.changed_at)
+        elif sending:
+            if not writable:
+                yield WaitingGate(handler, number, times.changed_at)
+        elif for_data:
+            yield WaitingGate(handler, number, times.changed_at)
+
+
+def waits_of_gate(waiting: WaitingGate, most_channels: int) -> Iterator[Wait]:
+    """Yield the waits of a gate that waits.
+
+    Args:
+        waiting: The gate.
+        most_channels: Channels to look at: the first ones that wait.
+    """
+    handler, number, since = waiting
     connection = handler.connection
+    gate, readers = handler.gates[number]
+    for_data, for_credit, _ = handler.gate_times[number].counts
+    party = gate_party(handler, number)
     reader_party = WaitParty("reader", connection.label, connection.application_id)
-    for number, (gate, readers) in handler.gates.items():
-        times = handler.gate_times[number]
-        waiting_for_data, waiting_for_credit, sending = (
-            times.counts[each] for each in (WAITING_FOR_DATA, WAITING_FOR_CREDIT, SENDING)
+    if for_credit:
+        text = (
+            f"{for_credit} of {len(readers)} channels have data, and their reader grants no credit"
         )
-        party = gate_party(handler, number)
-        if waiting_for_credit:
-            text = (
-                f"{waiting_for_credit} of {len(readers)} channels have data, and their reader "
-                "grants no credit"
-            )
-            since = None if sending and connection.writable else times.changed_at
-            yield Wait(party, reader_party, text, READ_THE_GATE, since)
-            yield from _held_up(party, gate, readers, since)
-        elif sending and not connection.writable:
-            text = "The reader does not read its connection"
-            yield Wait(party, reader_party, text, READ_THE_GATE, times.changed_at)
-        elif waiting_for_data and not sending:
-            yield from _causes(party, gate, readers, times)
+        yield Wait(party, reader_party, text, READ_THE_GATE, since)
+        held = islice(_channels_in(WAITING_FOR_CREDIT, gate, readers), most_channels)
+        yield from held_up(party, gate, held, since)
+    elif connection.writable:
+        open_channels = islice(_channels_in(WAITING_FOR_DATA, gate, readers), most_channels)
+        yield from causes(party, gate, open_channels, for_data, since)
+    else:
+        text = "The reader does not read its connection"
+        yield Wait(party, reader_party, text, READ_THE_GATE, since)
 
 
-def _held_up(
-    party: WaitParty, gate: InputGate, readers: list[CreditBasedViewReader], since: float | None
-) -> Iterator[Wait]:
-    """Yield the local pipelined subpartitions that wait for a gate."""
+def _channels_in(
+    activity: int, gate: InputGate, readers: list[CreditBasedViewReader]
+) -> Iterator[GateChannel]:
+    """Yield the channels of a gate with an activity, those that are closed left out."""
     for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=False):
-        if (
-            reader.activity == WAITING_FOR_CREDIT
-            and isinstance(channel, LocalInputChannel)
-            and channel.is_pipelined
-        ):
+        if reader.activity == activity and reader.view is not None:
+            yield channel, source
+
+
+def held_up(
+    party: WaitParty, gate: InputGate, channels: Iterable[GateChannel], since: float | None
+) -> Iterator[Wait]:
+    """Yield the local pipelined subpartitions that wait for a gate.
+
+    Args:
+        party: The gate's.
+        gate: The gate.
+        channels: Its channels that have data.
+        since: Since when they have waited; None: not known.
+    """
+    for channel, source in channels:
+        if isinstance(channel, LocalInputChannel) and channel.is_pipelined:
             key, start, _ = gate.opener.wanted
             waiter = subpartition(key, source.map_attempt_ids[0], start)
-            text = f"Its buffers wait for credit of channel {reader.channel}"
+            text = f"Its buffers wait for {party.name}"
             yield Wait(waiter, party, text, READ_THE_GATE, since)
 
 
-def _causes(
+def causes(
     party: WaitParty,
     gate: InputGate,
-    readers: list[CreditBasedViewReader],
-    times: ChannelTimes,
+    channels: Iterable[GateChannel],
+    waiting: int,
+    since: float | None,
 ) -> Iterator[Wait]:
-    """Yield one wait for each cause for which a gate has no data."""
-    causes: Counter[_Cause] = Counter()
+    """Yield one wait for each cause for which a gate has no data.
+
+    Args:
+        party: The gate's.
+        gate: The gate.
+        channels: Channels that wait for data.
+        waiting: How many wait for data, those that are not among them included.
+        since: Since when they have waited; None: not known.
+    """
+    found: Counter[_Cause] = Counter()
     sought = request(gate.opener.wanted), "the partition is not here yet", RUN_THE_TASK
-    for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=False):
-        if reader.activity == WAITING_FOR_DATA and reader.view is not None:
-            cause = _cause(gate, channel, source, sought)
-            if cause is not None:
-                causes[cause] += 1
-    for (resource, text, remedy), channels in causes.items():
-        some = "1 channel" if channels == 1 else f"{channels} channels"
-        yield Wait(party, resource, f"{some}: {text}", remedy, times.changed_at)
+    listed = 0
+    for channel, source in channels:
+        listed += 1
+        cause = _cause(gate, channel, source, sought)
+        if cause is not None:
+            found[cause] += 1
+    more = f"; {waiting - listed} more channels wait" if waiting > listed else ""
+    for (resource, text, remedy), count in found.items():
+        some = "1 channel" if count == 1 else f"{count} channels"
+        yield Wait(party, resource, f"{some}: {text}{more}", remedy, since)
 
 
 def _cause(
@@ -168,16 +233,22 @@ def _cause_of_view(view: SubpartitionView | None) -> _Cause | None:
     return None
 
 
-def waits_of_peer(handler: PeerHandler) -> Iterator[Wait]:
-    """Yield the waits of the channels that another TaskManager reads."""
+def waits_of_peer(handler: PeerHandler, most_channels: int) -> Iterator[Wait]:
+    """Yield the waits of the channels that another TaskManager reads.
+
+    Args:
+        handler: The other TaskManager's.
+        most_channels: Channels to look at: the oldest ones that wait.
+    """
     connection = handler.connection
     (times,) = handler.times
-    since = None if times.counts[SENDING] and connection.writable else times.changed_at
+    writable = connection.writable
+    since = None if times.counts[SENDING] and writable else times.changed_at
     taskmanager = WaitParty("taskmanager", connection.label)
     for_credit: Counter[str] = Counter()
     unread: Counter[str] = Counter()
     for_data: Counter[tuple[str, _Cause]] = Counter()
-    for reader in list(handler.readers.values()):
+    for reader in islice(_waiting_readers(handler), most_channels):
         name = "" if reader.account is None else reader.account.name
         producer = handler.producer_of(reader)
         wanted = handler.sought_by(reader)
@@ -189,7 +260,7 @@ def waits_of_peer(handler: PeerHandler) -> Iterator[Wait]:
         elif reader.activity == WAITING_FOR_CREDIT:
             for_credit[name] += 1
         elif reader.activity == SENDING:
-            unread[name] += not connection.writable
+            unread[name] += 1
         elif reader.activity == WAITING_FOR_DATA:
             found = _cause_of_view(reader.view)
             if found is not None:
@@ -198,14 +269,25 @@ def waits_of_peer(handler: PeerHandler) -> Iterator[Wait]:
         text = f"{channels} channels have data, and the TaskManager grants no credit"
         yield Wait(_channels(handler, name), taskmanager, text, LOOK_THERE, since)
     for name, channels in unread.items():
-        if channels:
-            text = (
-                f"{channels} channels have data, and the TaskManager does not read its connection"
-            )
-            yield Wait(_channels(handler, name), taskmanager, text, LOOK_THERE, since)
+        text = f"{channels} channels have data, and the TaskManager does not read its connection"
+        yield Wait(_channels(handler, name), taskmanager, text, LOOK_THERE, since)
     for (name, (resource, text, remedy)), channels in for_data.items():
         text = f"{channels} channels: {text}"
         yield Wait(_channels(handler, name), resource, text, remedy, since)
+
+
+def waiting_channels(handler: PeerHandler) -> int:
+    """Return how many channels of another TaskManager wait."""
+    (times,) = handler.times
+    for_data, for_credit, sending = times.counts
+    return for_data + for_credit + (0 if handler.connection.writable else sending)
+
+
+def _waiting_readers(handler: PeerHandler) -> Iterator[CreditBasedViewReader]:
+    writable = handler.connection.writable
+    for reader in handler.readers.values():
+        if reader.activity != SENDING or not writable:
+            yield reader
 
 
 def _channels(handler: PeerHandler, application_id: str) -> WaitParty:
@@ -236,22 +318,41 @@ def _pipelined(
         yield Wait(party, partition, text, LOOK_AT_PRODUCER, since)
 
 
-def waits_of_requests(partitions: ResultPartitionManager) -> Iterator[Wait]:
-    """Yield the requests whose partitions are not here yet, the same ones of several gates once."""
-    for key, requests in partitions.waiting.items():
-        began: dict[tuple[int, int, int | None], float] = {}
-        for (_, start, end), missing, began_at in requests.values():
-            before = began.get((start, end, missing), began_at)
-            began[start, end, missing] = min(before, began_at)
-        for (start, end, missing), began_at in began.items():
-            if missing is None:
-                resource = WaitParty(
-                    "map_output", f"a map output of shuffle {key.shuffle_id}", key.application_id
-                )
-            else:
-                resource = map_output(key, missing)
-                if partitions.pipelined.has(key, missing):
-                    resource = pipelined_partition(key, missing)
-            text = f"{resource.name} is not here, or cannot be read yet"
-            waiter = request(SubpartitionRange(key, start, end))
-            yield Wait(waiter, resource, text, RUN_THE_TASK, began_at)
+def oldest_requests(partitions: ResultPartitionManager) -> tuple[list[WaitingRequest], int]:
+    """Return the oldest requests whose partitions are not here yet, equal ones of gates once.
+
+    Returns:
+        At most as many as a status has waits, and the number of the others.
+    """
+    oldest = nsmallest(MAX_WAITS, partitions.waiting.values(), key=_first)
+    most = MAX_REQUESTS // max(1, len(oldest))
+    found: dict[tuple[SubpartitionRange, int | None], WaitingRequest] = {}
+    listed = 0
+    for requests in oldest:
+        for each in islice(requests.values(), most):
+            wanted, missing, began_at = each
+            if found.setdefault((wanted, missing), each).began_at > began_at:
+                found[wanted, missing] = each
+            listed += 1
+    longest = nsmallest(MAX_WAITS, found.values(), key=attrgetter("began_at"))
+    return longest, partitions.waiting_requests - listed + len(found) - len(longest)
+
+
+def _first(requests: dict[Future[None], WaitingRequest]) -> float:
+    """Return when the first request of a shuffle came."""
+    return next(iter(requests.values())).began_at
+
+
+def wait_of_request(partitions: ResultPartitionManager, waiting: WaitingRequest) -> Wait:
+    """Return the wait of a request whose partition is not here yet."""
+    wanted, missing, began_at = waiting
+    key = wanted.shuffle
+    if missing is None:
+        name = f"a map output of shuffle {key.shuffle_id}"
+        resource = WaitParty("map_output", name, key.application_id)
+    elif partitions.pipelined.has(key, missing):
+        resource = pipelined_partition(key, missing)
+    else:
+        resource = map_output(key, missing)
+    text = f"{resource.name} is not here, or cannot be read yet"
+    return Wait(request(wanted), resource, text, RUN_THE_TASK, began_at)

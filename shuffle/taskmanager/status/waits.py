@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -32,15 +33,29 @@ from ..ingest.stored_output import StoredOutput
 from ..replicas.copy_waits import waits_of_copies
 from ..serve.consumer_handler import ConsumerHandler
 from ..serve.peer_handler import PeerHandler
-from ..serve.serving_waits import gate_party, waits_of_gates, waits_of_peer, waits_of_requests
+from ..serve.serving_waits import (
+    WaitingGate,
+    gate_party,
+    oldest_requests,
+    wait_of_request,
+    waiting_channels,
+    waiting_gates,
+    waits_of_gate,
+    waits_of_peer,
+)
 from .segment_waits import waits_for_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ...names import ShuffleKey
     from ..ingest.pipelined_output import PipelinedOutput
+    from ..serve.result_partition_manager import WaitingRequest
     from ..wiring import NetworkEnvironment
+
+MAX_CHANNELS: Final = 1000
+"""Channels that are looked at for one status, of all gates together, and of all other TaskManagers
+together."""
 
 MAX_NAME_CHARACTERS: Final = 160
 MAX_TEXT_CHARACTERS: Final = 400
@@ -56,16 +71,41 @@ DRAINS: Final = (
 def waits_of(environment: NetworkEnvironment) -> tuple[tuple[WaitStatus, ...], int]:
     """Return the waits of a TaskManager, the longest first, and the number of the others.
 
-    Those whose time is not known come last. The cost grows with the channels of gates that wait.
+    Those whose time is not known come last. The number of the others is an upper bound: channels
+    and requests that were not looked at count one by one.
+
+    The cost has a bound for any number of channels and requests; it grows with the numbers of
+    gates, shuffles and connections, and of outputs that are written, all of which have quotas.
     """
     now = monotonic()
-    found = list(_all(environment))
-    longest = heapq.nsmallest(MAX_WAITS, found, key=_rank)
+    found = _Found()
+    _collect(environment, found)
+    longest = heapq.nsmallest(MAX_WAITS, found.waits, key=_rank)
+    omitted = found.omitted + len(found.waits) - len(longest)
     taskmanager_id = environment.taskmanager_id
-    return tuple(_status(each, now, taskmanager_id) for each in longest), len(found) - len(longest)
+    return tuple(_status(each, now, taskmanager_id) for each in longest), omitted
 
 
-def _rank(wait: Wait) -> tuple[bool, float]:
+class _Found:
+    """The waits of one status.
+
+    Attributes:
+        waits: The waits.
+        omitted: The number of those that were not looked at.
+    """
+
+    def __init__(self) -> None:
+        self.waits: list[Wait] = []
+        self.omitted = 0
+
+    def add_some(self, waits: Iterable[Wait]) -> None:
+        """Add as many waits of the same age as a status has, and count the others."""
+        waits = iter(waits)
+        self.waits += islice(waits, MAX_WAITS)
+        self.omitted += sum(1 for _ in waits)
+
+
+def _rank(wait: Wait | WaitingGate | WaitingRequest) -> tuple[bool, float]:
     return wait.began_at is None, wait.began_at or 0.0
 
 
@@ -94,33 +134,55 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _all(environment: NetworkEnvironment) -> Iterator[Wait]:
-    written: dict[tuple[ShuffleKey, int], tuple[PipelinedOutput, str]] = {}
+def _collect(environment: NetworkEnvironment, found: _Found) -> None:
     handlers = list(environment.handlers.values())
+    _collect_readers(environment, handlers, found)
+    written: dict[tuple[ShuffleKey, int], tuple[PipelinedOutput, str]] = {}
     for handler in handlers:
-        if isinstance(handler, ConsumerHandler):
-            yield from waits_of_gates(handler)
-        elif isinstance(handler, PeerHandler):
-            yield from waits_of_peer(handler)
-        elif isinstance(handler, ProducerHandler):
-            yield from waits_of_producer(handler)
+        if isinstance(handler, ProducerHandler):
+            found.waits += waits_of_producer(handler)
             for output in handler.pipelined_outputs:
                 written[output.key, output.map_attempt_id] = output, handler.remote
-        else:
-            yield from _of_driver(handler)
-    partitions = environment.partitions
-    for key, map_attempt_id, partition in partitions.pipelined:
+        elif isinstance(handler, DriverHandler):
+            found.waits += _of_driver(handler)
+    for key, map_attempt_id, partition in environment.partitions.pipelined:
         if isinstance(partition, PipelinedResultPartition):
             writer = written.get((key, map_attempt_id))
-            yield from waits_of_partition(key, map_attempt_id, partition, writer)
-    yield from waits_of_requests(partitions)
+            found.waits += waits_of_partition(key, map_attempt_id, partition, writer)
     holders = [each for each in handlers if not isinstance(each, DriverHandler)]
-    yield from waits_for_segments(environment.network_pool, holders)
-    yield from environment.store.waits()
-    yield from waits_of_copies(environment.copies)
-    yield from _of_turns(environment)
+    found.waits += waits_for_segments(environment.network_pool, holders)
+    found.waits += environment.store.waits()
+    found.waits += waits_of_copies(environment.copies)
+    found.waits += _of_turns(environment)
     if environment.is_draining:
-        yield from _of_drain(environment, holders)
+        found.add_some(_of_drain(environment, holders))
+
+
+def _collect_readers(
+    environment: NetworkEnvironment, handlers: Sequence[object], found: _Found
+) -> None:
+    """Collect the waits of gates, of channels of other TaskManagers, and of their requests."""
+    gates: list[WaitingGate] = [
+        gate
+        for handler in handlers
+        if isinstance(handler, ConsumerHandler)
+        for gate in waiting_gates(handler)
+    ]
+    requests, others = oldest_requests(environment.partitions)
+    candidates: list[WaitingGate | WaitingRequest] = [*gates, *requests]
+    longest = heapq.nsmallest(MAX_WAITS, candidates, key=_rank)
+    found.omitted += others + len(gates) + len(requests) - len(longest)
+    most = MAX_CHANNELS // max(1, len(longest))
+    for each in longest:
+        if isinstance(each, WaitingGate):
+            found.waits += waits_of_gate(each, most)
+        else:
+            found.waits.append(wait_of_request(environment.partitions, each))
+    peers = [each for each in handlers if isinstance(each, PeerHandler) and each.readers]
+    most = max(1, MAX_CHANNELS // max(1, len(peers)))
+    for peer in peers:
+        found.waits += waits_of_peer(peer, most)
+        found.omitted += max(0, waiting_channels(peer) - most)
 
 
 def _of_driver(handler: DriverHandler) -> Iterator[Wait]:

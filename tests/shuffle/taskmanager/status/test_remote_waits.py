@@ -73,12 +73,12 @@ async def test_applications_wait_for_their_turn_to_read(tmp_path):
             assert each.resource.name == tier.place
             assert each.seconds is not None
             assert "remote_requests" in each.remedy
-        gate = next(each for each in waits(cluster) if each.waiter.kind == "gate")
-        assert gate.resource == found["a"].resource
+        sources = [each.resource for each in waits(cluster) if each.waiter.kind == "gate"]
+        assert sources == [found["a"].resource] * 2
         reads.may_go_on.set()
-        for each in gates:
-            await each.read_all()
-            await each.close()
+        for gate in gates:
+            await gate.read_all()
+            await gate.close()
         await eventually(lambda: not waits(cluster))
 
 

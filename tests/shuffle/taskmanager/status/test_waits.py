@@ -16,10 +16,12 @@ from sluice.protocol.schema import (
     RegionData,
 )
 from sluice.shuffle.names import ShuffleKey
+from sluice.shuffle.taskmanager.serve import serving_waits
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
 from sluice.shuffle.taskmanager.serve.taskmanager_channel_opener import MAX_DIALS_OF_TENANT
+from sluice.shuffle.taskmanager.status import waits as waits_module
 from sluice.shuffle.taskmanager.status.waits import MAX_NAME_CHARACTERS, waits_of
-from sluice.shuffle.wait_status import MAX_WAITS, map_output
+from sluice.shuffle.wait_status import MAX_WAITS, map_output, request
 from sluice.transport.address import Address
 from sluice.transport.fair_queue import Flow
 from tests.shuffle.taskmanager.status.rig import causes, pairs, wait_of, waits
@@ -346,6 +348,49 @@ async def test_a_drain_waits_for_what_is_written_and_read(tmp_path):
         await writer.finish()
         await reader.read_all()
         await reader.close()
+        await eventually(lambda: not waits(cluster))
+
+
+async def test_of_many_channels_some_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(waits_module, "MAX_CHANNELS", 4)
+    monkeypatch.setattr(serving_waits, "MAX_REQUESTS", 4)
+    async with mini_cluster(tmp_path, partition_request_timeout_seconds=60) as cluster:
+        producer = await cluster.producer(0)
+        client = await cluster.consumer(1)
+        sources = [(producer.ack, [each]) for each in range(10)]
+        open_gate(client, SHUFFLE, sources, 0, 1)
+        await eventually(lambda: cluster[0].partitions.waiting_requests == 10)
+        there = wait_of(cluster, "gate", "taskmanager", 1)
+        assert there.text.startswith("4 channels")
+        assert there.text.endswith("6 more channels wait")
+        assert wait_of(cluster, "channels", "request").text.startswith("4 channels")
+        found, omitted = waits_of(cluster[0])
+        assert len(found) == 1 + 4
+        assert omitted == 6 + 6
+        client.send(CloseGate(0))
+        await eventually(lambda: not waits(cluster, 0) + waits(cluster, 1))
+
+
+async def test_waits_that_a_status_has_no_room_for_are_not_made(tmp_path, monkeypatch):
+    made = []
+
+    def recorded(wanted):
+        made.append(wanted)
+        return request(wanted)
+
+    monkeypatch.setattr(serving_waits, "request", recorded)
+    gates = 2 * MAX_WAITS
+    async with mini_cluster(tmp_path, 1, partition_request_timeout_seconds=60) as cluster:
+        client = await cluster.consumer(0)
+        for number in range(0, 2 * gates, 2):
+            open_gate(client, number, [(client.ack, [7])], 0, 1, first_number=number)
+        await eventually(lambda: cluster[0].partitions.waiting_requests == gates)
+        assert not made
+        found, omitted = waits_of(cluster[0])
+        assert len(made) == len(found) == MAX_WAITS
+        assert omitted == 2 * gates - MAX_WAITS
+        for number in range(0, 2 * gates, 2):
+            client.send(CloseGate(number))
         await eventually(lambda: not waits(cluster))
 
 
